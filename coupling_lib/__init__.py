@@ -23,6 +23,7 @@ __version__ = version("coupling_lib")
 
 _HOMES = {
     "models.load": ("load_model", "wrap_model", "Model"),
+    "models.measuring": ("measuring",),
     "jacobian.tracing": ("trace", "Trace"),
     "jacobian.operator": ("BlockJacobian",),
     "jacobian.derivatives": ("block_jacobians",),
@@ -36,6 +37,7 @@ _HOMES = {
     "inputs.given": ("inputs_for",),
     "measures.common": ("measurement",),
     "store.sweep": ("sweep",),
+    "store.lens_files": ("read_lens",),
     "measures.depth": ("measure_depth", "depth_summary"),
     "measures.random_bases": ("null_of",),
     "measures.precision": ("measure_precision",),

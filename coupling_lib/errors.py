@@ -38,6 +38,14 @@ class PostNormWarning(UserWarning):
     """A model's blocks normalise their stream, so that block minus identity couples trivially, trained or not."""
 
 
+class ScaledStreamWarning(UserWarning):
+    """A model's blocks multiply their stream by a number, so that block minus identity couples trivially."""
+
+
+class PrecisionWarning(UserWarning):
+    """Much of a quantised model is not stored in the precision that its record names."""
+
+
 class MissingPackageError(CouplingError, ImportError):
     """A package is not installed that comes with an extra of this library."""
 

@@ -196,9 +196,9 @@ show(
 # %%
 loaded = cl.load_model(model, precision=precision, revision=revision or None)
 drawn = choices.chosen_blocks(loaded, blocks, k)
-chosen = cl.load_images(pictures, loaded.hf.config, images, seed)
+chosen = cl.load_images(pictures, loaded, images, seed)
 pixels = [picture.pixels for picture in chosen]
-patch = patch_box(loaded.hf.config, token, chosen[0].shown.shape)
+patch = patch_box(loaded, token, chosen[0])
 trained = measure_network(loaded, pixels, k, token)
 dropped = cl.sweep(measure_drop_path, loaded, pixels, rate=rate, draws=draws, k=k, token=token, seed=seed)
 del loaded

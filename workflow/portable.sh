@@ -33,6 +33,9 @@ numbers=(
   tests/coupling_lib/metrics/test_trajectory.py
   tests/coupling_lib/metrics/test_spectrum.py
 )
+# The newest transformers that was tried, beside the one of requirements.lock, and the library's tests in four parts.
+newer=transformers==5.24.0
+newer_parts=(blocks jacobian measures "inputs metrics models store svd")
 by_themselves=(
   tests/coupling_lib/store/test_sweep_memory.py # a limit on address space, which counts threads
   tests/workflow/test_warm.py # sockets, signals, the size of an environment
@@ -69,6 +72,11 @@ avx2() { # avx2 instructions, 1 thread
 plain() { tried env PYTHONPATH="$root" -- "${by_themselves[@]}"; } # plain pytest
 empty() { tried env -i PATH="$PATH" -- "${by_themselves[@]}"; } # an empty environment
 
+newer() { # a part of the library's tests with a newer transformers
+  tried env PYTHONPATH="$root/.portable/$newer:$root" OMP_NUM_THREADS=1 -- -m "not browser and not thorough" \
+    $(printf 'tests/coupling_lib/%s ' ${newer_parts[$1]})
+}
+
 another() { # another Python parses every file, imports every module of both houses, and runs tests
   local python="$root/.portable/${1#python}/bin/python"
   export PYTHONPATH="$root" OMP_NUM_THREADS=1
@@ -103,10 +111,15 @@ made() { # the environment of another Python, once, set up as the Makefile sets 
   fi
 }
 
+made_newer() { # the newer transformers, once
+  [ -d "$root/.portable/$newer" ] || "$own" -m pip install --quiet --no-deps --no-compile \
+    --disable-pip-version-check --target "$root/.portable/$newer" "$newer"
+}
+
 one() { # run a setting, and say how it ended; what a failure said comes first
   local start=$SECONDS said
   cd "$root" && unset OMP_NUM_THREADS MAKEFLAGS
-  if said=$(case $1 in python*) another "$1" ;; *) "$1" ;; esac 2>&1); then
+  if said=$(case $1 in python*) another "$1" ;; newer*) newer "${1#newer}" ;; *) "$1" ;; esac 2>&1); then
     printf 'passed  %4d s  %s\n' $((SECONDS - start)) "$1"
   else
     printf '%s\nFAILED  %4d s  %s  %s\n' "$(tail -n 100 <<<"$said")" $((SECONDS - start)) "$1" "$(tail -n 1 <<<"$said")"
@@ -118,7 +131,7 @@ if [ "${1:-}" = --one ]; then
   one "$2"
   exit
 fi
-known=(odd default avx2 plain empty $(pythons | cut -d ' ' -f 1))
+known=(newer0 newer1 newer2 newer3 odd default avx2 plain empty $(pythons | cut -d ' ' -f 1))
 for name in "$@"; do
   [[ " ${known[*]} " == *" $name "* ]] || { echo "error: no setting is called '$name'; there are: ${known[*]}" >&2; exit 1; }
 done
@@ -129,6 +142,7 @@ echo "cores $(nproc) of $(nproc --all); $("$own" --version), $own; checkout $roo
 while read -r name program; do
   [[ " ${chosen[*]} " != *" $name "* ]] || made "$name" "$program" </dev/null &
 done < <(pythons)
+[[ " ${chosen[*]} " != *" newer"* ]] || made_newer </dev/null &
 for job in $(jobs -p); do wait "$job" || exit 1; done
 printf '%s\n' "${chosen[@]}" | xargs -P 2 -I {} bash "${BASH_SOURCE[0]}" --one {} || { echo "error: not every setting passed" >&2; exit 1; }
 echo "${#chosen[@]} settings passed in $SECONDS s"

@@ -56,7 +56,7 @@ def card_inputs(model: cl.Model, prompts: int | str, seed: int) -> tuple[list[An
         chosen = chosen_texts(prompts, seed)
         return chosen, cl.inputs_for(model, chosen, seed=seed), -1
     source, count = source_and_count(prompts)
-    chosen = [picture.pixels for picture in cl.load_images(source or "digits", model.hf.config, count, seed)]
+    chosen = [picture.pixels for picture in cl.load_images(source or "digits", model, count, seed)]
     return chosen, chosen, 0
 
 

@@ -24,7 +24,7 @@ from coupling_lib.blocks.rules import Function, TimesConstant
 
 NAME = "coupling_lib"
 # Where a configuration keeps the name of the attention, its own and no other's.
-_SETTING = "_attn_implementation_internal"
+SETTING = "_attn_implementation_internal"
 _came_with: weakref.WeakKeyDictionary[PreTrainedModel, str] = weakref.WeakKeyDictionary()
 # Numbers that an intermediate tensor of attention may have, unless one token's has more.
 _LARGEST = 2**22
@@ -114,15 +114,15 @@ def differentiable() -> AbstractContextManager[None]:
 def under(block: nn.Module, name: str) -> Generator[None]:
     """Let a block call an attention by its name inside the context."""
     configs = {id(config): config for part in block.modules() if (config := getattr(part, "config", None)) is not None}
-    before = [(config, config._attn_implementation) for config in configs.values() if hasattr(config, _SETTING)]
+    before = [(config, config._attn_implementation) for config in configs.values() if hasattr(config, SETTING)]
     for config, _ in before:
-        setattr(config, _SETTING, name)
+        setattr(config, SETTING, name)
     try:
         with differentiable():
             yield
     finally:
         for config, old in before:
-            setattr(config, _SETTING, old)
+            setattr(config, SETTING, old)
 
 
 def _attention(

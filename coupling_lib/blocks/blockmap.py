@@ -17,6 +17,7 @@ The route of each block is chosen at load, by what it calls, and then put to the
 
 import copy
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -34,7 +35,7 @@ from coupling_lib.blocks.call import BlockCall
 # A map of the chosen tokens' states, (T, s, d), to their states after the block.
 TokenMap = Callable[[Tensor], Tensor]
 
-_CACHE_NAMES = ("past_key_values", "past_key_value", "layer_past", "cache_params")
+_CACHE = re.compile(r"\b(Dynamic|EncoderDecoder)?Cache\b|^(cache|layer_past|past_key_values)$")
 _UNBOUNDED = (0.0, float("inf"))
 # What a block raises that does not take a cache, or not the one that stands in.
 _NO_CACHE = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
@@ -122,8 +123,11 @@ def _few(call: BlockCall, positions: Tensor) -> BlockCall:
 
 
 def _cache_name(block: nn.Module) -> str | None:
-    parameters = inspect.signature(type(block).forward).parameters
-    return next((name for name in _CACHE_NAMES if name in parameters), None)
+    """Find the argument of a block that is a cache, by its annotation: its name differs by family and version."""
+    parameters = inspect.signature(type(block).forward).parameters.values()
+    # Where nothing is annotated, as in GPT-Neo, the name is all there is.
+    said = ((each.name, each.name if each.annotation is each.empty else str(each.annotation)) for each in parameters)
+    return next((name for name, text in said if _CACHE.search(text)), None)
 
 
 @torch.no_grad()

@@ -25,8 +25,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from coupling_lib.blocks.attention import NAME, KeysValues, recording
 from coupling_lib.blocks.call import BlockCall, block_call
 from coupling_lib.blocks.choices import Noting
-from coupling_lib.blocks.standing import Standing, refuse_on_backward, replaced_forward, standing, where
+from coupling_lib.blocks.makeup import Makeup
+from coupling_lib.blocks.standing import Standing, is_outdated, refuse_on_backward, replaced_forward, standing, where
 from coupling_lib.errors import CouplingError, UnsupportedModelError
+from coupling_lib.modes import exclusive
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,8 @@ class Blocks:
     """Where a model keeps its transformer blocks, and what was found out about them at load."""
 
     # `attention` names the one that they were looked at with, `choosing` says whether any takes some of its experts or
-    # tokens, and `standing` is what others had put on each.
+    # tokens, `standing` is what others had put on each, `makeup` what each was made of, and `scales` has the number by
+    # which a block multiplies its stream, where there is one.
     path: str
     modules: nn.ModuleList
     routes: tuple[str, ...] = ()
@@ -42,6 +45,8 @@ class Blocks:
     attention: str = NAME
     choosing: bool = False
     standing: tuple[Standing, ...] = ()
+    makeup: tuple[Makeup, ...] = ()
+    scales: dict[int, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.modules)
@@ -82,6 +87,9 @@ def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
         # A `forward` that was put there after nnsight had wrapped the module has to be wrapped as well.
         if STATE in module.__dict__ and replaced_forward(module) is module.__dict__.get("forward") is not None:
             del module.__dict__[STATE]
+        # A class's own that was exchanged since would not run at all: nnsight kept the one that was there.
+        elif is_outdated(module):
+            del module.__dict__[STATE], module.__dict__["forward"]
     with warnings.catch_warnings():
         # BERT and ViT name a submodule `output`; nnsight says that its own `output` wins, which is what is read here.
         warnings.simplefilter("ignore", UserWarning)
@@ -139,6 +147,12 @@ def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
             "model does; a list of blocks that all run is needed"
         )
     return _calls(hf, blocks, {number: found for number, *found in seen.calls}, noting.chosen, keys_values)
+
+
+@exclusive
+def first_states(hf: PreTrainedModel, blocks: Blocks, given: Tensor) -> Tensor:
+    """Compute the states `(1, n, d)` that a model's first block reads."""
+    return passed(hf, blocks, {hf.main_input_name: given.to(hf.device, hf.dtype)}, count=1)[0].input
 
 
 def _refuse_again(hf: PreTrainedModel, seen: _Seen) -> None:

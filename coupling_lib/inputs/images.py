@@ -1,5 +1,6 @@
 """Images in the format of a vision model: resized, with its channels, and normalised as in its training."""
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from coupling_lib.blocks.record import images_config, sides
+from coupling_lib.blocks.record import first_states, images_config, sides
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.labelled_images import read_dataset
+from coupling_lib.models.load import Model
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 _HALVES = (0.5, 0.5, 0.5)
@@ -33,15 +35,16 @@ class Picture:
     pixels: torch.Tensor
 
 
-def load_images(source: str | Path, config: Any, n: int = 8, seed: int = 0) -> list[Picture]:
-    """Give a few images as a vision model reads them.
+def load_images(source: str | Path, model: Any, n: int = 8, seed: int = 0) -> list[Picture]:
+    """Load a few images as a vision model reads them.
 
     Args:
         source: a data set of `read_dataset`, whose held-out images are drawn from; a folder of pictures, taken in
             the order of their names; or `"noise"` for random images, when nothing else is at hand.
-        config: the model's configuration, with `image_size` and `num_channels`, or one whose `vision_config` has
-            them; its `image_mean` and `image_std` are used where it has them, else those of the family's training:
-            ImageNet's for DeiT, CLIP's own, and one half for other families.
+        model: a model from `load_model`, whose folder's image processor is used where it has one; or a configuration,
+            with `image_size` and `num_channels`, or one whose `vision_config` has them. Without a processor the
+            configuration's `image_mean` and `image_std` are used where it has them, else those of the family's
+            training: ImageNet's for DeiT, CLIP's own, and one half for other families, of which a warning says so.
         n: how many.
         seed: seed of the choice among held-out images, and of noise.
 
@@ -53,37 +56,56 @@ def load_images(source: str | Path, config: Any, n: int = 8, seed: int = 0) -> l
 
     Example:
         >>> from transformers import ViTConfig
-        >>> picture = load_images("digits", ViTConfig(image_size=8, num_channels=1), n=1)[0]
+        >>> config = ViTConfig(image_size=8, num_channels=1, image_mean=[0.3], image_std=[0.4])
+        >>> picture = load_images("digits", config, n=1)[0]
         >>> picture.shown.shape, tuple(picture.pixels.shape)
         ((8, 8), (1, 1, 8, 8))
     """
-    config = images_config(config)
+    processor = getattr(model, "processor", None)
+    config = images_config(model.hf.config if hasattr(model, "hf") else model)
     if not hasattr(config, "image_size") or not hasattr(config, "num_channels"):
         raise ParameterError(f"model type {getattr(config, 'model_type', '?')!r} reads no images; take a ViT or DeiT")
     check_whole("images", n, 1)
     check_whole("seed", seed, 0, 2**63 - 1)
     if not isinstance(source, str | Path) or "\0" in str(source):
         raise ParameterError(f"pictures is {source!r}; it must be a data set, a folder of pictures, or 'noise'")
+    if processor is None and getattr(config, "image_mean", None) is None and config.model_type not in _NORMALISED:
+        said = "its folder has no preprocessor_config.json, and its configuration no image_mean"
+        warnings.warn(f"pixels are normalised by one half, as {said}; add the one it was trained with", stacklevel=2)
+    raw = _raw(source, config, n, seed)
+    return [_picture(name, label, image, config, processor) for name, label, image in raw]
+
+
+def _raw(source: str | Path, config: Any, n: int, seed: int) -> list[tuple[str, int, torch.Tensor]]:
+    """Choose images, with their names and labels: `(c, h, w)`, from 0 to 1."""
     path = Path(source)
     if str(source) == "noise":
         generator = torch.Generator().manual_seed(seed)
         shape = (config.num_channels, *sides(config.image_size))
-        raw = [("noise", -1, torch.rand(shape, generator=generator)) for _ in range(n)]
-    elif path.is_dir() and not (path / "data_batch_1").is_file():
-        raw = _pictures(path, n)
+        return [("noise", -1, torch.rand(shape, generator=generator)) for _ in range(n)]
+    if path.is_dir() and not (path / "data_batch_1").is_file():
+        return _pictures(path, n)
+    data = read_dataset(source)
+    if n > len(data.test):
+        raise ParameterError(f"images is {n}; {data.name} holds {len(data.test)} images out; take fewer")
+    chosen = np.random.default_rng(seed).permutation(len(data.test))[:n].tolist()
+    labels = data.test_labels.tolist()
+    return [(f"{data.name} {data.classes[labels[i]]}", labels[i], data.test[i] / 255) for i in chosen]
+
+
+def _picture(name: str, label: int, image: torch.Tensor, config: Any, processor: Any) -> Picture:
+    """Bring one image into a model's format, by its own processor where it has one."""
+    if processor is None:
+        pixels = pixels_for(image[None], config)
     else:
-        data = read_dataset(source)
-        if n > len(data.test):
-            raise ParameterError(f"images is {n}; {data.name} holds {len(data.test)} images out; take fewer")
-        chosen = np.random.default_rng(seed).permutation(len(data.test))[:n].tolist()
-        labels = data.test_labels.tolist()
-        raw = [(f"{data.name} {data.classes[labels[i]]}", labels[i], data.test[i] / 255) for i in chosen]
-    pictures = []
-    for name, label, image in raw:
-        shown = image.permute(1, 2, 0).numpy()
-        shown = shown[..., 0] if shown.shape[-1] != 3 else shown
-        pictures.append(Picture(name, label, shown, pixels_for(image[None], config)))
-    return pictures
+        in_bytes = (image * 255).round().to(torch.uint8).expand(config.num_channels, -1, -1)
+        pixels = processor(images=[in_bytes.numpy()], return_tensors="pt", input_data_format="channels_first")
+        pixels = pixels["pixel_values"]
+        # A processor may cut a picture: what is shown is what is read.
+        mean, std = (torch.tensor(getattr(processor, key)).view(-1, 1, 1) for key in ("image_mean", "image_std"))
+        image = (pixels[0] * std + mean).clamp(0, 1) if processor.do_normalize else pixels[0]
+    shown = image.permute(1, 2, 0).numpy()
+    return Picture(name, label, shown[..., 0] if shown.shape[-1] != 3 else shown, pixels)
 
 
 def pixels_for(images: torch.Tensor, config: Any) -> torch.Tensor:
@@ -108,24 +130,37 @@ def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return (sum(mean) / 3,) * config.num_channels, (sum(std) / 3,) * config.num_channels
 
 
-def patch_box(config: Any, token: int, shape: tuple[int, ...]) -> tuple[int, int, int, int] | None:
-    """Say which part of an image a token stands for."""
-    config = images_config(config)
-    size, patch = sides(config.image_size), sides(config.patch_size)
-    rows, columns = size[0] // patch[0], size[1] // patch[1]
-    # DeiT has a distillation token behind the class token.
-    first = 2 if getattr(config, "model_type", "") == "deit" else 1
-    number = token - first if token >= 0 else rows * columns + token
+def patch_grid(model: Model, pixels: torch.Tensor) -> tuple[int, int, int]:
+    """Count the tokens before the patches of an image `(1, c, h, w)`, and the rows and columns of patches."""
+    # The state of a class, distillation or register token before the first block does not change with the image.
+    config = images_config(model.hf.config)
+    if model.hf.main_input_name != "pixel_values" or not hasattr(config, "patch_size"):
+        raise ParameterError(f"{model.name} reads no images; give a vision transformer such as 'nano-vit'")
+    rows, columns = (side // patch for side, patch in zip(pixels.shape[-2:], sides(config.patch_size), strict=True))
+    first, second = (first_states(model.hf, model.blocks, image) for image in (pixels, 1 - pixels.flip(-1)))
+    patches = (first != second).any(-1)[0].nonzero().flatten().tolist()
+    if patches != list(range(patches[0], patches[0] + rows * columns) if patches else ()):
+        raise ParameterError(
+            f"{len(patches)} of the {first.shape[1]} tokens of {model.name} answer to an image, which has {rows} x "
+            f"{columns} patches; a model with one token for each patch, in order, is expected"
+        )
+    return patches[0], rows, columns
+
+
+def patch_box(model: Model, token: int, picture: Picture) -> tuple[int, int, int, int] | None:
+    """Find the part of a picture that a token stands for, as x, y, width and height; None for a token of no patch."""
+    before, rows, columns = patch_grid(model, picture.pixels)
+    number = token - before if token >= 0 else rows * columns + token
     if not 0 <= number < rows * columns:
         return None
     row, column = divmod(number, columns)
-    high, wide = shape[0] // rows, shape[1] // columns
+    high, wide = picture.shown.shape[0] // rows, picture.shown.shape[1] // columns
     return column * wide, row * high, wide, high
 
 
 def _pictures(folder: Path, n: int) -> list[tuple[str, int, torch.Tensor]]:
-    """The first n pictures of a folder, in colour."""
-    from PIL import Image
+    """Read the first n pictures of a folder, in colour and upright."""
+    from PIL import Image, ImageOps
 
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in _PICTURES)
     if len(files) < n:
@@ -133,7 +168,10 @@ def _pictures(folder: Path, n: int) -> list[tuple[str, int, torch.Tensor]]:
     found = []
     for file in files[:n]:
         try:
-            array = np.asarray(Image.open(file).convert("RGB"), dtype=np.float32) / 255
+            image = ImageOps.exif_transpose(Image.open(file))
+            if image.mode.startswith("I"):  # 16 bits, which a conversion would cut off above 255
+                image = Image.fromarray((np.asarray(image, dtype=np.int64).clip(0, 65535) // 257).astype(np.uint8))
+            array = np.asarray(image.convert("RGB"), dtype=np.float32) / 255
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             said = shown(error)
             raise ParameterError(f"the picture {str(file)!r} cannot be read ({said}); take it out, or fix it") from None

@@ -24,6 +24,7 @@ from coupling_lib.jacobian.evaluation import (
     zero_jacobian,
 )
 from coupling_lib.memory import budget, ran_out
+from coupling_lib.modes import differentiating
 
 # Bytes that the intermediate tensors of one batch of cotangents may take. Fewer and larger batches are faster, because
 # each of them reads all of a block's weights; beside large results they take half as much.
@@ -127,7 +128,8 @@ def pulled_back(y: Tensor, x: Tensor, cotangents: Tensor) -> Tensor:
     size = len(cotangents)
     while True:
         try:
-            parts = [torch.vmap(pull)(part).detach() for part in cotangents.split(size)]
+            with differentiating():
+                parts = [torch.vmap(pull)(part).detach() for part in cotangents.split(size)]
         except (RuntimeError, MemoryError) as error:
             if not ran_out(error):
                 raise

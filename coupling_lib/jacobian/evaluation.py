@@ -6,9 +6,10 @@ within rounding of what it gave there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +18,17 @@ from coupling_lib.blocks import attention, precision
 from coupling_lib.blocks.agreement import holds, replay_error
 from coupling_lib.blocks.blockmap import state_size, token_map
 from coupling_lib.blocks.call import BlockCall
+from coupling_lib.blocks.makeup import makeups
 from coupling_lib.blocks.postnorm import without_norms
 from coupling_lib.blocks.record import Blocks
 from coupling_lib.blocks.rules import all_rules
 from coupling_lib.blocks.standing import standing, where
+from coupling_lib.blocks.state import Changes
 from coupling_lib.errors import UntrustworthyResultError, VanishingJacobianError
 from coupling_lib.models.load import Model
+from coupling_lib.modes import differentiating, exclusive, refuse_autocast
 
+P, T = ParamSpec("P"), TypeVar("T")
 # An int8 block rounds its activations to 8 bits in the model and not here, relative to what it adds to a token.
 _INT8 = 1e-1
 # A Jacobian of two tokens so small, times the rounding of a number, may be nothing but rounding.
@@ -41,6 +46,7 @@ class Traced(Protocol):
     model: Model
     calls: list[BlockCall]
     blocks: Blocks
+    changes: Changes
     routes: tuple[str, ...]
     n_blocks: int
     n_tokens: int
@@ -57,6 +63,19 @@ class Traced(Protocol):
         """Refuse a boundary that is unknown, or that this model's blocks do not have."""
 
 
+def _as_traced(function: Callable[Concatenate[Traced, P], T]) -> Callable[Concatenate[Traced, P], T]:
+    """Run a function in one thread at a time, with the model as its trace had it."""
+
+    @exclusive
+    @functools.wraps(function)
+    def run(trace: Traced, *args: P.args, **kwargs: P.kwargs) -> T:
+        with trace.changes.applied():
+            return function(trace, *args, **kwargs)
+
+    return run
+
+
+@_as_traced
 def evaluate(
     trace: Traced,
     block: int,
@@ -68,6 +87,7 @@ def evaluate(
 ) -> tuple[Tensor, Tensor]:
     """Evaluate a block with a graph, in float64 if `wide`: the states varied at $t_1$ and read at $t_2$, `(T, d)`."""
     # `shaken` is the seed of a change of all states by their last digit, after which everything rounds otherwise.
+    refuse_autocast()
     _check_standing(trace, block)
     call, dtype = trace.calls[block], torch.float64 if wide else trace.dtype
     if shaken is not None:
@@ -77,7 +97,7 @@ def evaluate(
     one = pairs[0][0] == pairs[0][1]
     positions = start[:, None] if one else torch.stack([start, end], dim=1)
     states = call.input[0][positions].to(dtype)
-    with torch.enable_grad(), attention.under(module, trace.blocks.attention), all_rules(module):
+    with differentiating(), attention.under(module, trace.blocks.attention), all_rules(module):
         x = states[:, 0].clone().requires_grad_(True)
         few = torch.cat([x[:, None], states[:, 1:]], dim=1)
         map_ = token_map(call, module, _route(trace, block, pairs), positions)
@@ -113,8 +133,14 @@ def _check_standing(trace: Traced, block: int) -> None:
             f"{trace.model.name!r}, block {block}: a hook or a forward of your own was put on or taken off since the "
             f"trace ({where(module)} carries one); trace again"
         )
+    if makeups([module])[0] != trace.blocks.makeup[block]:
+        raise UntrustworthyResultError(
+            f"{trace.model.name!r}, block {block}: one of its modules, their settings or the functions that they call "
+            "was changed since the trace; trace again"
+        )
 
 
+@_as_traced
 def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
     """Tell by which route a block is evaluated at some pairs."""
     # A causal block does not let an earlier token see a later one; only the whole sequence can say so.
@@ -131,6 +157,7 @@ def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
     return route if all(trace._holds[block, pair] for pair in pairs) else "sequence"
 
 
+@_as_traced
 def n_evaluated(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> int:
     """Count the tokens whose intermediate values a cotangent meets, a state as so many tokens as are its size."""
     route = _route(trace, block, pairs)
@@ -165,10 +192,11 @@ def rounding_error(trace: Traced, block: int, pair: tuple[int, int], boundary: s
         (found,) = torch.autograd.grad(y, x, cotangent[None], allow_unused=True, materialize_grads=True)
         return (found[0] - cotangent * (pair[0] == pair[1])).double() / scale
 
-    found = product()
-    others = [product(scale, shaken=seed) for seed, scale in enumerate(_SCALES)]
-    if trace.dtype != torch.float64:
-        others.append(product(wide=True))
+    with differentiating():
+        found = product()
+        others = [product(scale, shaken=seed) for seed, scale in enumerate(_SCALES)]
+        if trace.dtype != torch.float64:
+            others.append(product(wide=True))
     limits, norm = torch.finfo(trace.dtype), float(found.norm())
     # What is smaller than the smallest number with all its digits has lost some of them.
     least = limits.eps * norm + limits.tiny * trace.d_model

@@ -33,6 +33,7 @@ from coupling_lib.jacobian.evaluation import (
     rounding_error,
     zero_jacobian,
 )
+from coupling_lib.modes import differentiating
 from coupling_lib.svd.operators import fewer_products, real_factor
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets
 
@@ -185,10 +186,13 @@ class _Graph:
 
     def product(self, columns: Tensor, *, transposed: bool) -> Tensor:
         """Multiply columns, given as rows."""
-        if transposed:
-            return batched_gradient(self._y, self._x, columns[:, None], self._batch)[:, 0]
-        u, pulled = self._pulled
-        return batched_gradient(pulled, u, columns, self._batch)
+        with differentiating():
+            # What was made in inference mode cannot be part of a graph; its copy can.
+            columns = columns.clone() if columns.is_inference() else columns
+            if transposed:
+                return batched_gradient(self._y, self._x, columns[:, None], self._batch)[:, 0]
+            u, pulled = self._pulled
+            return batched_gradient(pulled, u, columns, self._batch)
 
     @cached_property
     def _pulled(self) -> tuple[Tensor, Tensor]:

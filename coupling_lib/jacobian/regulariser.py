@@ -22,8 +22,10 @@ from coupling_lib.blocks.rules import hooked
 from coupling_lib.errors import ParameterError, is_whole
 from coupling_lib.metrics.regulariser import asymmetry
 from coupling_lib.models.load import Model
+from coupling_lib.modes import exclusive
 
 
+@exclusive
 def coupling_loss(
     model: PreTrainedModel | Model,
     input_ids: Tensor,

@@ -7,6 +7,8 @@
 The states are recorded in the precision the model runs in; everything derived from them is float32 or wider.
 """
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,13 +17,16 @@ from torch import Tensor, nn
 
 from coupling_lib.blocks import precision
 from coupling_lib.blocks.call import BlockCall
-from coupling_lib.blocks.record import Blocks, images_config, record, sides
+from coupling_lib.blocks.record import Blocks, first_states, images_config, record, sides
+from coupling_lib.blocks.state import Changes, kept
 from coupling_lib.blocks.validate import check_as_loaded, with_what_stands
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
+from coupling_lib.inputs import token_ids
 from coupling_lib.inputs.given import check_model, prompt_inputs
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.load import Model
+from coupling_lib.modes import exclusive, refuse_narrow
 
 # Larger than any normalised pixel, and smaller than the bytes of any but a black picture.
 _BRIGHTEST = 50
@@ -38,6 +43,7 @@ class Trace:
         calls: how each block was called, in order of depth.
         tokens: the text of each token, or None where there is no tokenizer.
         blocks: the model's blocks, with what stood on them and the routes that it left.
+        changes: what the pass changed in the model, and is undone.
     """
 
     model: Model
@@ -45,6 +51,7 @@ class Trace:
     calls: list[BlockCall]
     tokens: list[str] | None
     blocks: Blocks
+    changes: Changes = field(default_factory=Changes, repr=False)
     _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
     _holds: dict[tuple[int, tuple[int, int]], bool] = field(default_factory=dict, repr=False)
 
@@ -109,12 +116,13 @@ class Trace:
         return self._copies[index]
 
     @cached_property
+    @exclusive
     def final_norm(self) -> nn.Module:
         """Find the norm between the last block and the last of Hugging Face's `hidden_states`; the identity if none."""
         # Only the boundary of the released code needs it. It is found by what it does: applied to the last block's
         # output, it gives that last entry.
         hf = self.model.hf
-        with torch.no_grad():
+        with torch.no_grad(), kept(hf):
             wanted = hf(**self.inputs, output_hidden_states=True).hidden_states[-1].to(self.device)
         last = self.calls[-1].output
         if torch.equal(wanted, last):
@@ -143,7 +151,14 @@ class Trace:
                 f"{name} is {token!r}; this input has {self.n_tokens} tokens, 0 to {self.n_tokens - 1}; give one as a "
                 "whole number"
             )
+        if token == -1 and self._said_of_last:
+            warnings.warn(self._said_of_last, stacklevel=3)
         return int(token) % self.n_tokens
+
+    @cached_property
+    def _said_of_last(self) -> str:
+        ids = self.inputs.get("input_ids")
+        return "" if ids is None else token_ids.said_of_last(ids[0].tolist(), self.model.tokenizer, self.model.name)
 
     def check_boundary(self, boundary: str) -> None:
         """Refuse a boundary that is unknown, or that this model's blocks do not have."""
@@ -196,6 +211,7 @@ class Trace:
         return BlockJacobian(self, int(block) % self.n_blocks, start, end, boundary)
 
 
+@exclusive
 def trace(model: Model, given: str | Tensor | Prompt) -> Trace:
     """Run a model once and record every block's input, output and call.
 
@@ -219,15 +235,17 @@ def trace(model: Model, given: str | Tensor | Prompt) -> Trace:
         13
     """
     check_model(model)
-    _refuse_narrow_arithmetic()
+    refuse_narrow()
     inputs, tokens = _inputs(model, given), None
     check_as_loaded(model.hf, model.blocks, model.name)
-    calls = record(model.hf, model.blocks, inputs)
+    with kept(model.hf) as changes:
+        calls = record(model.hf, model.blocks, inputs)
     _check_finite(model, calls)
-    blocks = with_what_stands(model.hf, model.blocks, calls)
+    with changes.applied():
+        blocks = with_what_stands(model.hf, model.blocks, calls)
     if "input_ids" in inputs and model.tokenizer is not None:
         tokens = [model.tokenizer.decode([token]) for token in inputs["input_ids"][0].tolist()]
-    return Trace(model, inputs, calls, tokens, blocks)
+    return Trace(model, inputs, calls, tokens, blocks, changes)
 
 
 def _check_finite(model: Model, calls: list[BlockCall]) -> None:
@@ -242,22 +260,6 @@ def _check_finite(model: Model, calls: list[BlockCall]) -> None:
             )
 
 
-def _refuse_narrow_arithmetic() -> None:
-    """Refuse to record anything where torch itself would round it to half precision."""
-    # Servers that share one model among many users set either of the two; neither shows in the model's own weights.
-    if (dtype := torch.get_default_dtype()).itemsize < torch.float32.itemsize:
-        raise UntrustworthyResultError(
-            f"torch's default dtype is {dtype}, in which Jacobians hold three digits or fewer; "
-            "call torch.set_default_dtype(torch.float32) first, and choose the weights' precision in load_model"
-        )
-    for device in ("cpu", "cuda"):
-        if torch.is_autocast_enabled(device):
-            raise UntrustworthyResultError(
-                f"torch.autocast is on for {device!r} and rounds products to {torch.get_autocast_dtype(device)}; trace "
-                "outside of it (or under torch.autocast(..., enabled=False)), so that Jacobians are formed in float32"
-            )
-
-
 def _inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
     """Turn what the user gave into what the model takes, or say in one line why not."""
     hf, wanted = model.hf, model.hf.main_input_name
@@ -268,7 +270,9 @@ def _inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
             raise ParameterError(f"{model.name} has no tokenizer and was given a text; give {wanted} as a tensor")
         given = torch.tensor([text.ids(model.tokenizer)], dtype=torch.long)
     if not isinstance(given, Tensor):
-        raise ParameterError(f"the input is a {type(given).__name__}; give a text, a `Prompt` or a tensor of {wanted}")
+        masked = "; of what a tokenizer returns: made.input_ids[:, made.attention_mask[0] == 1]"
+        said = f"the input is a {type(given).__name__}; give a text, a `Prompt` or a tensor of {wanted}"
+        raise ParameterError(said + masked * (isinstance(given, Mapping) and wanted in given))
     whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
     fits = given.ndim == (4 if pixels else 2) and (given.is_floating_point() if pixels else whole)
     fits = fits and given.layout == torch.strided and not given.is_meta
@@ -284,7 +288,16 @@ def _inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
         raise ParameterError(f"the input has {given.shape[1]} tokens; {model.name} reads at most {longest}; shorten it")
     if int(given.max()) >= config.vocab_size or int(given.min()) < 0:
         raise ParameterError(f"a token id lies outside the vocabulary of {model.name}, 0 to {config.vocab_size - 1}")
+    token_ids.check(given[0].tolist(), model.tokenizer, config, model.name)
     return {wanted: given.to(hf.device, torch.long)}
+
+
+def _reads(model: Model, pixels: Tensor) -> bool:
+    """Tell whether a model takes images of this size."""
+    try:
+        return bool(first_states(model.hf, model.blocks, pixels).numel())
+    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError):
+        return False
 
 
 def _check_pixels(model: Model, given: Tensor) -> None:
@@ -292,7 +305,8 @@ def _check_pixels(model: Model, given: Tensor) -> None:
     config = images_config(model.hf.config)
     size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", given.shape[1])
     size = tuple(given.shape[2:]) if size is None else sides(size)
-    if tuple(given.shape[1:]) != (channels, *size):
+    # Some families read other sizes too, and stretch their position embeddings.
+    if tuple(given.shape[1:]) != (channels, *size) and not _reads(model, given):
         raise ParameterError(
             f"the image has shape {tuple(given.shape)}, and {model.name} reads {(1, channels, *size)}; "
             "cl.load_images brings pictures into its format"

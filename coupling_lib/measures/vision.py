@@ -9,9 +9,9 @@ import numpy as np
 import torch
 import xarray as xr
 
-from coupling_lib.blocks.record import images_config
 from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.inputs.images import patch_grid
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace, trace
 from coupling_lib.measures import common
@@ -26,20 +26,17 @@ RELATIONS = ("class", "patch", "class to patch", "patch to class", "patch a to b
 """Pairs of tokens that are measured. The first two are single tokens; the others name t1, then t2."""
 
 
-def relation_tokens(model: Model, n_tokens: int) -> dict[str, tuple[int, int]]:
-    """Give the token positions of each relation."""
+def relation_tokens(model: Model, pixels: torch.Tensor) -> dict[str, tuple[int, int]]:
+    """Find the token positions of each relation in an image."""
     # "patch" is patch a; a and b are the two patches at the centre of the image, upper left and lower right.
-    config = images_config(model.hf.config)
-    if model.hf.main_input_name != "pixel_values" or not hasattr(config, "patch_size"):
-        raise ParameterError(f"{model.name} reads no images; give a vision transformer such as 'nano-vit'")
-    height, width = np.broadcast_to(config.image_size, 2) // np.broadcast_to(config.patch_size, 2)
-    if min(height, width) < 2 or n_tokens <= height * width:
+    before, height, width = patch_grid(model, pixels)
+    if min(height, width) < 2 or not before:
         raise ParameterError(
-            f"{model.name} has {height} x {width} patches and {n_tokens} tokens; a class token and at least 2 x 2 "
-            "patches are compared"
+            f"{model.name} has {height} x {width} patches and {before} tokens before them; a class token and at least "
+            "2 x 2 patches are compared"
         )
-    b = int(n_tokens - height * width + height // 2 * width + width // 2)
-    a = int(b - width - 1)
+    b = before + height // 2 * width + width // 2
+    a = b - width - 1
     return dict(zip(RELATIONS, [(0, 0), (a, a), (0, a), (a, 0), (a, b), (b, a)], strict=True))
 
 
@@ -82,7 +79,7 @@ def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tenso
 
 
 def _of_one_prompt(traced: Trace, k: int) -> xr.Dataset:
-    pairs = list(relation_tokens(traced.model, traced.n_tokens).values())
+    pairs = list(relation_tokens(traced.model, traced.inputs.get("pixel_values")).values())
     # Single tokens, the first two, and pairs of different ones cannot be formed in one call.
     apart = (pairs[:2], pairs[2:])
     by_block = [torch.cat([block_jacobians(traced, at, some) for some in apart]) for at in range(traced.n_blocks)]

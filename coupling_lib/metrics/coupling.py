@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole, shown
+from coupling_lib.modes import refuse_autocast
 
 
 def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
@@ -104,7 +105,8 @@ def miscoupling(A: Tensor, normalized: bool = False) -> Tensor:
 
     $$m(A) = \lVert A - \mathrm{Diag}\,A \rVert_F, \qquad \tilde m(A) = m(A) / \lVert A \rVert_F.$$
 
-    Both are 0 for perfect coupling. $m$ has the units of a singular value; $\tilde m$ lies between 0 and 1, does
+    Both are 0 where the vectors of the second Jacobian diagonalise the first. That does not say that the two have the same
+    strongest directions: diag(1, ..., 40) and diag(40, ..., 1) have disjoint ones, and m = 0. $m$ has the units of a singular value; $\tilde m$ lies between 0 and 1, does
     not change when $J_1$ is scaled, and is about $\sqrt{1 - 1/K}$ with no coupling at all.
 
     Args:
@@ -208,6 +210,7 @@ def together(**shapes: tuple[int, ...]) -> torch.Size:
 
 def widened(*arguments: Any) -> tuple[Any, ...]:
     """Tensors in their common data type, float32 at least; anything that is not a tensor comes back as it is."""
+    refuse_autocast()
     dtype = reduce(torch.promote_types, (a.dtype for a in arguments if isinstance(a, Tensor)), torch.float32)
     return tuple(a.to(dtype) if isinstance(a, Tensor) else a for a in arguments)
 

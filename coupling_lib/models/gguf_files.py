@@ -33,7 +33,8 @@ from coupling_lib.models import architecture, packages
 SUFFIX = ".gguf"
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.gguf", re.IGNORECASE)
 _SAFE = {"trust_remote_code": False, "local_files_only": True}
-_RECORD = "digests.json"
+RECORD = "gguf.json"
+_DIGESTS = "digests.json"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Gguf:
 
     def quantisation(self) -> str:
         """Name how the weights are stored, such as Q4_1, as their file says it."""
-        kept = json.loads((self.configuration() / "gguf.json").read_text(encoding="utf-8"))
+        kept = json.loads((self.configuration() / RECORD).read_text(encoding="utf-8"))
         return kept["quantisation"]
 
     def _save_configuration(self, folder: Path) -> None:
@@ -76,7 +77,7 @@ class Gguf:
         if reader.get_field("tokenizer.ggml.model") is not None:
             AutoTokenizer.from_pretrained(**self._arguments).save_pretrained(folder)
         kept = {"quantisation": _quantisation(reader)}
-        (folder / "gguf.json").write_text(json.dumps(kept), encoding="utf-8")
+        (folder / RECORD).write_text(json.dumps(kept), encoding="utf-8")
 
     def _save_weights(self, folder: Path) -> None:
         config = architecture.read_config(self.configuration(), self.name)
@@ -181,7 +182,7 @@ def _write(folder: Path, save: Callable[[Path], None]) -> Path:
         with _converting():
             save(partial)
         digests = {file.name: packages.sha256(file) for file in sorted(partial.iterdir())}
-        (partial / _RECORD).write_text(json.dumps(digests), encoding="utf-8")
+        (partial / _DIGESTS).write_text(json.dumps(digests), encoding="utf-8")
         if folder.exists() and not _intact(folder):
             shutil.rmtree(folder)
     return folder
@@ -190,7 +191,7 @@ def _write(folder: Path, save: Callable[[Path], None]) -> Path:
 def _intact(folder: Path) -> bool:
     """Tell whether a folder holds what was written into it."""
     try:
-        digests = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        digests = json.loads((folder / _DIGESTS).read_text(encoding="utf-8"))
         return all(packages.sha256(folder / name) == digest for name, digest in digests.items())
     except (OSError, ValueError, AttributeError):
         return False

@@ -43,6 +43,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PICKLED = re.compile(r".*\.(bin|pt|pth|ckpt|h5|msgpack)(\.index\.json)?")
 _PICKLED_NAMES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+PROCESSOR = "preprocessor_config.json"
 _OLDER_TOKENIZER = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")
 TOKENIZER_FILES = (*_TOKENIZER, *_OLDER_TOKENIZER)
 # A hub that limits how often it is asked is asked so many times; the pauses, in seconds, double from the first up, or
@@ -70,7 +71,7 @@ class _Progress(tqdm):
 
 
 def fetch(repo_id: str, revision: str | None = None) -> Path:
-    """Bring a model's configuration and tokenizer into the local cache and give their folder."""
+    """Bring a model's configuration and tokenizer, or image processor, into the local cache; return their folder."""
     # Without a network, what the cache holds is used. A server that does not answer is given up after the time-outs
     # of `huggingface_hub` (10 s for an answer), not after its minutes of retries.
     with _explained(repo_id, revision):
@@ -79,6 +80,8 @@ def fetch(repo_id: str, revision: str | None = None) -> Path:
         tokenizer = _get(repo_id, "tokenizer.json", folder.name, online)
         for name in _TOKENIZER[1:] if tokenizer else _TOKENIZER[1:] + _OLDER_TOKENIZER:
             _get(repo_id, name, folder.name, online)
+        if "image_size" in config.read_text(encoding="utf-8", errors="replace"):
+            _get(repo_id, PROCESSOR, folder.name, online)
         return folder
 
 

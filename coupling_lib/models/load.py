@@ -8,7 +8,6 @@ at a time, because the grouped product knows no float64. And no code from a repo
 opened.
 """
 
-import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,9 +18,10 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.image_processing_utils import BaseImageProcessor
 
-from coupling_lib.blocks import offload, quantised
+from coupling_lib.blocks import offload, packed, postnorm, quantised
 from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import record as blocks
@@ -32,14 +32,22 @@ from coupling_lib.errors import (
     CouplingError,
     ModelUnavailableError,
     ParameterError,
-    PostNormWarning,
     UnsupportedModelError,
     check_whole,
     shown,
 )
 from coupling_lib.memory import ran_out
-from coupling_lib.models import adapters, architecture, remembered_checks, sources
+from coupling_lib.models import (
+    adapters,
+    architecture,
+    dequantised,
+    processors,
+    remembered_checks,
+    sources,
+    tokenizers,
+)
 from coupling_lib.models import untrained as fresh_weights
+from coupling_lib.modes import exclusive
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +64,7 @@ class Model:
         untrained: whether the weights are freshly initialised.
         seed: seed of the initialisation, where the weights come from one; else None.
         blocks: the transformer blocks.
+        processor: the image processor of a vision model's folder, if it has one.
     """
 
     hf: PreTrainedModel
@@ -67,6 +76,7 @@ class Model:
     untrained: bool
     seed: int | None
     blocks: blocks.Blocks
+    processor: BaseImageProcessor | None = None
 
     @property
     def n_blocks(self) -> int:
@@ -88,7 +98,13 @@ class Model:
         """Whether the blocks' weights stay on disk and are read one block at a time."""
         return offload.is_offloaded(self.blocks.modules)
 
+    @property
+    def share_in_precision(self) -> float:
+        """Share of the blocks' weights that are stored in `precision`; the rest is in float32."""
+        return precisions.share_in(self.precision, self.blocks.modules)
 
+
+@exclusive
 def load_model(
     name: str | Path,
     *,
@@ -143,7 +159,7 @@ def load_model(
     config = architecture.read_config(origin.folder, origin.name)
     family = architecture.model_class(config, origin.name)
     fresh = seed if untrained else origin.started_from if origin.revision == "step0" else None
-    with quiet(), _explained(origin, precision):
+    with quiet(), _explained(origin, precision), packed.experts_as_well("quantization_config" in arguments):
         placing = places.choose(
             family,
             config,
@@ -156,6 +172,7 @@ def load_model(
             budget=budget,
         )
         if fresh is None:
+            dequantised.check(origin.folder, origin.name)
             origin = sources.with_weights(origin)
 
         def read(folder: Path, **more: Any) -> PreTrainedModel:
@@ -165,21 +182,25 @@ def load_model(
             start = fresh == origin.started_from
             hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read, start)
         else:
-            hf = offload.load(partial(read, origin.folder), placing)
+            hf = dequantised.load(read, origin.folder, config, placing, arguments["dtype"], origin.name)
         if origin.adapter and not untrained:
             origin.adapter.put_on(hf, origin.name)
-        tokenizer = _tokenizer(origin.tokenizer) if family.main_input_name == "input_ids" else None
+        reads_text = family.main_input_name == "input_ids"
+        tokenizer = tokenizers.load(origin.tokenizer, origin.name) if reads_text else None
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
         check = partial(remembered_checks.check, hf, origin, precision, fresh)
-        return Model(hf, tokenizer, *made, blocks=_prepare(hf, origin.name, check))
+        processor = processors.read(origin.folder) if family.main_input_name == "pixel_values" else None
+        return Model(hf, tokenizer, *made, blocks=_prepare(hf, origin.name, check), processor=processor)
 
 
+@exclusive
 def wrap_model(
     hf_model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     name: str | None = None,
     precision: str | None = None,
+    processor: BaseImageProcessor | None = None,
 ) -> Model:
     """Take a Hugging Face model that exists already, with the checks of `load_model`.
 
@@ -191,6 +212,7 @@ def wrap_model(
         tokenizer: its tokenizer, needed only to pass text.
         name: what to call it in figures and records; by default the name of its class, and of its adapters.
         precision: how its weights are stored, for the record; by default its dtype.
+        processor: the image processor of a vision model, for `load_images`.
 
     Returns:
         the model, ready to be measured.
@@ -213,10 +235,10 @@ def wrap_model(
     adapted = adapters.named(given)
     name = name or type(hf_model).__name__ + adapted
     architecture.refuse_encoder_decoder(hf_model.config, name)
-    made = (name, "memory" + adapted, None, precision or _stored_as(hf_model), False, None)
+    made = (name, "memory" + adapted, None, precision or precisions.stored_as(hf_model), False, None)
     found = _prepare(hf_model, name, partial(checks.validate, hf_model, name))
     adapters.check_answer(given, hf_model)
-    return Model(hf_model, tokenizer, *made, blocks=found)
+    return Model(hf_model, tokenizer, *made, blocks=found, processor=processor)
 
 
 def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
@@ -251,7 +273,8 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
     safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
     arguments = {"output_loading_info": True, **safe, **arguments}
     # What does not fit would be drawn at random, and is refused.
-    hf, report = family.from_pretrained(folder, ignore_mismatched_sizes=True, **arguments)
+    at = None if "state_dict" in arguments else folder
+    hf, report = family.from_pretrained(at, ignore_mismatched_sizes=True, **arguments)
     architecture.refuse_other_shapes(report["mismatched_keys"], folder.name)
     # transformers draws what is missing at random and goes on: the model would be measured half untrained.
     if missing := sorted(report["missing_keys"]):
@@ -266,33 +289,17 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
 
 def _prepare(hf: PreTrainedModel, name: str, check: Callable[[], blocks.Blocks]) -> blocks.Blocks:
     """Freeze a model, keep its layers in the form that can be differentiated, and check its blocks."""
+    if any(weight.is_inference() for weight in hf.parameters()):
+        raise UnsupportedModelError(
+            f"{name} holds weights that were made inside torch.inference_mode(), through which no derivative is taken; "
+            "make or load it outside, or under torch.no_grad()"
+        )
     hf.eval().requires_grad_(False)
     hf.set_experts_implementation("eager")
     quantised.prepare(hf, name)
     found = check()
-    if found.post_norm:
-        branch = "pass boundary='branch' for what their sub-layers add to it; " * all(found.post_norm.values())
-        said = (
-            f"{name}: {len(found.post_norm)} of {len(found)} blocks normalise their stream (post-norm); block minus "
-            f"identity couples trivially there, trained or not; {branch}see Gotchas in the book"
-        )
-        warnings.warn(said, PostNormWarning, stacklevel=3)
+    postnorm.warn_of_streams(found, name)
     return found
-
-
-def _stored_as(hf: PreTrainedModel) -> str:
-    """Name the precision of a model's weights."""
-    quantised = getattr(hf.config, "quantization_config", None)
-    if getattr(quantised, "load_in_4bit", False):
-        return quantised.bnb_4bit_quant_type
-    return "int8" if getattr(quantised, "load_in_8bit", False) else str(hf.dtype).removeprefix("torch.")
-
-
-def _tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
-    """Read the tokenizer, if the folder has one; input_ids can be measured without."""
-    if not sources.has_tokenizer(folder):
-        return None
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
 
 @contextmanager

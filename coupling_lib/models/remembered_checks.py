@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from coupling_lib import paths, provenance
 from coupling_lib.blocks import attention
+from coupling_lib.blocks.makeup import makeups
 from coupling_lib.blocks.record import Blocks, find_blocks
 from coupling_lib.blocks.standing import standing
 from coupling_lib.blocks.validate import validate
@@ -33,10 +34,11 @@ def check(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None)
         attention.default(hf)  # remembered before another takes its place
         attention.use(hf, known["attention"])
         found = find_blocks(hf)
-        return replace(found, standing=tuple(map(standing, found.modules)), **known)
+        return replace(found, standing=tuple(map(standing, found.modules)), makeup=makeups(found.modules), **known)
     start = time.monotonic()
     found = validate(hf, origin.name)
-    if place is not None and time.monotonic() - start >= _SECONDS:
+    # Where a pass changes blocks, they are not made of the same as before it.
+    if place is not None and time.monotonic() - start >= _SECONDS and found.makeup == makeups(found.modules):
         _write(place, found)
     return found
 
@@ -67,7 +69,8 @@ def _read(place: Path) -> dict[str, Any] | None:
         record = json.loads(place.read_text(encoding="utf-8"))
         norms = {int(number): tuple(names) for number, names in record["post_norm"].items()}
         more = {"attention": str(record["attention"]), "choosing": bool(record["choosing"])}
-        return {"routes": tuple(map(str, record["routes"])), "post_norm": norms, **more}
+        scales = {int(number): float(scale) for number, scale in record["scales"].items()}
+        return {"routes": tuple(map(str, record["routes"])), "post_norm": norms, "scales": scales, **more}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -76,5 +79,5 @@ def _write(place: Path, found: Blocks) -> None:
     """Note a check that was passed; where nothing can be written it is made again next time."""
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        kept = ("routes", "post_norm", "attention", "choosing")
+        kept = ("routes", "post_norm", "scales", "attention", "choosing")
         paths.write_text(place, json.dumps({name: getattr(found, name) for name in kept}))

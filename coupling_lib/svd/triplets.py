@@ -19,6 +19,7 @@ from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole
 from coupling_lib.memory import budget, give_back
+from coupling_lib.modes import refuse_autocast
 from coupling_lib.svd.krylov import golub_kahan, top_eigenvectors
 from coupling_lib.svd.operators import as_torch_operator
 from coupling_lib.svd.stacked import golub_kahan_stacked
@@ -89,6 +90,7 @@ def top_triplets(matrix: Any, k: int, tolerance: float = 1e-4) -> SingularTriple
     """
     if len(getattr(matrix, "shape", (0, 0))) != 2:
         raise ParameterError(f"the matrix has shape {tuple(matrix.shape)}; (d_out, d_in) is expected")
+    refuse_autocast()
     matrix = as_torch_operator(matrix)
     _check_k(k, tuple(matrix.shape))
     if isinstance(matrix, Tensor):
@@ -106,6 +108,7 @@ def top_triplets_stacked(J: Tensor, k: int, tolerance: float = 1e-4) -> Singular
     if J.ndim != 3 or not len(J):
         raise ParameterError(f"J has shape {tuple(J.shape)}; a stack of matrices, (L, d, d), is expected")
     _check_k(k, tuple(J.shape[1:]))
+    refuse_autocast()
     J = J.detach()
     _check_entries(J)
     wide = min(J.shape[1:]) >= max(_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET * k)

@@ -80,8 +80,8 @@ def test_imports_inside_functions_and_for_annotations_count():
     assert imports(inside + annotations) == {"coupling_lib.svd.krylov", "coupling_lib.metrics.coupling"}
 
 
-def test_the_ground_floor_holds_at_most_six_files():
-    assert len(list((ROOT / "coupling_lib").glob("*.py"))) <= 6
+def test_the_ground_floor_holds_at_most_seven_files():
+    assert len(list((ROOT / "coupling_lib").glob("*.py"))) <= 7
 
 
 def test_every_file_is_short():

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 import transformers
+from packaging.version import Version
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from coupling_lib.errors import PostNormWarning
@@ -54,6 +55,9 @@ _ZAMBA |= dict(layers_block_type=["mamba", "hybrid", "mamba"])
 _NEMOTRON |= dict(layers_block_type=_MAMBAS)
 _RECURRENT = dict(lru_width=32, attention_window_size=4, block_types=["recurrent", "recurrent", "attention"])
 _RWKV = dict(_SMALL, **_IDS, max_position_embeddings=64)
+
+# From transformers 5.24 on these families call their attention by its interface.
+JOINED = "cache" if Version(transformers.__version__) < Version("5.24") else "attention"
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ FAMILIES = [
     Family("falcon-alibi", "FalconConfig", dict(_FALCON, **_ALIBI), route="cache"),
     Family("mpt-alibi", "MptConfig", _MPT, route="cache"),
     Family("bloom-alibi", "BloomConfig", dict(vocab_size=64, hidden_size=32, n_layer=3, n_head=4), route="cache"),
-    Family("gptj", "GPTJConfig", dict(_GPT2, rotary_dim=4), route="cache"),
+    Family("gptj", "GPTJConfig", dict(_GPT2, rotary_dim=4), route=JOINED),
     Family("gpt-neo", "GPTNeoConfig", _GPT_NEO, route="cache"),
     Family("bert", "BertConfig", BASE, wide=True, bidirectional=True, model="BertModel"),
     Family("vit", "ViTConfig", VISION, bidirectional=True, model="ViTModel"),
@@ -128,7 +132,7 @@ FAMILIES = [
     Family("dinov2", "Dinov2Config", VISION, bidirectional=True, model="Dinov2Model"),
     Family("roberta", "RobertaConfig", BASE, bidirectional=True, model="RobertaModel"),
     Family("gpt-bigcode", "GPTBigCodeConfig", dict(_GPT2, **_IDS)),
-    Family("codegen", "CodeGenConfig", dict(_GPT2, **_IDS, rotary_dim=4), route="cache"),
+    Family("codegen", "CodeGenConfig", dict(_GPT2, **_IDS, rotary_dim=4), route=JOINED),
     Family("persimmon", "PersimmonConfig", BASE),
     Family("olmo3-window", "Olmo3Config", _WINDOW),
     Family("exaone4", "Exaone4Config", _WINDOW),

@@ -43,6 +43,56 @@ def brute_force_jacobian(
     return J - torch.eye(J.shape[1], dtype=J.dtype)[::every] if token_in == token_out and not ends else J
 
 
+@torch.no_grad()
+def central_difference(
+    hf: PreTrainedModel, block: nn.Module, inputs: dict, token: int, direction: torch.Tensor, step: float
+) -> torch.Tensor:
+    """Differentiate one block along a direction at one token, inside whole forward passes, without autograd.
+
+    Central differences with two steps, extrapolated: the error is of the fourth power of the step, which is relative to
+    the token's state. Returns J v of the whole block, skip path included.
+    """
+
+    def moved(by: float) -> torch.Tensor:
+        seen = []
+
+        def enter(module, args, kwargs):
+            stream = (args[0] if args else kwargs["hidden_states"]).clone()
+            stream[0, token] += by * stream[0, token].norm() * direction
+            return ((stream, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": stream})
+
+        def leave(module, args, kwargs, output):
+            seen.append((output if isinstance(output, torch.Tensor) else output[0]).reshape(-1, len(direction))[token])
+
+        handles = [block.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)]
+        handles += [block.register_forward_hook(leave, with_kwargs=True)]
+        try:
+            hf(**inputs)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return seen[0]
+
+    size = brute_force_state(hf, block, inputs, token).norm()
+    wide, narrow = ((moved(h) - moved(-h)) / (2 * h * size) for h in (step, step / 2))
+    return (4 * narrow - wide) / 3
+
+
+@torch.no_grad()
+def brute_force_state(hf: PreTrainedModel, block: nn.Module, inputs: dict, token: int) -> torch.Tensor:
+    """Read the state of one token before a block."""
+    seen = []
+    handle = block.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append((args[0] if args else kwargs["hidden_states"])[0, token].clone()),
+        with_kwargs=True,
+    )
+    try:
+        hf(**inputs)
+    finally:
+        handle.remove()
+    return seen[0]
+
+
 def rows(y: torch.Tensor, stream: torch.Tensor) -> torch.Tensor:
     """Differentiate each entry of `y` `(d,)` by a stream `(1, n, d)`, one at a time: `(d, n, d)`."""
     return torch.stack([torch.autograd.grad(value, stream, retain_graph=True)[0][0] for value in y])

@@ -41,6 +41,7 @@ def test_representatives_are_exact(mapping, kind):
     row = families.tried(mapping, kind)
     assert (row["outcome"], row["class"], row["route"]) == ("exact", *REPRESENTATIVES[mapping, kind])
     assert float(row["exact_to"]) < families.EXACT and float(row["states_to"]) < families.SAME
+    assert float(row["central_to"]) < 1e-6  # what autograd gives is the derivative
     assert torch.get_default_dtype() == torch.float32
 
 
@@ -49,6 +50,15 @@ def test_what_is_not_measured_says_why():
     assert row["outcome"] == "refused" and row["why"].startswith("'FOLDER' is an encoder-decoder (bart)")
     row = families.tried("image and text", "kosmos-2")
     assert row == {"outcome": "not tried", "why": row["why"]} and row["why"].startswith("does not run (ValueError: ")
+
+
+def test_attention_without_effect_on_this_machine_counts_as_not_tried():
+    row = families.tried("masked", "mra")
+    assert row["outcome"] == "not tried" and "attention has no effect on this machine" in row["why"]
+
+
+def test_a_surrogate_derivative_is_refused_or_wrong_never_exact():
+    assert families.tried("masked", "yoso")["outcome"] == "refused"
 
 
 def test_another_model_than_the_reference_is_wrong(tmp_path):
@@ -72,9 +82,9 @@ def test_the_table_has_every_registered_type_of_this_transformers_and_none_is_wr
     for row in rows:
         if row["outcome"] == "exact":
             assert row["class"] and row["route"] and not row["why"]
-            assert float(row["exact_to"]) < 1e-4 and float(row["states_to"]) < 1e-5
+            assert float(row["exact_to"]) < 1e-4 and float(row["states_to"]) < 1e-5 and float(row["central_to"]) < 1e-4
         else:
-            assert row["why"] and not row["exact_to"] + row["states_to"] + row["route"]
+            assert row["why"] and not row["exact_to"] + row["states_to"] + row["central_to"] + row["route"]
 
 
 @pytest.mark.parametrize(("mapping", "least"), [("causal", 165), ("masked", 40), ("image and text", 75)])

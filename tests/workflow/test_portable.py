@@ -50,4 +50,6 @@ def test_a_setting_that_fails_fails_the_whole_with_all_results_listed(tmp_path):
 def test_an_unknown_setting_is_refused_in_one_line():
     ended = run(paths.ROOT, "x")
     assert ended.returncode == 1 and ended.stdout == ""
-    assert ended.stderr.startswith("error: no setting is called 'x'; there are: odd default avx2 plain empty")
+    assert ended.stderr.startswith(
+        "error: no setting is called 'x'; there are: newer0 newer1 newer2 newer3 odd default avx2 plain empty"
+    )

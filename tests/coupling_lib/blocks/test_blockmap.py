@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from families import loaded, named
+from families import JOINED, loaded, named
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
@@ -68,7 +68,7 @@ def test_fused_attention_takes_the_wrong_mask_rows_for_a_token_that_is_not_the_l
 
 ROUTES = {
     "llama": ("attention",) * 3,
-    "gptj": ("cache",) * 3,
+    "gptj": (JOINED,) * 3,
     "mamba": ("state",) * 3,
     "rwkv": ("sequence",) * 3,
     "qwen3-next": ("state", "attention", "state"),

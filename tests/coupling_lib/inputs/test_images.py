@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+import transformers
 from PIL import Image
 
-from coupling_lib.errors import ParameterError
+import coupling_lib as cl
+from coupling_lib.errors import ModelUnavailableError, ParameterError
 from coupling_lib.inputs import images
 from coupling_lib.inputs.labelled_images import read_dataset
 
@@ -45,12 +49,108 @@ def test_a_folder_of_pictures_is_read_by_name_and_noise_is_named(tmp_path):
     assert images.load_images("noise", SMALL, 1)[0].name == "noise"
 
 
-@pytest.mark.parametrize(
-    ("token", "box"),
-    [(0, None), (1, (0, 0, 2, 2)), (6, (2, 2, 2, 2)), (16, (6, 6, 2, 2)), (-1, (6, 6, 2, 2)), (17, None)],
-)
-def test_a_token_stands_for_its_patch(token, box):
-    assert images.patch_box(SMALL, token, (8, 8)) == box
+SMALL_STACK = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, image_size=8, patch_size=2)
+# By family: tokens before the patches.
+BEFORE = {"ViT": 1, "DeiT": 2, "Dinov2": 1, "Dinov2WithRegisters": 5, "CLIPVision": 1, "SiglipVision": 0, "IJepa": 0}
+
+
+def vision_model(family: str, **changes) -> cl.Model:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**SMALL_STACK | changes)
+    hf = getattr(transformers, f"{family}Model")(config).eval()
+    for weight in hf.parameters():  # registers and class tokens start at zero in some families
+        torch.nn.init.normal_(weight, std=0.2)
+    return cl.wrap_model(hf)
+
+
+@pytest.mark.parametrize(("family", "before"), BEFORE.items())
+def test_a_token_stands_for_the_patch_whose_pixels_change_it(family, before):
+    model = vision_model(family)
+    (picture,) = images.load_images("noise", model.hf.config, 1)
+    states = [cl.trace(model, picture.pixels).hidden[0]]
+    for token, box in ((before, (0, 0, 2, 2)), (before + 5, (2, 2, 2, 2)), (-1, (6, 6, 2, 2))):
+        assert images.patch_box(model, token, picture) == box
+        x, y, wide, high = box
+        changed = picture.pixels.clone()
+        changed[..., y : y + high, x : x + wide] += 1
+        moved = (cl.trace(model, changed).hidden[0] != states[0]).any(-1).nonzero().flatten().tolist()
+        assert moved == [token % len(states[0])]
+    assert images.patch_box(model, before + 16, picture) is None
+    assert before == 0 or images.patch_box(model, 0, picture) is None
+
+
+PROCESSORS = {
+    "DINOv2": {
+        "image_processor_type": "BitImageProcessor",
+        "crop_size": {"height": 8, "width": 8},
+        "size": {"shortest_edge": 10},
+        "resample": 3,
+        "image_mean": [0.485, 0.456, 0.406],
+        "image_std": [0.229, 0.224, 0.225],
+    },
+    "ViT": {
+        "feature_extractor_type": "ViTFeatureExtractor",
+        "size": 8,
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+    },
+    "CLIP": {"image_processor_type": "CLIPImageProcessorFast", "crop_size": 8, "size": 8},
+}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_a_folders_own_processor_makes_the_pixels(tmp_path, name):
+    vision_model("Dinov2", image_size=12).hf.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "preprocessor_config.json").write_text(json.dumps(PROCESSORS[name]))
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 20, 3), dtype=np.uint8)
+    (tmp_path / "pictures").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "pictures" / "a.png")
+    model = cl.load_model(tmp_path / "model")
+    (picture,) = cl.load_images(tmp_path / "pictures", model, 1)
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "model", backend="pil")
+    wanted = processor(images=[Image.fromarray(pixels)], return_tensors="pt")["pixel_values"]
+    assert torch.equal(picture.pixels, wanted)
+    # The model was made for 12 x 12 pixels, and stretches its positions to the 8 x 8 that its processor gives.
+    assert cl.trace(model, picture.pixels).n_tokens == 17 and picture.shown.shape == (8, 8, 3)
+
+
+def test_a_processor_that_cannot_be_read_is_refused_in_one_line(tmp_path):
+    vision_model("ViT").hf.save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text("{")
+    with pytest.raises(ModelUnavailableError, match=r"preprocessor_config.json in .* cannot be read") as refused:
+        cl.load_model(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_guess_of_the_normalisation_is_said():
+    with pytest.warns(UserWarning, match="pixels are normalised by one half"):
+        images.load_images("noise", transformers.Dinov2Config(**SMALL_STACK), 1)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_are_turned_upright_as_their_file_says(tmp_path, orientation):
+    upright = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+    undo = {1: lambda x: x, 2: np.fliplr, 3: lambda x: np.rot90(x, 2), 4: np.flipud}
+    undo |= {5: np.transpose, 6: lambda x: np.rot90(x, 1), 7: lambda x: np.rot90(x, 2).T, 8: lambda x: np.rot90(x, -1)}
+    image, exif = Image.fromarray(np.ascontiguousarray(undo[orientation](upright))), Image.Exif()
+    exif[0x0112] = orientation
+    image.save(tmp_path / "a.png", exif=exif)
+    (picture,) = images.load_images(tmp_path, LARGE, 1)
+    assert (picture.shown[..., 0] * 255).round().astype(int).tolist() == upright.tolist()
+
+
+def test_a_picture_of_sixteen_bits_keeps_its_shades(tmp_path):
+    Image.fromarray(np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=np.uint16)).save(tmp_path / "a.png")
+    (picture,) = images.load_images(tmp_path, LARGE, 1)
+    assert (picture.shown[..., 0] * 255).round().tolist() == [[0, 100], [200, 255]]
+
+
+def test_a_model_without_one_token_for_each_patch_is_refused_in_one_line():
+    model = cl.load_model("nano-vit")
+    (picture,) = images.load_images("digits", model, 1)
+    model.hf.config.patch_size = 4
+    with pytest.raises(ParameterError, match=r"16 of the 17 tokens of nano-vit answer to an image, which has 2 x 2"):
+        images.patch_box(model, 1, picture)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,73 @@
+"""Token ids that a model should not be given as they are: padding at an edge, a first token twice."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from coupling_lib.errors import ParameterError
+
+
+def around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Return the ids that a tokenizer puts before and behind each text."""
+    try:
+        plain = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+        whole = list(tokenizer("a")["input_ids"])
+    except (TypeError, ValueError, KeyError):  # no tokenizer of transformers: it puts what it puts
+        return [], []
+    starts = range(len(whole) - len(plain) + 1)
+    found = next((at for at in starts if plain and whole[at : at + len(plain)] == plain), None)
+    return ([], []) if found is None else (whole[:found], whole[found + len(plain) :])
+
+
+def check(ids: Sequence[int], tokenizer: Any, config: Any, name: str) -> None:
+    """Refuse padding at an edge of one input, and warn of a first token that stands there twice."""
+    first = around(tokenizer)[0] if tokenizer is not None else []
+    _refuse_padding(ids, tokenizer, config, first)
+    if first and list(ids[: 2 * len(first)]) == 2 * first:
+        warnings.warn(
+            f"{name}: the input begins with {tokenizer.decode(first)!r} twice, as where a chat template wrote it and "
+            "the tokenizer added another; give tokenizer(text, add_special_tokens=False, return_tensors='pt').input_ids",
+            stacklevel=4,
+        )
+
+
+def said_of_last(ids: Sequence[int], tokenizer: Any, name: str) -> str:
+    """Describe a last token that is none of the text but put behind it by the tokenizer; empty where it is text."""
+    last = around(tokenizer)[1] if tokenizer is not None else []
+    if not last or len(ids) <= len(last) or list(ids[-len(last) :]) != last:
+        return ""
+    return (
+        f"{name}: the last token is {tokenizer.decode(last[-1:])!r}, which its tokenizer puts behind each text; "
+        f"the last of the text itself is token=-{len(last) + 1}"
+    )
+
+
+def _refuse_padding(ids: Sequence[int], tokenizer: Any, config: Any, first: list[int]) -> None:
+    """Refuse ids that begin or end with padding: no mask is passed to the model, which would read it as text."""
+    source = config if tokenizer is None else tokenizer
+    named = {role: getattr(source, f"{role}_token_id", None) for role in ("bos", "eos", "unk", "cls", "sep", "mask")}
+    pad = getattr(source, "pad_token_id", None)
+    if pad is None and tokenizer is not None:
+        pad = named["eos"]  # what everyone pads with where a tokenizer has no token of its own for it
+    if not isinstance(pad, int) or all(token == pad for token in ids):
+        return
+    # One token that also stands between texts is text, and so is one of ids without a tokenizer, whose configuration
+    # may name any id; two of them are where a tokenizer begins with it and a template does, too.
+    single = int(tokenizer is None or pad in named.values())
+    own = pad in first
+    left, right = _run(ids, pad), _run(ids[::-1], pad)
+    left = left - own if left > single + own else 0
+    right = right if right > single else 0
+    if not left and not right:
+        return
+    counted = ((left, "at its beginning"), (right, "at its end"))
+    where = " and ".join(f"{count} {side}" for count, side in counted if count)
+    raise ParameterError(
+        f"the input holds padding (id {pad}), {where}, which the model would read as text, as no mask is passed on; "
+        f"give the text alone: input_ids=ids[:, {left or ''}:{-right if right else ''}]"
+    )
+
+
+def _run(ids: Sequence[int], token: int) -> int:
+    """Count how often a token stands at the beginning."""
+    return next((n for n, other in enumerate(ids) if other != token), len(ids))

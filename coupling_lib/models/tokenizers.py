@@ -1,0 +1,155 @@
+"""A model's tokenizer, held to the file that defines it.
+
+transformers 5 rebuilds many tokenizers from their class: it takes the vocabulary from `tokenizer.json`, and the steps
+before it (how text is split, what is normalised) from code. Where the two differ, a text has other ids than those of
+the model's training. So both read a few telling texts, and where they disagree the file's own steps are used, with a
+warning. What transformers says while it reads a tokenizer reaches the user.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils import logging as theirs
+
+from coupling_lib.models import gguf_files, sources
+
+TELLING = (
+    "The 1234567 days of don't, I'LL and it's; 3.14e-5, x_y2z!?...\n\n\tif (a  ==   b):\r\n        return {'k': [0]}  ",
+    " Zürich, naïve café; Ångström - CAFÉ, e\u0301, ﬁ, ½, Ⅷ, 12,345\u00a0€ «ß» русский язык, עברית, हिन्दी 東京は日本の首都 한국어 👩🏽‍🔬🎉 ",
+)
+"""Texts on which tokenizers differ: digits, contractions, white space, code, accents, scripts without blanks, emoji."""
+
+_FILE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
+
+
+def load(folder: Path, name: str) -> PreTrainedTokenizerBase | None:
+    """Read the tokenizer, if the folder has one; input_ids can be measured without."""
+    if not sources.has_tokenizer(folder):
+        return None
+    with _heard(name):
+        made = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    settings = _read(folder / _CONFIG)
+    # What was made of a GGUF file has no file of its training: that one was written by transformers.
+    if (folder / _FILE).is_file() and not (folder / gguf_files.RECORD).is_file():
+        made = _as_in_its_file(made, folder / _FILE, settings, name)
+    # A setting that asks for a first token, of which the class made nothing.
+    first = made.bos_token_id
+    if settings.get("add_bos_token") is True and (first is None or made("a").input_ids[:1] != [first]):
+        warnings.warn(
+            f"{name}: {_CONFIG} says that each text begins with the BOS token (add_bos_token), and the tokenizer puts "
+            f"none there: texts are read otherwise than in training; write it before each text"
+            + (f" ({made.bos_token!r})" if first is not None else " (bos_token is not set)"),
+            stacklevel=3,
+        )
+    return made
+
+
+def _as_in_its_file(made: PreTrainedTokenizerBase, file: Path, settings: dict, name: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer, or one with the steps of its file where a telling text has other ids there."""
+    try:
+        backend = Tokenizer.from_file(str(file))
+    except Exception:  # the file of another version, which transformers reads and its library does not
+        return made
+    _set(backend, settings)
+    # Lengths are set by whoever calls a tokenizer, and are no part of what a text's ids are.
+    backend.no_truncation()
+    backend.no_padding()
+    added = islice(backend.get_added_tokens_decoder().values(), 64)
+    texts = (*TELLING, "a".join(token.content for token in added))
+    framed = not any(settings.get(key) is not None for key in ("add_bos_token", "add_eos_token"))
+    differing = _differing(made, backend, texts, framed)
+    if differing is None:
+        return made
+    text, ours, files = differing
+    at = next((i for i, (one, other) in enumerate(zip(ours, files, strict=False)) if one != other), 0)
+    warnings.warn(
+        f"{name}: {type(made).__name__} of transformers makes other token ids than {_FILE} (of {text[:12]!r}..., "
+        f"{len(ours)} against {len(files)}, from position {at}); those of the file are used, as in the model's training",
+        stacklevel=4,
+    )
+    return _of_the_file(made, backend, settings)
+
+
+def _differing(
+    made: PreTrainedTokenizerBase, backend: Tokenizer, texts: tuple[str, ...], framed: bool
+) -> tuple[str, list[int], list[int]] | None:
+    """Find a text of which the two make other ids, with special tokens around it where the file decides on these."""
+    for text in filter(None, texts):
+        for special in {False, framed}:
+            ours = made(text, add_special_tokens=special, verbose=False)["input_ids"]
+            files = backend.encode(text, add_special_tokens=special).ids
+            if ours != files:
+                return text, ours, files
+    return None
+
+
+def _of_the_file(made: PreTrainedTokenizerBase, backend: Tokenizer, settings: dict) -> PreTrainedTokenizerBase:
+    """Put the file's tokenizer under the special tokens and the template of the one that was made."""
+    named = {role: token for role, token in made.special_tokens_map.items() if _known(token, backend)}
+    asked = {key: settings[key] for key in ("add_bos_token", "add_eos_token") if settings.get(key) is not None}
+    kept = {key: getattr(made, key, None) for key in ("chat_template", "model_max_length", "padding_side")}
+    kept = {key: value for key, value in kept.items() if value is not None}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **named, **asked, **kept)
+
+
+def _known(token: Any, backend: Tokenizer) -> bool:
+    """Tell whether the file has a special token, or all of several."""
+    several = token if isinstance(token, list | tuple) else [token]
+    return all(backend.token_to_id(str(one)) is not None for one in several)
+
+
+def _set(backend: Tokenizer, settings: dict) -> None:
+    """Change in a file's tokenizer what its configuration sets otherwise, as transformers always read the two."""
+    steps, first = backend.normalizer, backend.pre_tokenizer
+    asked = {key: value for key, value in settings.items() if isinstance(value, bool)}
+    if isinstance(steps, normalizers.BertNormalizer):
+        steps.lowercase = asked.get("do_lower_case", steps.lowercase)
+        steps.strip_accents = asked.get("strip_accents", steps.strip_accents)
+        steps.handle_chinese_chars = asked.get("tokenize_chinese_chars", steps.handle_chinese_chars)
+    if isinstance(first, pre_tokenizers.ByteLevel):
+        first.add_prefix_space = asked.get("add_prefix_space", first.add_prefix_space)
+
+
+def _read(file: Path) -> dict:
+    """Read a file of settings; empty where it is not there or no such file."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class _Kept(logging.Handler):
+    """What a library said, in the order of its saying."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said[" ".join(record.getMessage().split())] = None
+
+
+@contextmanager
+def _heard(name: str) -> Generator[None]:
+    """Turn what transformers logs about a tokenizer into warnings, whatever its logger shows otherwise."""
+    kept, before = _Kept(), theirs.get_verbosity()
+    theirs.set_verbosity_warning()
+    theirs.disable_default_handler()
+    theirs.add_handler(kept)
+    try:
+        yield
+    finally:
+        theirs.remove_handler(kept)
+        theirs.enable_default_handler()
+        theirs.set_verbosity(before)
+    for said in kept.said:
+        warnings.warn(f"transformers says of the tokenizer of {name}: {said}", stacklevel=4)

@@ -1,0 +1,58 @@
+"""Torch's modes of computing, which belong to whoever calls: what would change a result is left, or refused.
+
+Servers that share one model among many users turn gradients off, narrow products by autocast, and call from several
+threads. None of it shows in a model's weights.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+import torch
+
+from coupling_lib.errors import UntrustworthyResultError
+
+P, T = ParamSpec("P"), TypeVar("T")
+# While a block runs, hooks stand on its modules and its settings name another attention: one thread at a time does so.
+_LOCK = threading.RLock()
+
+
+@contextmanager
+def differentiating() -> Generator[None]:
+    """Record graphs inside the context, also within `torch.no_grad()` and `torch.inference_mode()`."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def exclusive(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a function that runs a model's modules in one thread at a time, outside of inference mode."""
+
+    @functools.wraps(function)
+    def alone(*args: P.args, **kwargs: P.kwargs) -> T:
+        with _LOCK, torch.inference_mode(False):
+            return function(*args, **kwargs)
+
+    return alone
+
+
+def refuse_narrow() -> None:
+    """Refuse to compute where torch itself would round what is computed to half precision."""
+    if (dtype := torch.get_default_dtype()).itemsize < torch.float32.itemsize:
+        raise UntrustworthyResultError(
+            f"torch's default dtype is {dtype}, in which Jacobians hold three digits or fewer; "
+            "call torch.set_default_dtype(torch.float32) first, and choose the weights' precision in load_model"
+        )
+    refuse_autocast()
+
+
+def refuse_autocast() -> None:
+    """Refuse to compute where torch rounds products to half precision."""
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            raise UntrustworthyResultError(
+                f"torch.autocast is on for {device!r} and rounds products to {torch.get_autocast_dtype(device)}; "
+                "measure outside of it (or under torch.autocast(..., enabled=False)), so that Jacobians are formed in "
+                "float32"
+            )

@@ -1,0 +1,127 @@
+"""What a pass changes in a model is undone, and done again where a block is differentiated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from families import named
+from reference import brute_force_jacobian, relative_error
+from tiny import llama
+from torch import nn
+
+import coupling_lib as cl
+from coupling_lib.blocks import state
+
+pytestmark = pytest.mark.filterwarnings("ignore::coupling_lib.errors.PostNormWarning")
+
+
+def big_bird() -> transformers.BigBirdForMaskedLM:
+    """A model whose sparse attention becomes a full one, for good, when it reads few tokens."""
+    torch.manual_seed(0)
+    config = transformers.BigBirdConfig(
+        **dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64, vocab_size=100),
+        **dict(block_size=4, num_random_blocks=1, max_position_embeddings=1200),
+    )
+    return transformers.BigBirdForMaskedLM(config).eval().double()
+
+
+def ids_of(n: int) -> torch.Tensor:
+    return torch.randint(5, 100, (1, n), generator=torch.Generator().manual_seed(n))
+
+
+@torch.no_grad()
+def logits(hf, n: int) -> torch.Tensor:
+    return hf(input_ids=ids_of(n)).logits
+
+
+@pytest.mark.parametrize("n", [12, 100, 1100])
+def test_loading_and_tracing_leave_a_model_as_it_was(n):
+    wanted = logits(big_bird(), n)
+    model = cl.wrap_model(hf := big_bird())
+    cl.trace(model, ids_of(12))
+    cl.trace(model, ids_of(100))
+    assert torch.equal(logits(hf, n), wanted)
+
+
+@pytest.mark.parametrize("n", [12, 100])
+def test_a_block_is_differentiated_as_the_pass_had_it(n):
+    plain = big_bird()
+    wanted = brute_force_jacobian(plain, plain.bert.encoder.layer[1], {"input_ids": ids_of(n)}, n - 1, n - 1)
+    trace = cl.trace(cl.wrap_model(big_bird()), ids_of(n))
+    cl.trace(trace.model, ids_of(112 - n))  # another pass, in which attention is of the other kind
+    assert relative_error(trace.jacobian(1).dense(), wanted) < 1e-8
+
+
+class Counts(nn.Module):
+    """A module in the place of another that changes as it runs: attributes, containers, buffers, random generators."""
+
+    def __init__(self, inner: nn.Module, breaks: bool = False):
+        super().__init__()
+        self.inner, self.calls, self.seen, self.kept, self.breaks = inner, 0, [], {}, breaks
+        self.register_buffer("total", torch.zeros(3))
+        self.register_buffer("longest", torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen.append(x.shape[1])
+        self.kept["last"] = x
+        self.total += 1
+        self.longest = torch.ones(x.shape[1])
+        torch.rand(1), np.random.rand()
+        if self.breaks:
+            self.inner.weight.data.add_(0)
+            with torch.no_grad():
+                self.inner.weight.mul_(1)
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("where", ["model.layers.0.mlp.down_proj", "model.embed_tokens", "lm_head"])
+def test_counters_containers_buffers_and_random_generators_are_put_back(where):
+    hf = llama()
+    parent, _, name = where.rpartition(".")
+    counter = Counts(hf.get_submodule(where))
+    setattr(hf.get_submodule(parent), name, counter)
+    torch.manual_seed(5), np.random.seed(5)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    model = cl.wrap_model(hf)
+    trace = cl.trace(model, torch.arange(9)[None])
+    trace.jacobian(0).dense()
+    with state.kept(hf) as changes, torch.no_grad():
+        hf(input_ids=torch.arange(4)[None])
+    assert f"{where}.calls: 1" in changes.described and f"{where}.longest" not in dict(hf.named_parameters())
+    assert (counter.calls, counter.seen, counter.kept) == (0, [], {})
+    assert counter.total.tolist() == [0, 0, 0] and counter.longest.tolist() == [0, 0]
+    assert torch.equal(torch.get_rng_state(), before[0]) and (np.random.get_state()[1] == before[1]).all()
+
+
+def test_weights_that_a_pass_writes_over_are_told_of():
+    hf = llama()
+    hf.lm_head = Counts(hf.lm_head, breaks=True)
+    with pytest.warns(
+        UserWarning, match=r"1 tensors of LlamaForCausalLM \(lm_head\.inner\.weight, \.\.\.\) were written"
+    ):
+        with state.kept(hf), torch.no_grad():
+            hf(input_ids=torch.arange(4)[None])
+
+
+def test_a_pass_that_fails_is_undone_as_well():
+    hf = llama()
+    hf.model.layers[1].mlp.down_proj = counter = Counts(hf.model.layers[1].mlp.down_proj)
+    with pytest.raises(ZeroDivisionError), state.kept(hf), torch.no_grad():
+        hf(input_ids=torch.arange(4)[None])
+        raise ZeroDivisionError
+    assert counter.calls == 0
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "mamba", "gptj", "vit", "qwen3-next", "mixtral"])
+def test_a_plain_model_is_changed_by_nothing(name):
+    model = cl.wrap_model(hf := named(name).build())
+    given = (
+        {hf.main_input_name: torch.randn(1, 3, 16, 16)} if name == "vit" else {"input_ids": torch.arange(3, 12)[None]}
+    )
+    cl.trace(model, *given.values())
+    with state.kept(hf) as changes, torch.no_grad():
+        hf(**given)
+    assert changes.described == frozenset()

@@ -1,0 +1,184 @@
+"""Modes of torch, threads, and a training that goes on: the numbers stay, or one line says why not."""
+
+import copy
+import threading
+from contextlib import contextmanager
+
+import pytest
+import torch
+from tiny import llama
+from torch import Tensor
+
+import coupling_lib as cl
+from coupling_lib.errors import UnsupportedModelError, UntrustworthyResultError
+
+TEXT = "It was the best of times, it was the worst"
+V = torch.randn(96, generator=torch.Generator().manual_seed(0))
+
+
+def numbers(model: cl.Model, text: str = TEXT) -> dict[str, Tensor]:
+    """What of each kind is computed from one trace."""
+    trace = cl.trace(model, text)
+    J, top = trace.jacobian(5), trace.jacobian(7).svd(10)
+    A = cl.coupling_matrix(J, top, k=10)
+    return {
+        "states": trace.hidden,
+        "column": trace.jacobian(5) @ V,
+        "row": trace.jacobian(5).T @ V,
+        "matrix": J.dense(),
+        "formed": top.S,
+        "unformed": trace.jacobian(6).svd(5, formed=False).S,
+        "two tokens": cl.block_jacobians(trace, 3, [(0, 4)]),
+        "final norm": trace.jacobian(11, boundary="hidden_states").dense(),
+        "coupling": cl.miscoupling(A, normalized=True),
+        "lens": cl.lens(trace)[3],
+    }
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.fixture(scope="module")
+def model() -> cl.Model:
+    return cl.load_model("nano-neox")
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.set_grad_enabled(False)])
+def test_without_gradients_every_number_is_the_same(model, mode):
+    wanted = numbers(model)
+    with mode():
+        found = numbers(model)
+        assert not torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
+    assert [name for name in wanted if not torch.equal(found[name], wanted[name])] == []
+
+
+def test_a_model_loaded_in_inference_mode_is_measured_as_ever(model):
+    with torch.inference_mode():
+        other = cl.load_model("nano-neox")
+    assert torch.equal(numbers(other)["matrix"], numbers(model)["matrix"])
+
+
+def test_a_model_made_in_inference_mode_is_measured_or_refused_in_a_line():
+    with torch.inference_mode():
+        hf = llama()
+    with pytest.raises(UnsupportedModelError, match=r"inference_mode") as refused:
+        cl.wrap_model(hf)
+    assert "\n" not in str(refused.value)
+
+
+def test_in_double_precision_by_default_the_numbers_stay(model):
+    wanted = numbers(model)
+    with default_dtype(torch.float64):
+        found = numbers(model)
+    for name in wanted:
+        assert found[name].dtype == wanted[name].dtype
+        torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_what_was_traced_before_is_not_narrowed_by_autocast(model):
+    trace = cl.trace(model, TEXT)
+    J, top = trace.jacobian(5), trace.jacobian(7).svd(10)
+    A = cl.coupling_matrix(J, top, k=10)
+    for compute in (
+        lambda: trace.jacobian(3).dense(),
+        lambda: trace.jacobian(4) @ V,
+        lambda: trace.jacobian(7).svd(10),
+        lambda: cl.top_triplets(J.dense(), 10),
+        lambda: cl.coupling_matrix(J.dense(), top, k=10),
+        lambda: cl.miscoupling(A),
+        lambda: cl.measure_depth(model, [TEXT], ks=(10,)),
+    ):
+        with torch.autocast("cpu", torch.bfloat16), pytest.raises(UntrustworthyResultError, match=r"autocast is on"):
+            compute()
+
+
+def in_threads(*jobs) -> list:
+    """Run jobs at the same time, each in a thread of its own, and collect what each returns or raises."""
+    found = [None] * len(jobs)
+
+    def run(number: int) -> None:
+        try:
+            found[number] = jobs[number]()
+        except Exception as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("models", [("nano-neox", "nano-llama"), ("nano-neox", "nano-neox")])
+def test_two_threads_give_what_one_gives_bit_for_bit(models):
+    loaded = {name: cl.load_model(name) for name in models}
+    texts = [TEXT, "Call me Ishmael. Some years ago, never mind how long precisely"]
+
+    def one(model: cl.Model, text: str) -> Tensor:
+        trace = cl.trace(model, text)
+        return torch.cat([trace.hidden[-1].flatten(), trace.jacobian(4).dense().flatten(), trace.jacobian(6) @ V])
+
+    wanted = [one(loaded[name], text) for name, text in zip(models, texts, strict=True)]
+
+    def job(number: int):
+        model, text = loaded[models[number]], texts[number]
+        return lambda: [torch.equal(one(model, text), wanted[number]) for _ in range(200)]
+
+    found = in_threads(job(0), job(1))
+    assert found == [[True] * 200, [True] * 200]
+
+
+def test_two_threads_load_and_measure_as_one_does(model):
+    wanted = numbers(model)["matrix"]
+    jobs = [lambda: numbers(cl.load_model("nano-neox"))["matrix"], lambda: numbers(model)["matrix"]]
+    for found in in_threads(*jobs):
+        assert torch.equal(found, wanted)
+
+
+def trained(measured: bool) -> tuple[list[Tensor], torch.nn.Module]:
+    """Weights after some steps of a training with dropout, measured in between or not."""
+    torch.manual_seed(1)
+    hf = llama(attention_dropout=0.2).train()
+    hf.set_attn_implementation("sdpa")
+    frozen = next(hf.parameters()).requires_grad_(False)
+    optimiser = torch.optim.AdamW([weight for weight in hf.parameters() if weight.requires_grad], lr=1e-2)
+    ids = torch.arange(3, 15)[None]
+    for step in range(6):
+        hf(input_ids=ids, labels=ids).loss.backward()
+        if measured and step % 2:
+            with cl.measuring(hf) as model:
+                assert not hf.training
+                cl.trace(model, ids).jacobian(1).dense()
+        optimiser.step()
+        optimiser.zero_grad()
+    assert not frozen.requires_grad
+    return [weight.detach().clone() for weight in hf.parameters()], hf
+
+
+def test_a_training_goes_on_bit_for_bit_after_it_was_measured():
+    plain, measured = trained(measured=False)[0], trained(measured=True)[0]
+    assert all(torch.equal(a, b) for a, b in zip(plain, measured, strict=True))
+
+
+def test_measuring_gives_a_model_back_as_it_was():
+    hf = llama().train()
+    hf.set_attn_implementation("sdpa")
+    hf.model.layers[0].eval()
+    before = [(set(vars(part)), part.training) for part in hf.modules()]
+    settings, grads = copy.deepcopy(vars(hf.config)), [weight.requires_grad for weight in hf.parameters()]
+    with pytest.raises(ZeroDivisionError), cl.measuring(hf, name="mine") as model:
+        assert (model.name, hf.training, next(hf.parameters()).requires_grad) == ("mine", False, False)
+        cl.trace(model, torch.arange(4)[None])
+        raise ZeroDivisionError
+    assert [(set(vars(part)), part.training) for part in hf.modules()] == before
+    assert vars(hf.config) == settings and [weight.requires_grad for weight in hf.parameters()] == grads
