@@ -195,10 +195,11 @@ def rounding_error(trace: Traced, block: int, pair: tuple[int, int], boundary: s
         (found,) = torch.autograd.grad(y, x, cotangent[None], allow_unused=True, materialize_grads=True)
         return (found[0] - cotangent * (pair[0] == pair[1])).double() / scale
 
-    found = product()
-    others = [product(scale, shaken=seed) for seed, scale in enumerate(_SCALES)]
-    if trace.dtype != torch.float64:
-        others.append(product(wide=True))
+    with differentiating():
+        found = product()
+        others = [product(scale, shaken=seed) for seed, scale in enumerate(_SCALES)]
+        if trace.dtype != torch.float64:
+            others.append(product(wide=True))
     limits, norm = torch.finfo(trace.dtype), float(found.norm())
     # What is smaller than the smallest number with all its digits has lost some of them.
     least = limits.eps * norm + limits.tiny * trace.d_model

@@ -219,7 +219,7 @@ def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) ->
 
 def _rows(trace: Trace, token: int, u: Tensor, wide: bool) -> Tensor:
     """Multiply the product of the blocks' own maps at a token from the left, at every depth, `(L + 1, d)`."""
-    rows = [u]
+    rows = [u.clone() if u.is_inference() else u]
     for block in reversed(range(trace.n_blocks)):
         x, y = evaluate(trace, block, [(token, token)], "block", wide=wide)
         (row,) = torch.autograd.grad(y, x, rows[-1].to(y)[None], allow_unused=True, materialize_grads=True)
