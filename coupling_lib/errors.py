@@ -38,12 +38,24 @@ class PostNormWarning(UserWarning):
     """A model's blocks normalise their stream, so that block minus identity couples trivially, trained or not."""
 
 
+class ScaledStreamWarning(UserWarning):
+    """A model's blocks multiply their stream by a number, so that block minus identity couples trivially."""
+
+
+class PrecisionWarning(UserWarning):
+    """Much of a quantised model is not stored in the precision that its record names."""
+
+
 class MissingPackageError(CouplingError, ImportError):
     """A package is not installed that comes with an extra of this library."""
 
 
 class UntrustworthyResultError(CouplingError, ArithmeticError):
     """A computed result fails its own check: an all-zero Jacobian, a NaN, a singular triplet with a large residual."""
+
+
+class VanishingJacobianError(UntrustworthyResultError):
+    """A Jacobian is zero, or smaller than what rounding leaves of the sums that it was formed from."""
 
 
 def needed(module: str, extra: str, what: str) -> ModuleType:

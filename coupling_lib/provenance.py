@@ -17,6 +17,12 @@ from typing import Any
 PACKAGES = ("coupling_lib", "torch", "transformers", "nnsight", "bitsandbytes")
 """Packages whose version can change a measured number."""
 
+COMPUTING = ("coupling_lib", "torch", "transformers")
+"""Packages of which another release may give another number for the same measurement."""
+
+FEW_BITS = ("nf4", "fp4", "int8")
+"""Precisions that quantise some weights and leave others as they are."""
+
 
 def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float | None) -> dict[str, str | int | float]:
     """Record what a measurement was made with."""
@@ -33,10 +39,14 @@ def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float 
         }
         | details
     )
-    # A record of pre-norm blocks stays as it is.
+    # A record of pre-norm blocks that pass on the whole of their stream stays as it is.
     position = getattr(getattr(model, "blocks", None), "norm_position", "pre")
     if position != "pre":
         record["norm_position"] = position
+    if scales := getattr(getattr(model, "blocks", None), "scales", {}):
+        record["stream_scales"] = ", ".join(f"block {number}: {scale:.3g}" for number, scale in scales.items())
+    if model.precision in FEW_BITS and (share := getattr(model, "share_in_precision", None)) is not None:
+        record["share_in_precision"] = round(share, 4)
     return {name: "" if value is None else value for name, value in record.items()}
 
 
@@ -72,6 +82,14 @@ def versions() -> str:
     """Name the versions of everything that computes."""
     found = [f"{package} {_version(package)}" for package in PACKAGES]
     return ", ".join([*found, f"Python {platform.python_version()}"])
+
+
+def changed_since(stored: str) -> list[str]:
+    """Name the packages whose release is another than the one in a record, of those that compute a number."""
+    # "+cpu" and the like say how a release was built, and differ from machine to machine.
+    then, now = (dict(re.findall(r"(\w+) ([^\s,;+]+)", text)) for text in (stored, versions()))
+    moved = [name for name in COMPUTING if name in then and then[name] != now[name]]
+    return [f"{name} {then[name]} (here {now[name]})" for name in moved]
 
 
 def processor() -> str:

@@ -21,7 +21,9 @@ def line(*records: Mapping[str, Any], command: str | None = None) -> str:
 
 
 def _caution(record: Mapping[str, Any]) -> str:
-    """Say of post-norm blocks what a number means that was measured in them; empty for others."""
+    """Say of post-norm blocks, or of a scaled stream, what a number means that was measured there; empty for others."""
+    if "stream_scales" in record and record.get("boundary") != "branch":
+        return f"scaled stream ({record['stream_scales']}): block minus identity couples trivially; see the shared part"
     if "norm_position" not in record:
         return ""
     some = "some post-norm blocks" if record["norm_position"] == "mixed" else "post-norm blocks"

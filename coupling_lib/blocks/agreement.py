@@ -33,10 +33,11 @@ class AnotherModelError(UnsupportedModelError):
 
 
 class Looked(NamedTuple):
-    """What was found out about a block: its route, and the norms of its stream; None if it adds to its stream."""
+    """What was found out about a block: its route, the norms of its stream (None if it adds to it), and its scale."""
 
     route: str
     norms: tuple[str, ...] | None
+    scale: float = 1.0
 
 
 def replay_error(
@@ -69,7 +70,8 @@ def look(
     for route in _routes(call, block):
         errors[route] = error = route_error(call, as_it_came, block, route, default)
         if _accepted(error):
-            return Looked(route, postnorm.stream_norms(call, block) if postnorm.is_post_norm(call, block) else None)
+            passing = postnorm.passing(call, block)
+            return Looked(route, postnorm.stream_norms(call, block) if passing.post_norm else None, passing.share)
     tried = "; ".join(
         f"the {route} route {error if isinstance(error, str) else f'gives a Jacobian that differs by {error:.1e}'}"
         for route, error in errors.items()

@@ -92,8 +92,10 @@ def block_call(
     arguments = {name: value for name, value in list(bound.items())[1:] if name != rest} | bound.get(rest, {})
     stream, first = next(iter(arguments.items()), ("", None))
     if not isinstance(first, Tensor) or first.ndim != 3 or len(first) != 1 or not first.is_floating_point():
+        several = isinstance(first, Tensor) and first.ndim == 4
+        why = "; several streams side by side (hyper-connections) cannot be measured" if several else ""
         raise UnsupportedModelError(
-            f"a block was called with {_form(first)}; a residual stream of shape (1, n, d) was expected"
+            f"a block was called with {_form(first)}; a residual stream of shape (1, n, d) was expected{why}"
         )
     others = {name: None if isinstance(value, Cache) else value for name, value in arguments.items() if name != stream}
     recorded = {name: keys_values[part] for name, part in block.named_modules() if part in keys_values}

@@ -49,19 +49,23 @@ def weights(layer: nn.Module, dtype: torch.dtype) -> torch.Tensor:
             "coupling_lib.load_model, which prevents it"
         )
     wide = torch.float64 if dtype == torch.float64 else torch.float32
+    values = halves(state.code.to(wide), layer.weight.data.view(torch.uint8))[: state.shape.numel()]
+    return scaled(values, scales(state, wide), state.blocksize).view(state.shape).to(dtype)
+
+
+def halves(table: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+    """Look up both halves of every byte in a table of 16 values."""
     # One look-up a byte gives both of its weights: a pair of numbers is moved as one complex number.
-    code = state.code.to(wide)
-    pairs = torch.complex(code.repeat_interleave(16), code.repeat(16))
-    values = torch.view_as_real(_entries(pairs, layer.weight.data.view(torch.uint8))).flatten()[: state.shape.numel()]
-    return _scale(values, _scales(state, wide), state.blocksize).view(state.shape).to(dtype)
+    pairs = torch.complex(table.repeat_interleave(16), table.repeat(16))
+    return torch.view_as_real(_entries(pairs, packed)).flatten()
 
 
-def _scales(state: Any, wide: torch.dtype) -> torch.Tensor:
-    """Give one scale for each block of a matrix."""
+def scales(state: Any, wide: torch.dtype) -> torch.Tensor:
+    """Return one scale for each block of a matrix."""
     if not state.nested:
         return state.absmax.to(wide)
     within, whole = state.state2, _entries(state.state2.code.to(wide), state.absmax)
-    return _scale(whole, within.absmax.to(wide), within.blocksize) + state.offset.to(wide)
+    return scaled(whole, within.absmax.to(wide), within.blocksize) + state.offset.to(wide)
 
 
 def _entries(table: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
@@ -69,7 +73,7 @@ def _entries(table: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     return table.index_select(0, indices.flatten().int())
 
 
-def _scale(values: torch.Tensor, scales: torch.Tensor, size: int) -> torch.Tensor:
+def scaled(values: torch.Tensor, scales: torch.Tensor, size: int) -> torch.Tensor:
     """Multiply each block of values by its scale, in place; the last block may be short."""
     number = len(values) // size
     values[: number * size].view(-1, size).mul_(scales[:number, None])
@@ -99,10 +103,10 @@ def _rounded_product(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def take_over(layer: nn.Module) -> None:
-    """Let a layer of 4 bits run by the table wherever its own product is not trusted, which at first is everywhere."""
-    native = kinds()[0]
+    """Put a layer of this library into the place of bitsandbytes' own, which may compute something else."""
+    native = next(kind for kind in kinds() if isinstance(layer, kind))
     if type(layer).forward is native.forward:
-        layer.__class__ = _by_the_table(type(layer))
+        layer.__class__ = (_by_the_table if is_4bit(layer) else _of_rows)(type(layer))
         # accelerate, where it hooks a layer, keeps the method that was there before.
         kept = layer.__dict__.get("_old_forward")
         if getattr(kept, "__func__", None) is native.forward:
@@ -118,3 +122,14 @@ def _by_the_table(kind: type[nn.Module]) -> type[nn.Module]:
 
     # A class of its own, and not a function put into the layer: it goes along when the layer is copied.
     return type(kind.__name__, (kind,), {"forward": forward, "trusted_on": None})
+
+
+@cache
+def _of_rows(kind: type[nn.Module]) -> type[nn.Module]:
+    """Derive a kind of layer of 8 bits that is given rows where its input has more than three dimensions."""
+
+    # Release 0.50.2 takes the largest of another dimension then, and fails or, where sizes agree, scales wrongly.
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return kind.forward(self, x) if x.ndim < 4 else kind.forward(self, x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+
+    return type(kind.__name__, (kind,), {"forward": forward})

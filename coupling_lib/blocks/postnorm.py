@@ -13,8 +13,12 @@ $p_k$ being what the k-th norm of the stream is given. The sub-layers still read
 has no norm in its stream, and $f$ is block minus identity there. Neither question is answered by a name: a block that
 lets a large stream through adds to it, and the norms of a stream are the modules that give the same for a stream ten
 thousand times as large and stand where what a sub-layer gave has just been added.
+
+A block that multiplies its stream by a number, $y = s \, (x + f(x))$, gives that share of a large one. Block minus
+identity then holds $(s - 1) I$, which counts as coupling without any shared direction.
 """
 
+import warnings
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -25,13 +29,17 @@ import torch
 from torch import Tensor, nn
 
 from coupling_lib.blocks.call import BlockCall
-from coupling_lib.errors import UnsupportedModelError
+from coupling_lib.blocks.record import Blocks
+from coupling_lib.errors import PostNormWarning, ScaledStreamWarning, UnsupportedModelError
 
 # How much larger a stream is made than anything the block was seen to read or write: what a sub-layer adds, and the
 # epsilon of a norm, are then a ten-thousandth of it.
 _LARGER = 1e4
 # A block that adds to its stream lets all of it through, one that ends in a norm a few ten-thousandths.
 _LET_THROUGH = 0.1
+# A block that multiplies its stream by a number gives that share of a large one: unlike 1 by so much, larger than what
+# rounding leaves of a normed one, and along the stream but for so much of it.
+_PASSED, _LEAST, _ALONG = 0.02, 1e-3, 0.1
 # Tensors that are the same up to rounding in float32, and up to the epsilon of a norm.
 _SAME, _AS_NORMED = 1e-4, 0.1
 
@@ -45,19 +53,35 @@ class _Seen(NamedTuple):
     gave: Tensor
 
 
+class Passing(NamedTuple):
+    """How a block passes a very large stream on: whether it normalises it, and the share of it that it gives."""
+
+    post_norm: bool
+    share: float = 1.0
+
+
 @torch.no_grad()
-def is_post_norm(call: BlockCall, block: nn.Module) -> bool:
-    """Tell whether a block normalises its stream, by giving it a stream that is very much larger."""
+def passing(call: BlockCall, block: nn.Module) -> Passing:
+    """Tell how a block passes its stream on, by giving it a stream that is very much larger."""
     x, y = (_wide(state, block) for state in (call.input, call.output))
     factor = _LARGER * max(1.0, float(y.norm() / x.norm()))
+    large = factor * x
+    gave = call.replay(block, large)
     # Over the recorded output, because what a sub-layer adds may be larger than the stream itself.
-    grown = float((call.replay(block, factor * x) - y).norm() / (factor * x).norm())
+    grown = float((gave - y).norm() / large.norm())
     if not grown < float("inf"):
         raise UnsupportedModelError(
             f"a {type(block).__name__} that is given its stream {factor:.0e} times as large returns NaN or infinity; "
             "whether it normalises its stream cannot be told, check the model's weights"
         )
-    return grown < _LET_THROUGH
+    if float((gave - large).norm()) <= _PASSED * float(large.norm()):
+        return Passing(False)
+    # What a norm gives does not grow. What a scale gives does, along the stream, by its share of what that grew by.
+    wide = torch.promote_types(large.dtype, torch.float32)
+    added, large = (call.replay(block, 2 * large) - gave).to(wide), large.to(wide)
+    share = float((added * large).sum() / large.square().sum())
+    scaled = abs(share) > _LEAST and bool((added - share * large).norm() <= _ALONG * abs(share) * large.norm())
+    return Passing(grown < _LET_THROUGH and not scaled, share if scaled and abs(share - 1) > _PASSED else 1.0)
 
 
 @torch.no_grad()
@@ -108,6 +132,26 @@ def without_norms(block: nn.Module, names: tuple[str, ...]) -> Generator[None]:
             hooks.enter_context(block.get_submodule(name).register_forward_hook(keep, with_kwargs=True))
         hooks.enter_context(block.register_forward_hook(take_back, with_kwargs=True))
         yield
+
+
+def warn_of_streams(blocks: Blocks, name: str) -> None:
+    """Warn of blocks that normalise their stream or multiply it by a number: they couple trivially."""
+    if blocks.post_norm:
+        branch = "pass boundary='branch' for what their sub-layers add to it; " * all(blocks.post_norm.values())
+        said = (
+            f"{name}: {len(blocks.post_norm)} of {len(blocks)} blocks normalise their stream (post-norm); block minus "
+            f"identity couples trivially there, trained or not; {branch}see Gotchas in the book"
+        )
+        warnings.warn(said, PostNormWarning, stacklevel=5)
+    if blocks.scales:
+        (first, scale), n = next(iter(blocks.scales.items())), len(blocks.scales)
+        several = f"in {n} of {len(blocks)} blocks, " if n > 1 else ""
+        said = (
+            f"{name} scales its stream {several}by {scale:.3g} in block {first} (from 0); block minus identity then "
+            f"holds {scale - 1:.3g} times the identity and couples trivially, trained or not; read the shared part "
+            "instead, which is without it: cl.shared(J), or cl.shared_part of what was measured"
+        )
+        warnings.warn(said, ScaledStreamWarning, stacklevel=5)
 
 
 def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_Seen], Tensor]:

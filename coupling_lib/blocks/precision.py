@@ -5,7 +5,8 @@ Jacobians are always formed in float32 or wider, so a block whose weights are na
 it is measured, by a *dense copy*: the same block with its weights widened or dequantised (`few_bits`). For
 4-bit weights this is the very map that the quantised block evaluates. An int8 block also rounds its activations
 to 8 bits, a staircase whose true derivative is zero almost everywhere; what is measured is the map with
-the dequantised weights and unrounded activations, linearised at the states of the int8 model.
+the dequantised weights and unrounded activations, linearised at the states of the int8 model. Experts of mixtures,
+which bitsandbytes leaves as they are, are quantised like its layers (`packed`).
 """
 
 import copy
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
-from coupling_lib.blocks import few_bits, offload
+from coupling_lib.blocks import few_bits, offload, packed
 from coupling_lib.errors import ParameterError, needed, shown
 
 # bitsandbytes says at import that an optional faster 4-bit kernel is not installed; its own one is used then.
@@ -43,8 +44,24 @@ def loading_arguments(precision: str) -> dict[str, Any]:
 
 
 def is_quantised(module: nn.Module) -> bool:
-    """Tell whether a module holds bitsandbytes weights."""
-    return any(isinstance(part, few_bits.kinds()) for part in module.modules())
+    """Return whether a module holds weights of few bits."""
+    return packed.any_in(module)
+
+
+def share_in(precision: str, module: nn.Module) -> float:
+    """Return the share of a module's weights that are stored in a precision."""
+    if precision not in _DTYPES:
+        return packed.share(module.modules())
+    sizes = [(weight.dtype == _DTYPES[precision], weight.numel()) for weight in module.parameters()]
+    return sum(size for fits, size in sizes if fits) / max(1, sum(size for _, size in sizes))
+
+
+def stored_as(hf: PreTrainedModel) -> str:
+    """Name the precision of a model's weights."""
+    quantised = getattr(hf.config, "quantization_config", None)
+    if getattr(quantised, "load_in_4bit", False):
+        return quantised.bnb_4bit_quant_type
+    return "int8" if getattr(quantised, "load_in_8bit", False) else str(hf.dtype).removeprefix("torch.")
 
 
 def arithmetic(hf: PreTrainedModel) -> torch.dtype:
@@ -63,10 +80,12 @@ def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None
         if isinstance(module, few_bits.kinds()):
             memo[id(module)] = _dequantised(module, dtype)
         memo |= {id(module.__dict__[name]): None for name in _REPLACED if name in module.__dict__}
+    for module in filter(packed.is_packed, block.modules()):
+        memo[id(module)] = packed.dense(module, dtype, memo)
     duplicate = copy.deepcopy(block, memo)
     if on_disk:
         offload.fill(duplicate, block, dtype)
-    duplicate = duplicate.to(device, dtype)
+    duplicate = nn.Module.to(duplicate, device, dtype)  # a whole model's own refuses where layers were quantised
     for module in duplicate.modules():
         for name in _REPLACED:
             module.__dict__.pop(name, None)

@@ -12,20 +12,24 @@ bytes dequantise to garbage. `prepare` keeps it from repacking.
 
 import logging
 import math
+import warnings
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import BitsAndBytesConfig, PreTrainedModel
 
-from coupling_lib.blocks import few_bits
+from coupling_lib.blocks import few_bits, packed
 from coupling_lib.blocks.few_bits import is_4bit, kinds
-from coupling_lib.errors import UntrustworthyResultError
+from coupling_lib.blocks.record import find_blocks
+from coupling_lib.errors import PrecisionWarning, UntrustworthyResultError
 
 # Kinds of device on which bitsandbytes' product with 4-bit weights is never used, right or wrong.
 BY_THE_TABLE = ("cpu",)
 # A product further off than this share of its length is wrong. Rounding makes 1e-6 in float32; scales of other entries
 # make 0.2.
 _MOST = 1e-3
+# Norms, biases and routers make a few percent of small blocks.
+_SHARE = 0.9
 
 
 def prepare(hf: PreTrainedModel, name: str) -> None:
@@ -37,7 +41,7 @@ def prepare(hf: PreTrainedModel, name: str) -> None:
         four, device = is_4bit(layer), layer.weight.device.type
         if four:
             layer.support_avx512bf16_for_cpu = False
-            few_bits.take_over(layer)
+        few_bits.take_over(layer)
         if device == "meta":  # accelerate reads the weights whenever the layer runs
             continue
         replaced = "forward" in layer.__dict__  # by nnsight or accelerate, which may hold on to the layer's own
@@ -46,6 +50,23 @@ def prepare(hf: PreTrainedModel, name: str) -> None:
             trusted[key] = _trusted_on(layer, hf.dtype, name)
         if four:
             layer.trusted_on = trusted[key]
+    if isinstance(getattr(hf.config, "quantization_config", None), BitsAndBytesConfig):
+        _say_share(hf, name)
+
+
+def _say_share(hf: PreTrainedModel, name: str) -> None:
+    """Warn where much of a quantised model's blocks is not quantised, and name what is not."""
+    blocks = find_blocks(hf).modules
+    if (share := packed.share(blocks.modules())) >= _SHARE:
+        return
+    left = packed.left_wide(blocks)
+    most = max(left, key=left.get)
+    warnings.warn(
+        f"{name}: {share:.0%} of its blocks' weights are stored in few bits; most of the rest is {most}, which "
+        "bitsandbytes leaves as it is. The record of a measurement has it as share_in_precision",
+        PrecisionWarning,
+        stacklevel=2,
+    )
 
 
 def _format(layer: nn.Module) -> tuple:

@@ -25,7 +25,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from coupling_lib.blocks.attention import NAME, KeysValues, recording
 from coupling_lib.blocks.call import BlockCall, block_call
 from coupling_lib.blocks.choices import Noting
-from coupling_lib.blocks.standing import Standing, refuse_on_backward, replaced_forward, standing, where
+from coupling_lib.blocks.makeup import Makeup
+from coupling_lib.blocks.standing import Standing, is_outdated, refuse_on_backward, replaced_forward, standing, where
 from coupling_lib.errors import CouplingError, UnsupportedModelError
 from coupling_lib.modes import exclusive
 
@@ -35,7 +36,8 @@ class Blocks:
     """Where a model keeps its transformer blocks, and what was found out about them at load."""
 
     # `attention` names the one that they were looked at with, `choosing` says whether any takes some of its experts or
-    # tokens, `standing` is what others had put on each, and `changed` what a pass changes in the model.
+    # tokens, `standing` is what others had put on each, `makeup` what each was made of, and `scales` has the number by
+    # which a block multiplies its stream, where there is one.
     path: str
     modules: nn.ModuleList
     routes: tuple[str, ...] = ()
@@ -43,7 +45,8 @@ class Blocks:
     attention: str = NAME
     choosing: bool = False
     standing: tuple[Standing, ...] = ()
-    changed: frozenset[str] = frozenset()
+    makeup: tuple[Makeup, ...] = ()
+    scales: dict[int, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.modules)
@@ -84,6 +87,9 @@ def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
         # A `forward` that was put there after nnsight had wrapped the module has to be wrapped as well.
         if STATE in module.__dict__ and replaced_forward(module) is module.__dict__.get("forward") is not None:
             del module.__dict__[STATE]
+        # A class's own that was exchanged since would not run at all: nnsight kept the one that was there.
+        elif is_outdated(module):
+            del module.__dict__[STATE], module.__dict__["forward"]
     with warnings.catch_warnings():
         # BERT and ViT name a submodule `output`; nnsight says that its own `output` wins, which is what is read here.
         warnings.simplefilter("ignore", UserWarning)
@@ -132,7 +138,7 @@ def _seen(blocks: Blocks, count: int | None = None) -> Generator[_Seen]:
 def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
     """Run a model once, without nnsight, and give the call of every block, or of the first so many."""
     with _explained(hf), recording() as keys_values, _seen(blocks, count) as seen, Noting(seen.running) as noting:
-        hf(**_uncached(hf, inputs))
+        hf(**uncached(hf, inputs))
     _refuse_again(hf, seen)
     ran = {number for number, *_ in seen.calls}
     if idle := [number for number in range(count or len(blocks)) if number not in ran]:
@@ -147,6 +153,25 @@ def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
 def first_states(hf: PreTrainedModel, blocks: Blocks, given: Tensor) -> Tensor:
     """Compute the states `(1, n, d)` that a model's first block reads."""
     return passed(hf, blocks, {hf.main_input_name: given.to(hf.device, hf.dtype)}, count=1)[0].input
+
+
+@exclusive
+def first_row(hf: PreTrainedModel, blocks: Blocks, ids: Tensor, stream: Tensor) -> int:
+    """Find the row of a stream that is the first token given, where a model adds rows of its own, such as padding."""
+    if (more := stream.shape[1] - ids.shape[1]) == 0:
+        return 0
+    changed = ids.clone()
+    changed[0, 0] = (ids[0, 0] + 1) % stack_config(hf).vocab_size
+    other = passed(hf, blocks, {hf.main_input_name: changed}, count=1)[0].input
+    same = other.shape == stream.shape
+    rows = (other != stream.to(other)).any(dim=-1)[0].nonzero().flatten().tolist() if same else []
+    # Positions may be counted from the first id that is no padding, so that other rows may change, but later ones.
+    if more < 0 or not rows or rows[0] > more:
+        raise UnsupportedModelError(
+            f"the stream of {family_of(hf)} has {stream.shape[1]} rows for {ids.shape[1]} tokens, and it does not show "
+            "which row belongs to which token; a model whose stream has a row for every token can be measured"
+        )
+    return rows[0]
 
 
 def _refuse_again(hf: PreTrainedModel, seen: _Seen) -> None:
@@ -170,7 +195,7 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     with _explained(hf), recording() as keys_values, _seen(blocks) as seen:
         tracer, envoys = watched(hf, blocks)
         with Noting(seen.running) if blocks.choosing else nullcontext() as noting:
-            with tracer.trace(**_uncached(hf, inputs)) as run:
+            with tracer.trace(**uncached(hf, inputs)) as run:
                 recorded = list().save()
                 for envoy in list(envoys)[:count]:
                     recorded.append((envoy.inputs, envoy.output))
@@ -188,7 +213,7 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     return calls
 
 
-def _uncached(hf: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Any]:
+def uncached(hf: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Any]:
     """Add to a model's inputs that no cache is used, where it has one."""
     # Without a cache a block is a function of its input alone; replaying one with a filled cache attends to
     # every token twice and gives a wrong Jacobian without any error.

@@ -37,6 +37,11 @@ from transformers.pytorch_utils import Conv1D
 from coupling_lib.blocks.standing import is_bare
 
 _OF_TORCH = (nn.GELU, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU)
+_OF_TRANSFORMERS = tuple(
+    each
+    for each in vars(of_transformers).values()
+    if isinstance(each, type) and issubclass(each, nn.Module) and each.__module__ == of_transformers.__name__
+)
 # Weights of a layer from which the product costs more than looking at the cotangents does.
 LEAST_WEIGHTS = 2**18
 # Up to so many rows, a product with weights that no cache holds is taken by slabs of so many columns, which one holds;
@@ -44,6 +49,8 @@ LEAST_WEIGHTS = 2**18
 _SLAB_ROWS, _LARGE, _SLAB, _FEW_ROWS = 384, 2**22, 256, 48
 # Where each kind of layer keeps W of y = W x + b. Subclasses (quantised, adapted) compute something else.
 _WEIGHTS = {nn.Linear: lambda module: module.weight, Conv1D: lambda module: module.weight.mT}
+# What the rules know: classes with these forwards. A subclass, or a class whose forward was exchanged, is none of them.
+_KNOWN = {kind: kind.forward for kind in (*_OF_TORCH, *_OF_TRANSFORMERS, *_WEIGHTS)}
 
 
 class Function(torch.autograd.Function):
@@ -158,12 +165,17 @@ def hooked(
 
 
 def _is_large(module: nn.Module) -> bool:
-    return type(module) in _WEIGHTS and module.weight.numel() >= LEAST_WEIGHTS
+    return _is_known(module) and type(module) in _WEIGHTS and module.weight.numel() >= LEAST_WEIGHTS
 
 
 def _is_activation(module: nn.Module) -> bool:
-    ours = isinstance(module, _OF_TORCH) or type(module).__module__ == of_transformers.__name__
-    return ours and next(module.parameters(), None) is None and next(module.children(), None) is None
+    if not _is_known(module) or type(module) in _WEIGHTS:
+        return False
+    return next(module.parameters(), None) is None and next(module.children(), None) is None
+
+
+def _is_known(module: nn.Module) -> bool:
+    return _KNOWN.get(type(module)) is type(module).forward
 
 
 class _Pointwise(Function):

@@ -7,6 +7,7 @@ differently each time it is asked.
 """
 
 import re
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,10 +15,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import attention, offload, precision, short, state
+from coupling_lib.blocks import attention, central_differences, offload, precision, short, state
 from coupling_lib.blocks.agreement import AnotherModelError, Looked, look, replay_error
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.choices import Noting
+from coupling_lib.blocks.makeup import makeups, settings
+from coupling_lib.blocks.postnorm import passing
 from coupling_lib.blocks.record import Blocks, family_of, find_blocks, passed, random_input, record
 from coupling_lib.blocks.standing import replaced_forward, standing, where
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
@@ -29,8 +32,8 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
     # of the same shape; each block reads exactly what the one before it wrote; two runs agree bit for bit; and
     # replaying a block on its own gives what it gave inside the model, so that output minus input is the residual
     # branch f^l and a function of the stream alone. Then the route to its Jacobian is chosen and compared with the
-    # model as it came, see `agreement`. A block that normalises its stream instead of adding to it is noted, not
-    # refused.
+    # model as it came, see `agreement`, and one block of each kind with central differences. A block that normalises
+    # its stream instead of adding to it is noted, not refused.
     #
     # One name of an attention may make another model of the same weights. Where the blocks compute something else
     # with the attention that is registered here than with the one that the model came with, they keep the latter.
@@ -40,13 +43,14 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
         for each in dict.fromkeys((attention.NAME, probe.default)):
             attention.use(hf, each)
             try:
-                blocks = probe.looked_at()
+                found = probe.looked_at()
                 break
             except AnotherModelError as error:
                 another = error
         else:
             raise another
-    return replace(blocks, changed=changes.described)
+    with changes.applied():
+        return replace(found, makeup=makeups(found.modules))  # with windows as long as they are
 
 
 class _Probe:
@@ -94,13 +98,24 @@ class _Probe:
             few = sorted({members[0], members[len(members) // 2], members[-1]})
             found = {number: self._look(number, members[0]) for number in few}
             if len(set(found.values())) == 1:
-                found = dict.fromkeys(members, next(iter(found.values())))
+                one = next(iter(found.values()))
+                found |= {number: self._like(one, number) for number in members if number not in few}
             # Those of a kind that is not of one mind, one by one.
             looked |= found | {number: self._look(number, members[0]) for number in members if number not in found}
         in_order = [looked[number] for number in range(len(blocks))]
         post_norm = {number: each.norms for number, each in enumerate(in_order) if each.norms is not None}
-        carried = tuple(map(standing, blocks.modules))
-        return replace(blocks, routes=tuple(each.route for each in in_order), post_norm=post_norm, standing=carried)
+        scales = {number: each.scale for number, each in enumerate(in_order) if each.scale != 1}
+        carried, routes = tuple(map(standing, blocks.modules)), tuple(each.route for each in in_order)
+        return replace(blocks, routes=routes, post_norm=post_norm, scales=scales, standing=carried)
+
+    def _like(self, one: Looked, number: int) -> Looked:
+        """Take what was found of others of a kind for a block, but for the scale of its stream, which is a weight."""
+        if self.slow or one.norms is not None:
+            return one
+        block = self.blocks.modules[number]
+        if any(weight.dtype == torch.float16 for weight in block.parameters()):  # which a large stream overflows
+            block = precision.dense_copy(block, self.dtype)
+        return one._replace(scale=passing(self.calls[number], block).share)
 
     def _look(self, number: int, like: int) -> Looked:
         """Put a block to the test; `like` is one of its kind that the model ran."""
@@ -115,7 +130,11 @@ class _Probe:
         # What it chose was chosen at states that differ by rounding, or by another block.
         if len(as_it_came.chosen) == len(call.chosen):
             as_it_came = replace(as_it_came, chosen=call.chosen)
-        return look(call, as_it_came, module, f"block {number + 1} of {self.family}", self.dtype, self.default)
+        said, dense = f"block {number + 1} of {self.family}", precision.dense_copy(module, self.dtype)
+        found = look(call, as_it_came, dense, said, self.dtype, self.default)
+        if number == like:
+            central_differences.check(as_it_came, dense, self.default, said)
+        return found
 
 
 def check_as_loaded(hf: PreTrainedModel, blocks: Blocks, name: str) -> None:
@@ -130,25 +149,41 @@ def check_as_loaded(hf: PreTrainedModel, blocks: Blocks, name: str) -> None:
         raise ParameterError(f"{name} is in training mode, in which a block has many answers; call model.hf.eval()")
 
 
-def with_what_stands(
-    hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall], changed: frozenset[str] = frozenset()
-) -> Blocks:
-    """Look again at the blocks on which something else stands than at load, or that a pass changed otherwise."""
-    carried = tuple(map(standing, blocks.modules))
-    if carried == blocks.standing and changed == blocks.changed:
+# Blocks that were compared with central differences since they were changed, with what they were made of then.
+_compared: weakref.WeakKeyDictionary[nn.Module, tuple] = weakref.WeakKeyDictionary()
+
+
+def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall]) -> Blocks:
+    """Look again at the blocks that compute with something else than at load, at the states of a trace."""
+    now = list(zip(map(standing, blocks.modules), makeups(blocks.modules), strict=True))
+    before = list(zip(blocks.standing, blocks.makeup, strict=True))
+    if now == before:
         return blocks
-    routes, post_norm, dtype = list(blocks.routes), dict(blocks.post_norm), precision.arithmetic(hf)
-    for number, (call, before, now) in enumerate(zip(calls, blocks.standing, carried, strict=True)):
-        if now != before or changed != blocks.changed:
-            _refuse_lost_forward(call.block, dtype)
-            said = f"block {number + 1} of {family_of(hf)}"
-            said += f", on which {where(call.block)} carries a hook or a forward," if now else ""
-            found = look(call, call, _at_hand(call.block), said, dtype, blocks.attention)
-            routes[number] = found.route
-            post_norm.pop(number, None)
-            if found.norms is not None:
-                post_norm[number] = found.norms
-    return replace(blocks, routes=tuple(routes), post_norm=post_norm, standing=carried, changed=changed)
+    changed = [number for number, (found, loaded) in enumerate(zip(now, before, strict=True)) if found != loaded]
+    firsts = {next((each for each in members if each in changed), None) for members in _kinds(blocks)}
+    routes, dtype = list(blocks.routes), precision.arithmetic(hf)
+    post_norm, scales = dict(blocks.post_norm), dict(blocks.scales)
+    for number in changed:
+        call = calls[number]
+        _refuse_lost_forward(call.block, dtype)
+        said = f"block {number + 1} of {family_of(hf)}, on which {where(call.block)} carries a hook or a forward,"
+        if now[number][0] == before[number][0]:
+            said = f"block {number + 1} of {family_of(hf)}, a module, setting or function of which was changed since,"
+        dense = precision.dense_copy(_at_hand(call.block), dtype)
+        found = look(call, call, dense, said, dtype, blocks.attention)
+        if number in firsts and _compared.get(call.block) != now[number]:
+            central_differences.check(call, dense, blocks.attention, said)
+            _compared[call.block] = now[number]
+        routes[number] = found.route
+        post_norm.pop(number, None)
+        if found.norms is not None:
+            post_norm[number] = found.norms
+        scales.pop(number, None)
+        if found.scale != 1:
+            scales[number] = found.scale
+    carried, made = zip(*now, strict=True)
+    routes = tuple(routes)
+    return replace(blocks, routes=routes, post_norm=post_norm, scales=scales, standing=carried, makeup=made)
 
 
 def _refuse_lost_forward(block: nn.Module, dtype: torch.dtype) -> None:
@@ -206,13 +241,14 @@ def _kinds(blocks: Blocks) -> list[list[int]]:
 def _described(name: str, part: nn.Module) -> tuple:
     """Describe what a module computes, but for its weights."""
     shapes = tuple((key, tuple(weight.shape)) for key, weight in part.named_parameters(recurse=False))
-    settings = tuple(
-        (key, repr(value))
-        for key, value in vars(part).items()
+    kept = tuple(
+        # Of a function that each block has for itself, its code.
+        (key, getattr(getattr(value, "__func__", value), "__code__", type(value)) if callable(value) else repr(value))
+        for key, value in settings(part)
         # What says which block it is tells no two blocks apart.
-        if isinstance(value, str | int | float | tuple | type(None)) and not re.search(r"(idx|index|_id|number)$", key)
+        if not re.search(r"(idx|index|_id|number)$", key)
     )
-    return name, type(part), shapes, settings
+    return name, type(part), shapes, kept
 
 
 def _check_finite(hf: PreTrainedModel, blocks: Blocks, calls: Mapping[int, BlockCall], name: str) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from coupling_lib.blocks import packed
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError, shown
 
 # Bytes per weight; the scales of bitsandbytes add one float32 for every block of 64 weights in 4 bits.
@@ -39,9 +40,10 @@ def needed(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict
 
 def needed_by(hf: PreTrainedModel) -> dict[str, int]:
     """Compute what the weights of a model need, from its skeleton."""
-    # bitsandbytes quantises the linear layers of the blocks; embeddings and the output layer stay in float32.
+    # The linear layers and experts of the blocks are quantised; embeddings and the output layer stay in float32.
     total, head = sum(parameter.numel() for parameter in hf.parameters()), hf.get_output_embeddings()
     linear = sum(m.weight.numel() for m in hf.modules() if isinstance(m, nn.Linear) and m is not head)
+    linear += sum(m.get_parameter(name).numel() for m in hf.modules() for name in packed.stacks(m))
     need = {name: int(size * total) for name, size in _PLAIN.items()}
     return need | {name: int(size * linear + 4 * (total - linear)) for name, size in _LINEAR.items()}
 

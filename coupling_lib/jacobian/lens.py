@@ -1,45 +1,37 @@
 r"""The Jacobian lens of one token: what its state at each depth comes to in the last one, to first order.
 
 In a causal decoder nothing that leaves token $t$ comes back to it: later tokens read it, and it reads none of them. So
-the derivative of its last state by its state at depth $l$ is the product of the blocks' own maps at that token,
+where blocks hand on nothing but their stream, the derivative of its last state by its state at depth $l$ is the product
+of the blocks' own maps at that token,
 
 $$\frac{\partial x^L_t}{\partial x^l_t} = (I + J^L_{tt}) \cdots (I + J^{l+1}_{tt}),$$
 
-exactly, for L Jacobians and L - 1 products of matrices at all depths together. Other programs average
-$\partial x^L_{t'} / \partial x^l_t$ over all $t' \ge t$ and over prompts: another quantity, see the chapter on lenses.
+exactly, for L Jacobians and L - 1 products of matrices at all depths together. Both conditions are put to the test, by
+one cotangent pulled back through the whole model (`blocks.whole_model`). Other programs add
+$\partial x^L_{t'} / \partial x^l_t$ over all $t' \ge t$ and average over tokens and prompts: another quantity,
+`targets="later"` here; see the chapter on lenses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coupling_lib.blocks import precision
-from coupling_lib.errors import ParameterError, UnsupportedModelError, check_whole
-from coupling_lib.jacobian.derivatives import block_jacobians
+from coupling_lib.blocks import whole_model
+from coupling_lib.errors import ParameterError, UnsupportedModelError, check_whole, shown
+from coupling_lib.jacobian.derivatives import batch_size, block_jacobians
+from coupling_lib.jacobian.evaluation import evaluate
+from coupling_lib.jacobian.readout import Readout, head_of, read
 from coupling_lib.jacobian.tracing import Trace
+from coupling_lib.modes import exclusive
 from coupling_lib.svd.operators import real_factor
 
-# States of two passes over one causal model, of which one has a token less, differ by rounding alone.
-_CAUSAL = 1e-2
-# Logits of one state by two ways differ by rounding alone.
-_SAME_LOGITS = 1e-2
-
-
-class Readout(NamedTuple):
-    """The strongest tokens that a lens reads at each depth, from 0 to L."""
-
-    ids: Tensor
-    """Token ids, (L + 1, k)."""
-    logits: Tensor
-    """Their logits, (L + 1, k); before a cap on logits, which changes no order, where the model has one."""
-    tokens: list[list[str]] | None
-    """Their texts; None where there is no tokenizer."""
+TARGETS = ("own", "later")
+"""Whose last states a lens differentiates: the token's own, or those of all later tokens, added up."""
 
 
 class Lens:
@@ -48,6 +40,11 @@ class Lens:
     def __init__(self, trace: Trace, token: int):
         self.trace, self.token = trace, token
         self._blocks = [trace.jacobian(block, token) for block in range(trace.n_blocks)]
+
+    @property
+    def _formed(self) -> bool:
+        """Tell whether the matrices are multiplied with, rather than the blocks' own."""
+        return "_dense" in self.__dict__
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -80,7 +77,7 @@ class Lens:
     def __matmul__(self, v: Tensor | np.ndarray) -> Tensor:
         """Multiply v, `(d,)`, with the matrix of every depth: what a change v at depth l comes to, `(L + 1, d)`."""
         v = self._vector(v)
-        if "_dense" in self.__dict__:
+        if self._formed:
             return self._dense @ v
         columns = v[:, None]
         for J in self._blocks:
@@ -91,7 +88,7 @@ class Lens:
     def of(self, direction: Tensor | np.ndarray) -> Tensor:
         r"""Give the gradient of $u^\top x^L_t$ by $x^l_t$ at every depth, `(L + 1, d)`, in L products."""
         u = self._vector(direction)
-        if "_dense" in self.__dict__:
+        if self._formed:
             return u @ self._dense
         rows = [u]
         for J in reversed(self._blocks):
@@ -101,7 +98,7 @@ class Lens:
     def states(self) -> Tensor:
         """Give what the state of each depth comes to in the last one, the matrix times x^l_t, `(L + 1, d)`."""
         x = self.trace.hidden[:, self.token]
-        if "_dense" in self.__dict__:
+        if self._formed:
             return torch.einsum("lij,lj->li", self._dense, x)
         columns = x[:1].T
         for J, state in zip(self._blocks, x[1:], strict=True):
@@ -110,40 +107,12 @@ class Lens:
 
     def readout(self, k: int = 5, norm: str = "applied") -> Readout:
         """Read the k strongest tokens of each depth: the state times the lens, through final norm and unembedding."""
-        if norm not in ("applied", "linearised"):
-            raise ParameterError(f"norm is {norm!r}; it must be 'applied' or 'linearised'")
-        head, states, last = self.head, self.states(), self.trace.hidden[-1, self.token]
-        with torch.no_grad():
-            if norm == "applied":
-                logits = head(states)
-            else:
-                logits = torch.func.vmap(lambda v: torch.func.jvp(head, (last,), (v,))[1])(states)
-        check_whole("k", k, 1, logits.shape[-1], f"{self.trace.model.name} knows so many tokens")
-        values, ids = logits.topk(k)
-        tokenizer = self.trace.model.tokenizer
-        tokens = tokenizer and [[tokenizer.decode([token]) for token in depth] for depth in ids.tolist()]
-        return Readout(ids, values, tokens)
+        return read(self.trace, self.token, self.states(), range(len(self)), k, norm, self.head)
 
     @cached_property
     def head(self) -> Callable[[Tensor], Tensor]:
         """Find what makes logits of a last state, and compare it with the model's own logits."""
-        hf, trace = self.trace.model.hf, self.trace
-        if (unembedding := hf.get_output_embeddings()) is None:
-            raise UnsupportedModelError(f"{trace.model.name} has no unembedding; a readout needs a language model")
-        norm, linear = trace.final_norm, precision.dense_copy(unembedding, trace.dtype, trace.device)
-        with torch.no_grad():
-            found = linear(norm(trace.hidden[-1, self.token]))
-            wanted = hf(**trace.inputs).logits[0, self.token].to(found)
-        # Some families scale their logits, and some cap them, which bends the largest and leaves their order.
-        scale = float((wanted @ found) / (found @ found))
-        order = torch.corrcoef(torch.stack([wanted.argsort().argsort(), found.argsort().argsort()]).double())[0, 1]
-        if not (scale > 0 and order > 1 - _SAME_LOGITS):
-            raise UnsupportedModelError(
-                f"the logits of {trace.model.name} are not its unembedding of its final norm (ranks agree to "
-                f"{float(order):.3f}); use the lens itself, `dense()` or `@`"
-            )
-        capped = float((scale * found - wanted).norm() / wanted.norm()) > _SAME_LOGITS
-        return lambda state: linear(norm(state)) * (1.0 if capped else scale)
+        return head_of(self.trace, self.token)
 
     def _vector(self, v: Tensor | np.ndarray) -> Tensor:
         v = real_factor(v, self.trace.d_model)
@@ -152,17 +121,54 @@ class Lens:
         return v.to(self.trace.device, self.trace.dtype)
 
 
-def lens(trace: Trace, token: int = -1) -> Lens:
+class SummedLens(Lens):
+    """The derivative of all later last states by a token's own, averaged over tokens: `lens` says which."""
+
+    def __init__(self, trace: Trace, token: int, skip: int):
+        self.trace, self.token, self.skip = trace, token, skip
+
+    @property
+    def _formed(self) -> bool:
+        return True
+
+    @cached_property
+    def _dense(self) -> Tensor:
+        trace, d, (_, n, _) = self.trace, self.trace.d_model, self.trace.calls[-1].input.shape
+        among = slice(trace.first + self.skip, trace.first + trace.n_tokens - 1)
+        seen = whole_model.differentiated(trace.model.hf, trace.blocks, trace.calls, trace.inputs, trace.dtype)
+        whole_model.refuse_bidirectional(seen, trace.model.name)
+        found = torch.empty(self.shape, dtype=trace.dtype, device=trace.device)
+        found[-1] = torch.eye(d)
+        for rows in torch.arange(d).split(batch_size(trace, n * trace.n_blocks)):
+            # One coordinate of every target at once: what a causal model gives each token is the sum over later ones.
+            cotangents = seen.streams[-1].new_zeros(len(rows), 1, n, d)
+            cotangents[torch.arange(len(rows)), 0, among, rows] = 1
+            for depth, grad in enumerate(seen.pulled_back(cotangents, seen.streams[:-1], is_grads_batched=True)):
+                found[depth, rows] = grad[:, 0, among].mean(dim=1).to(found)
+        return found
+
+
+@exclusive
+def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) -> Lens:
     r"""Give the Jacobian lens of one token: the derivative of its last state by its state at every depth.
 
     $$\frac{\partial x^L_t}{\partial x^l_t} = (I + J^L_{tt}) \cdots (I + J^{l+1}_{tt}), \qquad l = 0 \dots L,$$
 
-    before the final norm. It is exact because a causal model lets nothing that leaves t come back to it; the J are the
-    residual Jacobians of the paper's section 2.
+    before the final norm. It is exact where a causal model lets nothing that leaves t come back to it, and its blocks
+    hand on their stream alone, which is compared with one derivative of the whole model; the J are the residual
+    Jacobians of the paper's section 2.
 
     Args:
         trace: a trace of a causal model.
         token: the position t; -1 is the last.
+        targets: "own" for the above; "later" for what other programs call a Jacobian lens, with what a token does to
+            all later ones:
+
+            $$\frac{1}{|V|} \sum_{t \in V} \sum_{t' \in V, t' \ge t} \frac{\partial x^L_{t'}}{\partial x^l_t},$$
+
+            V being all positions but the first `skip` and the last, by passes backwards through the whole model; these
+            know nothing of blocks, and take whatever they hand on. States and readouts are then those of `token`.
+        skip: how many leading positions are left out of V.
 
     Returns:
         an operator (L + 1, d, d), outputs before inputs, in units of state by state; that of depth L is the identity.
@@ -175,9 +181,10 @@ def lens(trace: Trace, token: int = -1) -> Lens:
           final norm "applied" to it, or "linearised" at the last state, which gives derivatives of the logits.
 
     Raises:
-        ParameterError: if the token does not exist.
-        UnsupportedModelError: if the model is bidirectional, in which paths through other tokens come back; and a
-            readout, if its logits are not its unembedding of its final norm.
+        ParameterError: if the token does not exist, `targets` is unknown, or V is empty.
+        UnsupportedModelError: if the model is bidirectional, in which paths through other tokens come back; if its
+            blocks hand on keys, values or states of routers beside their stream; and a readout, if its logits are not
+            its unembedding of its final norm.
 
     Example:
         >>> import coupling_lib as cl
@@ -186,23 +193,35 @@ def lens(trace: Trace, token: int = -1) -> Lens:
         ((13, 96, 96), torch.Size([13, 1]))
     """
     position = trace.position(token)
-    if (away := _looking_ahead(trace)) > _CAUSAL:
-        raise UnsupportedModelError(
-            f"{trace.model.name} is bidirectional: without its last token the states of the others change by "
-            f"{away:.0%}, so that what leaves a token comes back through others; a lens is for causal decoders"
+    if targets not in TARGETS:
+        raise ParameterError(f"targets is {shown(targets)}; it must be {' or '.join(map(repr, TARGETS))}")
+    if targets == "later":
+        check_whole(
+            "skip", skip, 0, trace.n_tokens - 2, f"of {trace.n_tokens} tokens so many and the last are left out"
         )
+        if trace.model.offloaded:
+            raise UnsupportedModelError(
+                f"the blocks of {trace.model.name} lie on disk, and targets='later' differentiates the whole model at "
+                "once; load it with more memory, or take targets='own'"
+            )
+        return SummedLens(trace, position, skip)
+    whole_model.refuse_other_paths(
+        trace.model.hf,
+        trace.blocks,
+        trace.calls,
+        trace.inputs,
+        trace.first + position,
+        partial(_rows, trace, position),
+        trace.model.name,
+    )
     return Lens(trace, position)
 
 
-def _looking_ahead(trace: Trace) -> float:
-    """Measure how far the states of all tokens but the last change when that one is left out."""
-    ids = trace.inputs.get("input_ids")
-    if ids is None:
-        return 1.0  # the patches of an image see each other
-    if trace.n_tokens == 1:
-        return 0.0
-    with torch.no_grad():
-        shorter = trace.model.hf(input_ids=ids[:, :-1], output_hidden_states=True).hidden_states
-        whole = trace.model.hf(input_ids=ids, output_hidden_states=True).hidden_states
-    pairs = [(a[0].float(), b[0, :-1].float()) for a, b in zip(shorter, whole, strict=True)]
-    return max(float((a - b).norm() / b.norm()) for a, b in pairs)
+def _rows(trace: Trace, token: int, u: Tensor, wide: bool) -> Tensor:
+    """Multiply the product of the blocks' own maps at a token from the left, at every depth, `(L + 1, d)`."""
+    rows = [u.clone() if u.is_inference() else u]
+    for block in reversed(range(trace.n_blocks)):
+        x, y = evaluate(trace, block, [(token, token)], "block", wide=wide)
+        (row,) = torch.autograd.grad(y, x, rows[-1].to(y)[None], allow_unused=True, materialize_grads=True)
+        rows.append(row[0])
+    return torch.stack([row.to(rows[0].device, rows[0].dtype) for row in rows[::-1]])

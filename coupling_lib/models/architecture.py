@@ -16,6 +16,7 @@ from transformers.models.auto.modeling_auto import (
 
 from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, shown
+from coupling_lib.models import dequantised
 
 # More blocks than any model has: even without their weights they would fill the memory.
 _MOST_BLOCKS = 10_000
@@ -32,14 +33,11 @@ def read_config(folder: Path, name: str) -> PreTrainedConfig:
         raise ModelUnavailableError(f"config.json of {name!r} is damaged; fetch it again") from error
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING_NAMES:
         raise UnsupportedModelError(_unknown(name, f"the model type {model_type!r}", "auto_map" in raw))
-    if method := raw.get("quantization_config"):
-        method = method.get("quant_method", "unknown method") if isinstance(method, dict) else shown(method)
-        raise UnsupportedModelError(
-            f"the weights of {name!r} are quantised already ({method}); "
-            "choose the original and pass precision='nf4', 'fp4' or 'int8'"
-        )
+    if (given := dequantised.find(raw)) and not isinstance(given, dict):
+        said = f"says that its weights are quantised already ({shown(given)}), and not how; check its values"
+        raise UnsupportedModelError(f"config.json of {name!r} {said}")
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        config = dequantised.without(AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True))
     except Exception as error:
         said = f"is not understood ({' '.join(str(error).split())[:200]}); check its values"
         raise UnsupportedModelError(f"config.json of {name!r} {said}") from error

@@ -8,7 +8,6 @@ at a time, because the grouped product knows no float64. And no code from a repo
 opened.
 """
 
-import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.image_processing_utils import BaseImageProcessor
 
-from coupling_lib.blocks import offload, quantised
+from coupling_lib.blocks import offload, packed, postnorm, quantised
 from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import record as blocks
@@ -33,13 +32,20 @@ from coupling_lib.errors import (
     CouplingError,
     ModelUnavailableError,
     ParameterError,
-    PostNormWarning,
     UnsupportedModelError,
     check_whole,
     shown,
 )
 from coupling_lib.memory import ran_out
-from coupling_lib.models import adapters, architecture, processors, remembered_checks, sources, tokenizers
+from coupling_lib.models import (
+    adapters,
+    architecture,
+    dequantised,
+    processors,
+    remembered_checks,
+    sources,
+    tokenizers,
+)
 from coupling_lib.models import untrained as fresh_weights
 from coupling_lib.modes import exclusive
 
@@ -92,6 +98,11 @@ class Model:
         """Whether the blocks' weights stay on disk and are read one block at a time."""
         return offload.is_offloaded(self.blocks.modules)
 
+    @property
+    def share_in_precision(self) -> float:
+        """Share of the blocks' weights that are stored in `precision`; the rest is in float32."""
+        return precisions.share_in(self.precision, self.blocks.modules)
+
 
 @exclusive
 def load_model(
@@ -143,12 +154,12 @@ def load_model(
     _check_arguments(untrained, seed, revision)
     budget = memories.parse(memory)
     arguments = precisions.loading_arguments(precision)
-    devices = _devices(device)
+    devices = places.devices(device)
     origin = sources.locate(name, revision)
     config = architecture.read_config(origin.folder, origin.name)
     family = architecture.model_class(config, origin.name)
     fresh = seed if untrained else origin.started_from if origin.revision == "step0" else None
-    with quiet(), _explained(origin, precision):
+    with quiet(), _explained(origin, precision), packed.experts_as_well("quantization_config" in arguments):
         placing = places.choose(
             family,
             config,
@@ -161,6 +172,7 @@ def load_model(
             budget=budget,
         )
         if fresh is None:
+            dequantised.check(origin.folder, origin.name)
             origin = sources.with_weights(origin)
 
         def read(folder: Path, **more: Any) -> PreTrainedModel:
@@ -170,7 +182,7 @@ def load_model(
             start = fresh == origin.started_from
             hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read, start)
         else:
-            hf = offload.load(partial(read, origin.folder), placing)
+            hf = dequantised.load(read, origin.folder, config, placing, arguments["dtype"], origin.name)
         if origin.adapter and not untrained:
             origin.adapter.put_on(hf, origin.name)
         reads_text = family.main_input_name == "input_ids"
@@ -223,7 +235,7 @@ def wrap_model(
     adapted = adapters.named(given)
     name = name or type(hf_model).__name__ + adapted
     architecture.refuse_encoder_decoder(hf_model.config, name)
-    made = (name, "memory" + adapted, None, precision or _stored_as(hf_model), False, None)
+    made = (name, "memory" + adapted, None, precision or precisions.stored_as(hf_model), False, None)
     found = _prepare(hf_model, name, partial(checks.validate, hf_model, name))
     adapters.check_answer(given, hf_model)
     return Model(hf_model, tokenizer, *made, blocks=found, processor=processor)
@@ -238,22 +250,6 @@ def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
         raise ParameterError(f"revision is {shown(revision)}; it must be a branch, tag, commit or step, or None")
 
 
-def _devices(device: str | torch.device | None) -> list[torch.device]:
-    """Give the devices that may hold weights, the one to prefer first, and refuse one that is not there."""
-    if device is None or device == "auto":
-        cards = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
-        return sorted(cards, key=lambda card: card.index != torch.cuda.current_device()) or [torch.device("cpu")]
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError):
-        chosen = None
-    if chosen is None or chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index):
-        raise ParameterError(f"device is {shown(device)}; it must be 'cpu', 'cuda', 'cuda:N' or 'auto'")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ParameterError(f"device is {device!r}, and {torch.cuda.device_count()} GPUs are visible; pass 'cpu'")
-    return [chosen]
-
-
 def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: torch.device) -> PreTrainedModel:
     """Read weights from a folder, and refuse a folder that does not hold them all."""
     if place.type != "cpu" or "quantization_config" in arguments:
@@ -261,7 +257,8 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
     safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
     arguments = {"output_loading_info": True, **safe, **arguments}
     # What does not fit would be drawn at random, and is refused.
-    hf, report = family.from_pretrained(folder, ignore_mismatched_sizes=True, **arguments)
+    at = None if "state_dict" in arguments else folder
+    hf, report = family.from_pretrained(at, ignore_mismatched_sizes=True, **arguments)
     architecture.refuse_other_shapes(report["mismatched_keys"], folder.name)
     # transformers draws what is missing at random and goes on: the model would be measured half untrained.
     if missing := sorted(report["missing_keys"]):
@@ -285,22 +282,8 @@ def _prepare(hf: PreTrainedModel, name: str, check: Callable[[], blocks.Blocks])
     hf.set_experts_implementation("eager")
     quantised.prepare(hf, name)
     found = check()
-    if found.post_norm:
-        branch = "pass boundary='branch' for what their sub-layers add to it; " * all(found.post_norm.values())
-        said = (
-            f"{name}: {len(found.post_norm)} of {len(found)} blocks normalise their stream (post-norm); block minus "
-            f"identity couples trivially there, trained or not; {branch}see Gotchas in the book"
-        )
-        warnings.warn(said, PostNormWarning, stacklevel=4)
+    postnorm.warn_of_streams(found, name)
     return found
-
-
-def _stored_as(hf: PreTrainedModel) -> str:
-    """Name the precision of a model's weights."""
-    quantised = getattr(hf.config, "quantization_config", None)
-    if getattr(quantised, "load_in_4bit", False):
-        return quantised.bnb_4bit_quant_type
-    return "int8" if getattr(quantised, "load_in_8bit", False) else str(hf.dtype).removeprefix("torch.")
 
 
 @contextmanager

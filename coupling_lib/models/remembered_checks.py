@@ -2,7 +2,8 @@
 
 The check reads every block of a model. A file in the user's cache folder is named by all that its answer depends on:
 the weights, by commit, by their files' names, sizes and times of change, or by the seed they are drawn from; the
-configuration and the precision; the versions of the libraries, and the text of the check itself.
+configuration and the precision; the versions of the libraries, the functions that blocks call, and the text of the
+check itself.
 """
 
 import contextlib
@@ -17,8 +18,9 @@ from transformers import PreTrainedModel
 
 from coupling_lib import paths, provenance
 from coupling_lib.blocks import attention
+from coupling_lib.blocks.makeup import makeups, written
 from coupling_lib.blocks.record import Blocks, find_blocks
-from coupling_lib.blocks.standing import standing
+from coupling_lib.blocks.standing import everywhere, standing
 from coupling_lib.blocks.validate import validate
 from coupling_lib.models.sources import Source
 
@@ -33,10 +35,11 @@ def check(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None)
         attention.default(hf)  # remembered before another takes its place
         attention.use(hf, known["attention"])
         found = find_blocks(hf)
-        return replace(found, standing=tuple(map(standing, found.modules)), **known)
+        return replace(found, standing=tuple(map(standing, found.modules)), makeup=makeups(found.modules), **known)
     start = time.monotonic()
     found = validate(hf, origin.name)
-    if place is not None and time.monotonic() - start >= _SECONDS:
+    # Where a pass changes blocks, they are not made of the same as before it.
+    if place is not None and time.monotonic() - start >= _SECONDS and found.makeup == makeups(found.modules):
         _write(place, found)
     return found
 
@@ -57,7 +60,11 @@ def _place(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None
     code = "".join(file.read_text(encoding="utf-8") for file in sorted((paths.PACKAGE / "blocks").glob("*.py")))
     if origin.adapter is not None:
         return None  # what an adapter does is told by its file as well; the check is made anew
-    what = [weights, config, type(hf).__name__, precision, hf.device.type, provenance.versions(), code]
+    if everywhere():
+        return None
+    # Functions that were exchanged in this process make another model of the same weights.
+    functions = written(find_blocks(hf).modules)
+    what = [weights, config, type(hf).__name__, precision, hf.device.type, provenance.versions(), code, functions]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]
     return paths.CACHE / "checked" / f"{digest}.json"
 
@@ -67,8 +74,8 @@ def _read(place: Path) -> dict[str, Any] | None:
         record = json.loads(place.read_text(encoding="utf-8"))
         norms = {int(number): tuple(names) for number, names in record["post_norm"].items()}
         more = {"attention": str(record["attention"]), "choosing": bool(record["choosing"])}
-        more["changed"] = frozenset(map(str, record["changed"]))
-        return {"routes": tuple(map(str, record["routes"])), "post_norm": norms, **more}
+        scales = {int(number): float(scale) for number, scale in record["scales"].items()}
+        return {"routes": tuple(map(str, record["routes"])), "post_norm": norms, "scales": scales, **more}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -77,5 +84,5 @@ def _write(place: Path, found: Blocks) -> None:
     """Note a check that was passed; where nothing can be written it is made again next time."""
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        kept = {name: getattr(found, name) for name in ("routes", "post_norm", "attention", "choosing")}
-        paths.write_text(place, json.dumps(kept | {"changed": sorted(found.changed)}))
+        kept = ("routes", "post_norm", "scales", "attention", "choosing")
+        paths.write_text(place, json.dumps({name: getattr(found, name) for name in kept}))

@@ -16,7 +16,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from coupling_lib import paths
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, shown
+from coupling_lib.jacobian.readout import Readout, head_of, read
+from coupling_lib.jacobian.tracing import Trace
 
 
 class LensFile(NamedTuple):
@@ -26,6 +28,18 @@ class LensFile(NamedTuple):
     """Matrices (d, d) in float32 by depth, as depths count here: 1 is behind the first block."""
     n_prompts: int
     d_model: int
+
+    def readout(self, trace: Trace, k: int = 5, token: int = -1, norm: str = "applied") -> Readout:
+        """Read the k strongest tokens of a trace's token at each depth of the file, and at the last, as it is."""
+        last, position = trace.n_blocks, trace.position(token)
+        if self.d_model != trace.d_model or not set(self.J) <= set(range(last + 1)):
+            raise ParameterError(
+                f"the lens is {self.d_model} wide and has depths {shown(sorted(self.J))}; {trace.model.name} is "
+                f"{trace.d_model} wide and {last} blocks deep: take a lens of this model"
+            )
+        x, depths = trace.hidden[:, position], sorted({*self.J, last})
+        states = [self.J[depth].to(x) @ x[depth] if depth in self.J else x[depth] for depth in depths]
+        return read(trace, position, torch.stack(states), depths, k, norm, head_of(trace, position))
 
 
 def write_lens(file: str | Path, J: dict[int, Tensor], n_prompts: int) -> None:
@@ -45,7 +59,27 @@ def write_lens(file: str | Path, J: dict[int, Tensor], n_prompts: int) -> None:
 
 
 def read_lens(file: str | Path, width: int | None = None) -> LensFile:
-    """Read a lens from a file of this library or of another program, and refuse one of another width."""
+    """Read a Jacobian lens from a file of this library (.safetensors) or of another program (.pt); no code in it runs.
+
+    Args:
+        file: its path.
+        width: the width that it must have; by default that which it says itself.
+
+    Returns:
+        the lens: matrices `J` by depth, `n_prompts`, `d_model`; `readout(trace)` shows what it reads of a trace's token.
+
+    Raises:
+        ParameterError: if there is no such file, or it holds no lens, one of another width, or more than tensors.
+
+    Example:
+        >>> import os, tempfile, torch
+        >>> import coupling_lib as cl
+        >>> path = os.path.join(tempfile.mkdtemp(), "lens.pt")
+        >>> torch.save({"J": {5: torch.eye(96)}, "n_prompts": 1, "source_layers": [5], "d_model": 96}, path)
+        >>> read = cl.read_lens(path).readout(cl.trace(cl.load_model("nano-neox"), "Call me Ishmael"), k=3)
+        >>> read.depths, read.ids.shape
+        ([6, 12], torch.Size([2, 3]))
+    """
     file = Path(file)
     try:
         found = _safetensors(file) if file.suffix == ".safetensors" else _foreign(file)

@@ -68,7 +68,7 @@ def test_every_family_is_known_for_what_it_is(family):
     # The first block of an RWKV normalises the embedding before it adds to it.
     post_norm = [0, 1, 2] if name in [family.name for family, _ in POST_NORM] else [0] if name == "rwkv" else []
     assert found.norm_position == {0: "pre", 1: "mixed", 3: "post"}[len(post_norm)]
-    assert list(found.post_norm) == post_norm
+    assert list(found.post_norm) == post_norm and not found.scales
     assert all(len(norms) == (1 if name == "rwkv" else 2) for norms in found.post_norm.values())
 
 
@@ -117,7 +117,7 @@ def test_a_block_that_answers_nan_is_refused_in_one_line():
     block = Overflowing(4, 4).requires_grad_(False)
     x = torch.ones(1, 3, 4)
     with pytest.raises(UnsupportedModelError, match="Overflowing that is given its stream .* returns NaN or infinity"):
-        postnorm.is_post_norm(BlockCall(block, x, x, "hidden_states", {}), block)
+        postnorm.passing(BlockCall(block, x, x, "hidden_states", {}), block)
 
 
 # -- measured before the norms
@@ -236,7 +236,7 @@ def test_pre_norm_models_are_measured_bit_for_bit_as_without_the_question(name, 
         return cl.measure_depth(model, [PARIS], ks=(10,)), model.blocks.post_norm
 
     asked, post_norm = measured()
-    monkeypatch.setattr(postnorm, "is_post_norm", lambda *_: False)
+    monkeypatch.setattr(postnorm, "passing", lambda *_: postnorm.Passing(False))
     monkeypatch.setattr(postnorm, "without_norms", None)
     unasked, _ = measured()
     assert post_norm == {} and asked.identical(unasked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.store.lens_files import read_lens, write_lens
 
@@ -29,6 +30,22 @@ def test_a_file_of_another_program_is_read_one_depth_further(tmp_path):
     found = read_lens(tmp_path / "lens.pt")
     assert found.n_prompts == 100 and sorted(found.J) == [1, 2, 5]
     assert all(torch.equal(found.J[depth], J[depth].half().float()) for depth in J)
+
+
+def test_a_file_is_read_out_on_a_trace_by_the_models_own_head(tmp_path):
+    traced = cl.trace(cl.load_model("nano-neox"), "It was the best of times, it was the worst of")
+    own = cl.lens(traced, token=3)
+    layers = {depth - 1: own[depth] for depth in (4, 9)}
+    torch.save({"J": layers, "n_prompts": 1, "source_layers": [3, 8], "d_model": 96}, tmp_path / "lens.pt")
+    read, wanted = read_lens(tmp_path / "lens.pt").readout(traced, k=3, token=3), own.readout(k=3)
+    assert read.depths == [4, 9, 12] and wanted.depths == list(range(13))
+    assert torch.equal(read.ids, wanted.ids[read.depths]) and read.tokens == [wanted.tokens[at] for at in read.depths]
+    torch.testing.assert_close(read.logits, wanted.logits[read.depths], rtol=1e-4, atol=1e-3)
+    torch.save(theirs(), tmp_path / "other.pt")
+    with pytest.raises(
+        ParameterError, match=r"is 4 wide and has depths \[1, 2, 5\]; nano-neox is 96 wide and 12 blocks"
+    ):
+        read_lens(tmp_path / "other.pt").readout(traced)
 
 
 class Harmful:

@@ -1,0 +1,171 @@
+r"""Central differences of a block's own forward, against the derivative that autograd has of it.
+
+Autograd is trusted for nothing here. A part that runs without a graph, a `torch.autograd.Function` with a backward of
+its own choice, a rounding that is passed straight through, a hook on gradients: each changes derivatives and no value,
+so that nothing else at load can notice it. A block is moved along a random direction $v$ of its stream, by two steps,
+
+$$D = \tfrac43 D_{h/2} - \tfrac13 D_h, \qquad D_h = \frac{f(x + h v) - f(x - h v)}{2 h},$$
+
+and $u^\top D$ is compared with $(J^\top u)^\top v$ for a random $u$, over all tokens at once. In float64, whatever the
+block's own code casts to float32, steps can be so small that almost no unit changes its sign on the way. Where one
+does, $f(x + h v) + f(x - h v) - 2 f(x)$ shows it, and a smaller step is taken, along another direction.
+"""
+
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from coupling_lib.blocks import attention
+from coupling_lib.blocks import weight_memory as memory
+from coupling_lib.blocks.call import BlockCall, on_tensors
+from coupling_lib.errors import UnsupportedModelError
+
+# Lengths of the three steps, as a share of each token's own length; and the most by which the two may differ.
+_STEPS = {torch.float64: (1e-5, 1e-7, 1e-9), torch.float32: (1e-2, 3e-3, 1e-3)}
+_MOST = {torch.float64: 1e-4, torch.float32: 1e-2}
+# A kink changes the central difference by half of what it adds to the second one.
+_KINKED = 10
+# Times the rounding of what a block gives, divided by the step: what a difference may be without any reason.
+_ROUNDING = 30
+# Bytes that weights in float64 may take however little is free, and the share of what is.
+_LITTLE, _SHARE = 2**28, 0.25
+
+
+class Compared(NamedTuple):
+    """How far a derivative is from central differences, relative to them, and how far these are from being smooth."""
+
+    error: float
+    kink: float
+    dtype: torch.dtype
+
+    @property
+    def agrees(self) -> bool:
+        """Tell whether the two are the same up to what rounding makes."""
+        return self.error <= _MOST[self.dtype]
+
+    @property
+    def differs(self) -> bool:
+        """Tell whether no kink explains by how much they differ."""
+        return self.error > max(_MOST[self.dtype], _KINKED * self.kink)
+
+
+def check(call: BlockCall, block: nn.Module, name: str, said: str) -> None:
+    """Refuse a block whose derivative, by autograd, is not that of what it computes with the attention `name`."""
+    found: list[Compared] = []
+    for attempt in range(3):
+        found.append(compare(call, block, name, attempt))
+        if found[-1].agrees:
+            return
+        if found[-1].differs:
+            raise UnsupportedModelError(
+                f"{said}: autograd's derivative is not the derivative of what it computes, {found[-1].error:.1%} away "
+                "from central differences of its forward; a part of it runs under no_grad, has a backward of its own, "
+                "passes a rounding straight through, or carries a hook on gradients: take that out, and load it again"
+            )
+    warnings.warn(
+        f"{said}: whether autograd's derivative is that of what it computes is not known; along three directions the "
+        f"block has kinks or jumps within {found[-1].kink:.1e} of its central difference",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def compare(call: BlockCall, block: nn.Module, name: str, attempt: int = 0) -> Compared:
+    """Compare autograd's derivative of a block with central differences, along the direction of one attempt."""
+    with attention.under(block, name):
+        if _fits(block):
+            try:
+                found = _along(call, block, attempt, torch.float64)
+                if found.error < float("inf"):
+                    return found
+            except Exception:  # no kernel in float64, or compiled for float32
+                pass
+        return _along(call, block, attempt, torch.float32)
+
+
+def _fits(block: nn.Module) -> bool:
+    """Tell whether there is memory for a block's weights in float64."""
+    weights = list(block.parameters())
+    size = 8 * sum(weight.numel() for weight in weights)
+    return size <= _LITTLE or size <= _SHARE * memory.available(weights[0].device)
+
+
+def _along(call: BlockCall, block: nn.Module, attempt: int, dtype: torch.dtype) -> Compared:
+    """Compare the two along one direction, in one number format."""
+    generator, x = torch.Generator().manual_seed(attempt), call.input.to(dtype)
+    v, u = (torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x) for _ in range(2))
+    v *= x.norm(dim=-1, keepdim=True) / x.shape[-1] ** 0.5
+    h = _STEPS[dtype][attempt]
+    with _Wide() if dtype == torch.float64 else nullcontext():
+        row, y = _pulled_back(call, block, x, u)
+        replay = partial(call.replay, block)
+        (fine, _), (coarse, bend) = (_difference(replay, x, y, v, step) for step in (h / 2, h))
+    D = (4 * fine - coarse) / 3
+    found, wanted = float((row * v).sum()), float((u * D).sum())
+    size = max(float(D.norm()), abs(found), torch.finfo(dtype).tiny)
+    rounding = _ROUNDING * torch.finfo(dtype).eps * float(y.norm()) / h
+    return Compared(max(0.0, abs(found - wanted) - rounding) / size, float(bend.norm()) / size, dtype)
+
+
+def _pulled_back(call: BlockCall, block: nn.Module, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Pull a cotangent back through a block minus the identity, by autograd, and give what the block gives."""
+    with torch.enable_grad():
+        leaf = x.clone().requires_grad_(True)
+        y = call.replay(block, leaf.clone())  # families write over what they are given
+        row = torch.zeros_like(u)
+        if y.requires_grad:
+            (row,) = torch.autograd.grad(y, leaf, u, allow_unused=True, materialize_grads=True)
+    return row - u, y.detach()
+
+
+@torch.no_grad()
+def _difference(replay: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, v: Tensor, h: float) -> tuple[Tensor, Tensor]:
+    """Compute a central difference of a block minus the identity, and the second difference over the step."""
+    there, back = x + h * v, x - h * v
+    far, near = replay(there.clone()), replay(back.clone())
+    # As far as the stream was moved in its number format.
+    return ((far - near) - (there - back)) / (2 * h), (far + near - 2 * y) / h
+
+
+class _Wide(TorchFunctionMode):
+    """Within it all is computed in float64: weights and constants are widened where they are used, casts as well."""
+
+    # The block itself runs, with all that stands on it, and no copy of it. Half precision that its own code asks for
+    # is a rounding that it makes, and stays one.
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        called, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        if called == "__set__":
+            return func(*args, **kwargs)
+        # What is written to stays what it is.
+        kept = 1 if called == "__setitem__" or (called.endswith("_") and not called.endswith("__")) else 0
+        args = (*args[:kept], *map(self._widened, args[kept:]))
+        kwargs = {name: value if name == "out" else self._widened(value) for name, value in kwargs.items()}
+        found = (Tensor.double if func is Tensor.float else func)(*args, **kwargs)
+        new = isinstance(found, Tensor) and found.dtype == torch.float32 and not kept and "out" not in kwargs
+        return found.double() if new else found
+
+    def _widened(self, value: Any) -> Any:
+        """Widen a tensor, those in a list, or the name of a number format."""
+        if value is torch.float32:
+            return torch.float64
+        return on_tensors(self._wide, value) if isinstance(value, Tensor | tuple | list) else value
+
+    def _wide(self, tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point() or tensor.dtype == torch.float64:
+            return tensor
+        if not isinstance(tensor, nn.Parameter):
+            return tensor.double()
+        if id(tensor) not in self.weights:
+            self.weights[id(tensor)] = (tensor, tensor.detach().double())
+        return self.weights[id(tensor)][1]

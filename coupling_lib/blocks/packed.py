@@ -1,0 +1,213 @@
+"""Experts of mixtures in 4 and in 8 bits: stacks of matrices, which bitsandbytes' layers leave as they are.
+
+transformers keeps the matrices of all experts of a layer in one parameter of three dimensions, and bitsandbytes
+quantises linear layers. So nine tenths of a mixture "in nf4" stay in float32. Here such a stack is quantised while it
+is read, by bitsandbytes' own functions, as if each expert's matrix (outputs x inputs) were a linear layer: 4 bits in
+blocks that end with the matrix, or 8 bits with one scale a row. What they stand for is worked out in `few_bits`. The
+layer computes with these values; unlike a linear layer of 8 bits it rounds no activations.
+"""
+
+import copy
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from threading import RLock
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.quantizers import auto
+from transformers.quantizers.quantizers_utils import get_module_from_name, should_convert_module
+
+from coupling_lib.blocks import few_bits
+
+_one_at_a_time = RLock()
+
+
+@dataclass(frozen=True)
+class Stack:
+    """How the matrices of a packed parameter are stored: of 4 bits with a table, of 8 without."""
+
+    shape: torch.Size  # of the parameter
+    transposed: bool  # whether its matrices are inputs x outputs
+    blocksize: int = 0
+    table: tuple[float, ...] = ()
+
+
+def stacks(module: nn.Module) -> list[str]:
+    """Name the parameters of a module that are stacks of experts' matrices."""
+    # transformers marks its layers of experts; others count what they stack.
+    marked = hasattr(module, "is_transposed") and hasattr(module, "has_gate")
+    numbers = {value for name, value in vars(module).items() if "experts" in name and isinstance(value, int)}
+    found = [(name, weight) for name, weight in module._parameters.items() if weight is not None and weight.ndim == 3]
+    return [name for name, weight in found if weight.is_floating_point() and (marked or weight.shape[0] in numbers)]
+
+
+def is_packed(module: nn.Module) -> bool:
+    """Return whether a layer holds packed experts."""
+    return "packed" in module.__dict__
+
+
+def pack(module: nn.Module, name: str, value: torch.Tensor, bits: int, kind: str, nested: bool) -> nn.Parameter:
+    """Quantise a stack that is a parameter of a layer, and let the layer compute by it."""
+    import bitsandbytes.functional as bnb
+
+    transposed = bool(getattr(module, "is_transposed", False))
+    matrices = (value.mT if transposed else value).detach().contiguous()
+    if bits == 8:
+        # As a layer of 8 bits does it, from float16; columns of outliers concern its activations alone.
+        data, scale, _ = bnb.int8_vectorwise_quant(matrices.flatten(0, 1).half())
+        data, scale, made = data.view(matrices.shape), scale.view(matrices.shape[:2]), Stack(value.shape, transposed)
+    else:
+        size = bnb.quantize_4bit(matrices.new_zeros(1, 64), quant_type=kind)[1].blocksize
+        # No block reaches into the next matrix: the last one of each is filled up with zeros.
+        flat = nn.functional.pad(matrices.flatten(1), (0, -matrices[0].numel() % size))
+        data, state = bnb.quantize_4bit(flat, blocksize=size, quant_type=kind, compress_statistics=nested)
+        scale = few_bits.scales(state, torch.float32).view(len(flat), -1)
+        data, made = data.view(len(flat), -1), Stack(value.shape, transposed, size, tuple(state.code.tolist()))
+    if not is_packed(module):
+        module.packed = {}
+        module.__class__ = _unpacking(type(module))
+    module.packed = module.packed | {name: made}
+    module.register_buffer(f"{name}_scale", scale)
+    return nn.Parameter(data, requires_grad=False)
+
+
+def weights(module: nn.Module, name: str, dtype: torch.dtype) -> torch.Tensor:
+    """Return the matrices that a packed parameter stands for."""
+    stack, data, scale = module.packed[name], module._parameters[name], module._buffers[f"{name}_scale"]
+    number, *sides = stack.shape
+    sides = sides[::-1] if stack.transposed else sides
+    if stack.table:
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        table = torch.tensor(stack.table, dtype=wide, device=data.device)
+        values = few_bits.scaled(few_bits.halves(table, data), scale.to(wide).flatten(), stack.blocksize)
+        values = values.view(number, -1)[:, : sides[0] * sides[1]].to(dtype)
+    else:
+        values = data.to(dtype) * (scale.to(dtype) / 127).unsqueeze(-1)
+    values = values.reshape(number, *sides)
+    return values.mT if stack.transposed else values
+
+
+def dense(module: nn.Module, dtype: torch.dtype, memo: dict[int, Any]) -> nn.Module:
+    """Build the layer with the matrices that its packed ones stand for; further weights and layers are copied."""
+    plain = _with_weights(module, dtype)
+    plain._parameters |= {
+        name: copy.deepcopy(weight, memo) for name, weight in module._parameters.items() if name not in module.packed
+    }
+    plain._buffers = {name: copy.deepcopy(value, memo) for name, value in plain._buffers.items()}
+    plain._modules = {name: copy.deepcopy(child, memo) for name, child in module._modules.items()}
+    return plain
+
+
+def any_in(model: nn.Module) -> bool:
+    """Return whether any layer of a model holds weights of few bits."""
+    return any(isinstance(part, few_bits.kinds()) or is_packed(part) for part in model.modules())
+
+
+def share(modules: Iterable[nn.Module]) -> float:
+    """Return the share of some modules' weights that are stored in few bits."""
+    narrow = total = 0
+    for module in modules:
+        few = {name: stack.shape.numel() for name, stack in module.__dict__.get("packed", {}).items()}
+        if isinstance(module, few_bits.kinds()):
+            few = {"weight": module.in_features * module.out_features}
+        narrow += sum(few.values())
+        total += sum(few.values()) + sum(_others(module, few).values())
+    return narrow / max(1, total)
+
+
+def left_wide(blocks: nn.Module) -> dict[str, int]:
+    """Count the weights of blocks that are not stored in few bits, by their kind."""
+    left: dict[str, int] = {}
+    for module in blocks.modules():
+        few = ("weight",) if isinstance(module, few_bits.kinds()) else module.__dict__.get("packed", ())
+        for name, count in _others(module, few).items():
+            kind = f"{name} of {type(module).__name__}"
+            left[kind] = left.get(kind, 0) + count
+    return left
+
+
+def _others(module: nn.Module, few: Iterable[str]) -> dict[str, int]:
+    """Count the weights that stand directly in a module, but for some."""
+    weights = {name: weight for name, weight in module._parameters.items() if weight is not None and name not in few}
+    return {name: weight.numel() for name, weight in weights.items()}
+
+
+def _with_weights(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Return a layer as it was before it was packed, all but its matrices shared."""
+    plain = copy.copy(module)
+    del plain.__dict__["packed"]
+    plain.__class__ = type(module).unpacked
+    scales = {f"{name}_scale" for name in module.packed}
+    plain._buffers = {name: value for name, value in module._buffers.items() if name not in scales}
+    values = {name: nn.Parameter(weights(module, name, dtype), requires_grad=False) for name in module.packed}
+    plain._parameters = module._parameters | values
+    return plain
+
+
+@cache
+def _unpacking(kind: type[nn.Module]) -> type[nn.Module]:
+    """Derive a kind of layer that computes with the matrices its packed ones stand for."""
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        stream = next(x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x.is_floating_point())
+        return kind.forward(_with_weights(self, stream.dtype), *args, **kwargs)
+
+    return type(kind.__name__, (kind,), {"forward": forward, "unpacked": kind})
+
+
+class _Operation:
+    """What a quantiser does with one parameter that is read."""
+
+    def __init__(self, quantiser: Any, plain: Any):
+        self.quantiser, self.plain = quantiser, plain
+
+    def convert(self, given: Mapping[str, Any], model: nn.Module, **more: Any) -> dict[str, torch.Tensor]:
+        """Quantise a parameter, by bitsandbytes' layer or as a stack."""
+        (full, value), *_ = given.items()
+        module, name = get_module_from_name(model, full)
+        if name not in stacks(module):
+            return self.plain.convert(given, model=model, **more)
+        value = value[0] if isinstance(value, list) else value
+        config = self.quantiser.quantization_config
+        bits = 8 if config.load_in_8bit else 4
+        module._is_hf_initialized = True
+        return {full: pack(module, name, value, bits, config.bnb_4bit_quant_type, config.bnb_4bit_use_double_quant)}
+
+
+@cache
+def _with_experts(kind: type) -> type:
+    """Derive a quantiser of transformers that quantises stacks as well."""
+
+    def param_needs_quantization(self: Any, model: nn.Module, param_name: str, **kwargs: Any) -> bool:
+        if kind.param_needs_quantization(self, model, param_name, **kwargs):
+            return True
+        module, name = get_module_from_name(model, param_name)
+        return not self.pre_quantized and name in stacks(module) and self._converts(param_name)
+
+    def _converts(self: Any, name: str) -> bool:
+        return should_convert_module(name.rpartition(".")[0], self.modules_to_not_convert)
+
+    def get_quantize_ops(self: Any) -> _Operation:
+        return _Operation(self, kind.get_quantize_ops(self))
+
+    own = (param_needs_quantization, _converts, get_quantize_ops)
+    return type(kind.__name__, (kind,), {function.__name__: function for function in own})
+
+
+@contextmanager
+def experts_as_well(asked: bool) -> Generator[None]:
+    """Let transformers quantise stacks of experts too, while a model is read that is to be quantised."""
+    if not asked:
+        yield
+        return
+    known = auto.AUTO_QUANTIZER_MAPPING  # the only place where transformers looks; one thread at a time changes it
+    with _one_at_a_time:
+        plain = {name: kind for name, kind in known.items() if name.startswith("bitsandbytes_")}
+        known.update({name: _with_experts(kind) for name, kind in plain.items()})
+        try:
+            yield
+        finally:
+            known.update(plain)

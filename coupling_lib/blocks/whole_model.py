@@ -1,0 +1,320 @@
+"""The whole model, differentiated at a trace's states, and whether its blocks' own maps make up its derivative.
+
+The product of the blocks' maps at one token is the derivative of its last state where nothing that leaves the token
+comes back to it, and where a block hands on nothing but its stream. Neither is taken on trust: one cotangent is pulled
+back through all blocks at once, and compared with what the product makes of it. The states of the pass are those of the
+trace, so that both are linearised at the same point, whatever the precision of the model.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from coupling_lib.blocks import attention, offload, precision
+from coupling_lib.blocks.call import BlockCall, on_tensors, residual_stream
+from coupling_lib.blocks.choices import Held
+from coupling_lib.blocks.record import Blocks, uncached
+from coupling_lib.blocks.standing import standing
+from coupling_lib.blocks.state import kept
+from coupling_lib.blocks.weight_memory import available
+from coupling_lib.errors import UnsupportedModelError
+from coupling_lib.modes import differentiating, exclusive
+
+# Relative error of a derivative. Arguments that blocks are called with are rounded to the precision of the model.
+_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+# As a share of that, where blocks are seen to hand on more than their stream.
+_KNOWN = 0.02
+# A model with fewer weights is copied to float64, which takes less time than the pass.
+_SMALL = 2**25
+# Share of what is free that a wide copy may take.
+_SHARE = 0.5
+# Relative change that is more than the rounding of two passes, of which one has other numbers in half its tokens: at
+# least this, and so many times the rounding of one number.
+_MOVED, _ROUNDINGS, _QUANTISED = 1e-3, 4, 0.1
+
+
+class _EnoughError(Exception):
+    """What ends a pass after the last block."""
+
+
+@dataclass
+class Pass:
+    """One pass through the whole model, each of its streams a function of the ones before it."""
+
+    streams: list[Tensor] = field(default_factory=list)
+    """X^0 .. X^L, `(1, n, d)`."""
+    beside: set[str] = field(default_factory=set)
+    """Arguments, other than the stream, that later blocks get from earlier ones."""
+
+    def pulled_back(self, cotangent: Tensor, sources: Sequence[Tensor], **options: Any) -> tuple[Tensor, ...]:
+        """Pull a cotangent of X^L back to some of the streams."""
+        return torch.autograd.grad(
+            self.streams[-1],
+            sources,
+            cotangent,
+            retain_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
+            **options,
+        )
+
+
+@exclusive
+def differentiated(
+    hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall], inputs: Mapping[str, Tensor], dtype: torch.dtype
+) -> Pass:
+    """Run a model from the first block to the last with a graph, at the states of a trace, in `dtype`."""
+    model, seen = precision.dense_copy(hf, dtype), Pass()
+    given = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+    within = (kept(model), differentiating(), attention.differentiable())
+    with ExitStack() as contexts:
+        for each in (*within, _at_states(model, blocks, calls, dtype, seen)):
+            contexts.enter_context(each)
+        model(**uncached(model, given))
+    return seen
+
+
+@contextmanager
+def _at_states(
+    model: nn.Module, blocks: Blocks, calls: Sequence[BlockCall], dtype: torch.dtype, seen: Pass
+) -> Generator[None]:
+    """Keep the blocks of a model at the states, arguments and choices of a trace, inside the context."""
+    open_: list[ExitStack] = []
+
+    def enter(block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        number = len(open_)
+        open_.append(ExitStack())
+        call = calls[number]
+        names = [call.stream, *call.arguments]
+
+        def widened(each: Tensor) -> Tensor:
+            return each.to(dtype) if each.is_floating_point() else each
+
+        def chosen(name: str, value: Any) -> Any:
+            if name == call.stream:
+                if not seen.streams:
+                    seen.streams.append(call.input.to(value.device, dtype).clone().requires_grad_(True))
+                return seen.streams[-1].to(value.device) if number == 0 else value
+            if any(leaf.requires_grad for leaf in _tensors(value)):
+                seen.beside.add(name)
+            elif isinstance(value, Tensor | tuple) and name in call.arguments:
+                # As the model rounded it; a dictionary may be where blocks leave something for later ones.
+                return on_tensors(
+                    lambda each: each.to(dtype) if each.is_floating_point() else each, call.arguments[name]
+                )
+            return value
+
+        args = tuple(chosen(name, value) for name, value in zip(names, args, strict=False)) + args[len(names) :]
+        kwargs = {name: chosen(name, value) for name, value in kwargs.items()}
+        if call.chosen:
+            open_[number].enter_context(Held(call.chosen))
+        return args, kwargs
+
+    def leave(block: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
+        number = len(seen.streams) - 1
+        open_[number].close()
+        found = residual_stream(output, seen.streams[0].shape)
+        recorded = calls[number].output.to(found.device, dtype)
+        seen.streams.append(found + (recorded - found).detach())
+        if len(seen.streams) > len(calls):
+            raise _EnoughError
+        if isinstance(output, tuple | list):
+            return type(output)([seen.streams[-1], *output[1:]])
+        return seen.streams[-1]
+
+    with ExitStack() as hooks:
+        for block in model.get_submodule(blocks.path):
+            hooks.enter_context(block.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
+            hooks.enter_context(block.register_forward_hook(leave, with_kwargs=True))
+        try:
+            yield
+        except _EnoughError:
+            pass
+        finally:
+            for each in reversed(open_):
+                each.close()
+
+
+def refuse_other_paths(
+    hf: PreTrainedModel,
+    blocks: Blocks,
+    calls: Sequence[BlockCall],
+    inputs: Mapping[str, Tensor],
+    token: int,
+    product: Callable[[Tensor, bool], Tensor],
+    name: str,
+) -> None:
+    """Refuse a model whose derivative at a token is not the product of its blocks' own maps there."""
+    # `product(u, wide)` is u^T times the product at every depth, `(L + 1, d)`, formed in float64 if `wide`.
+    tolerance, u = _tolerance(calls), _random(calls[-1].input.shape[-1])
+    if (seen := _whole(hf, blocks, calls, inputs)) is None:
+        return _refuse_moved(hf, blocks, inputs, name)
+    rows = _at_token(seen, u, token)
+    own = rows[:, token]
+    # A way back to the token leads through one before it or through one after it.
+    later = float((rows[:, token + 1 :].norm(dim=(1, 2)) / rows.norm(dim=(1, 2))).max())
+    if not (ahead := max(later, _ahead(seen, token, slice(token, token + 1)))) <= tolerance:
+        raise _bidirectional(name, ahead)
+    # Where something is known to be handed on, less of it counts. Rounding in float32 refuses nothing: what is far off
+    # is looked at again in float64.
+    tolerance *= _KNOWN if seen.beside else 1
+    for wide in (False, True):
+        far = float(((product(u, wide).to(own) - own).norm(dim=-1) / own.norm(dim=-1)).max())
+        if far <= tolerance:
+            return None
+    raise _beside(name, seen.beside, f"is {far:.2g} of its length away from the derivative of the whole model")
+
+
+def refuse_bidirectional(seen: Pass, name: str) -> None:
+    """Refuse a model in which later tokens reach earlier ones, at the length of a trace."""
+    half = seen.streams[0].shape[1] // 2
+    if not (ahead := _ahead(seen, half, slice(half, None))) <= _TOLERANCE[torch.float32]:
+        raise _bidirectional(name, ahead)
+
+
+def _ahead(seen: Pass, before: int, after: slice) -> float:
+    """Measure what some tokens give to all those before a position, relative to what a token gives to them."""
+    # All rows get the same cotangent: what a token gives to each of them becomes less the more there are, and what it
+    # gives to all does not.
+    if before == 0:
+        return 0.0
+    cotangent = torch.zeros_like(seen.streams[-1])
+    cotangent[0, :before] = _random(cotangent.shape[-1]).to(cotangent)
+    (row,) = seen.pulled_back(cotangent, seen.streams[:1])
+    return float(row[0, after].square().mean().sqrt() / row.square().mean().sqrt())
+
+
+def _bidirectional(name: str, ahead: float) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{name} is bidirectional: later tokens make {ahead:.1%} of the derivative of earlier ones: what leaves "
+        "a token comes back through others; a lens is for causal decoders"
+    )
+
+
+def _beside(name: str, arguments: Collection[str], how: str) -> UnsupportedModelError:
+    what = ", ".join(map(repr, sorted(arguments))) or "something"
+    return UnsupportedModelError(
+        f"{name} hands on {what} from block to block beside its stream, and so the product of its blocks' own maps "
+        f"{how}; cl.lens(trace, targets='later') differentiates the whole model"
+    )
+
+
+def _tolerance(calls: Sequence[BlockCall]) -> float:
+    return max(_TOLERANCE.get(call.output.dtype, 0.0) for call in calls)
+
+
+def _random(d: int) -> Tensor:
+    return torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def _at_token(seen: Pass, u: Tensor, token: int) -> Tensor:
+    """Pull a cotangent of one token's last state back to every stream, `(L + 1, n, d)`."""
+    cotangent = torch.zeros_like(seen.streams[-1])
+    cotangent[0, token] = u.to(cotangent)
+    return torch.cat([row.to(cotangent.device) for row in seen.pulled_back(cotangent, seen.streams)])
+
+
+def _whole(
+    hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall], inputs: Mapping[str, Tensor]
+) -> Pass | None:
+    """Differentiate the whole model in numbers as wide as is cheap; None where memory does not hold that."""
+    for dtype in _arithmetics(hf):
+        try:
+            return differentiated(hf, blocks, calls, inputs, dtype)
+        except (RuntimeError, MemoryError, TypeError, ValueError):
+            continue  # a kernel that knows no float64, or a graph that memory does not hold
+    return None
+
+
+def _arithmetics(hf: PreTrainedModel) -> list[torch.dtype]:
+    """List the number formats in which the whole model can be differentiated, the best first."""
+    own, size = precision.arithmetic(hf), sum(weight.numel() for weight in hf.parameters())
+    if offload.is_offloaded(hf):
+        return []
+    # A copy runs without a forward that others put on its modules.
+    wide = [torch.float64] if size <= _SMALL and not standing(hf) else []
+    as_it_is = not precision.is_quantised(hf) and all(weight.dtype == own for weight in hf.parameters())
+    fits = as_it_is or size * own.itemsize <= _SHARE * available(hf.device)
+    return list(dict.fromkeys(wide + [own] * fits))
+
+
+@exclusive
+@torch.no_grad()
+def _refuse_moved(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor], name: str) -> None:
+    """Refuse, by two passes without a graph, a model whose blocks hand on more than their stream, or look ahead."""
+    # int8 layers look for outliers in all tokens at once.
+    least = max(_MOVED, _ROUNDINGS * torch.finfo(hf.dtype).eps, _QUANTISED * precision.is_quantised(hf))
+    before, after = (_seen_with(hf, blocks, inputs, moved) for moved in (False, True))
+    pairs = list(zip(before, after, strict=True))
+    kept = [(a[1], b[1]) for a, b in pairs if a[1].numel()]
+    if kept and not (ahead := max(float((a - b).norm() / a.norm()) for a, b in kept)) <= least:
+        raise _bidirectional(name, ahead)
+    changed = {key for a, b in pairs for key in a[0].keys() & b[0].keys() if _differ(a[0][key], b[0][key], least)}
+    if changed:
+        raise _beside(name, changed, "is not the derivative of the whole model")
+
+
+def _differ(a: Tensor, b: Tensor, least: float) -> bool:
+    return a.shape != b.shape or not float((a - b).abs().max()) <= least * float(a[1::2].max())
+
+
+def _seen_with(
+    hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor], moved: bool
+) -> list[tuple[dict[str, Tensor], Tensor]]:
+    """Run a model, the second half of what enters its first block moved or not: each block's arguments, first rows."""
+    seen: list[tuple[dict[str, Tensor], Tensor]] = []
+    given: list[dict[str, Tensor]] = []
+
+    def enter(block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        named = inspect.signature(type(block).forward).bind(block, *args, **kwargs).arguments
+        (_, _), (first, stream), *rest = named.items()
+        given.append({key: found for key, value in rest if (found := _summed(value)) is not None})
+        if not moved or len(given) > 1:
+            return args, kwargs
+        noise = torch.randn(stream.shape, generator=torch.Generator().manual_seed(1)).to(stream)
+        noise[:, : stream.shape[1] // 2] = 0
+        changed = stream + noise * stream.norm() / stream.numel() ** 0.5
+        return ((changed, *args[1:]), kwargs) if args else (args, kwargs | {first: changed})
+
+    def leave(block: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        stream = output[0] if isinstance(output, tuple | list) else output
+        seen.append((given[-1], stream[0, : stream.shape[1] // 2].float().cpu()))
+        if len(seen) == len(blocks):
+            raise _EnoughError
+
+    with kept(hf), ExitStack() as hooks, suppress(_EnoughError):
+        for block in blocks.modules:
+            hooks.enter_context(block.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
+            hooks.enter_context(block.register_forward_hook(leave, with_kwargs=True))
+        hf(**uncached(hf, dict(inputs)))
+    return seen
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Find the tensors of an argument, in whatever holds them."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | tuple | list):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(part)
+    elif hasattr(value, "__dict__") and not isinstance(value, nn.Module | PreTrainedConfig | type):
+        yield from _tensors(vars(value))
+
+
+def _summed(value: Any) -> Tensor | None:
+    """Sum up the numbers of an argument: their product with a wave, and their length; None if it has none."""
+    found = []
+    for leaf in _tensors(value):
+        if leaf.is_floating_point() and leaf.numel():
+            flat = leaf.detach().double().flatten().nan_to_num(0.0, 0.0, 0.0)
+            flat = flat * (flat.abs() < torch.finfo(leaf.dtype).max / 2)  # what masks hide
+            found += [flat @ torch.arange(len(flat), device=flat.device).cos().to(flat), flat.norm()]
+    return torch.stack(found).cpu() if found else None

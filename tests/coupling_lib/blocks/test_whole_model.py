@@ -1,0 +1,164 @@
+"""What a lens needs of the whole model: that no way but the blocks' own maps leads from a token's state to its last."""
+
+from __future__ import annotations
+
+import pytest
+import tiny_families
+import torch
+import transformers
+from families import BASE, GQA, loaded, named
+from reference import relative_error
+
+import coupling_lib as cl
+from coupling_lib.blocks import whole_model
+from coupling_lib.errors import UnsupportedModelError
+
+IDS = torch.randint(1, 64, (1, 9), generator=torch.Generator().manual_seed(1))
+
+
+def spread(hf, dtype=torch.float32, size=0.15):
+    """A model with weights so large that no block is nearly linear."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in hf.parameters():
+            if weight.ndim >= 2:
+                weight.add_(size * torch.randn(weight.shape, generator=generator))
+    return hf.to(dtype).eval()
+
+
+def shares_keys(dtype=torch.float32):
+    """Gemma-4, whose later blocks attend to the keys and values of earlier ones."""
+    kinds = ["sliding_attention", "full_attention"] * 2
+    given = dict(GQA, num_hidden_layers=4, num_kv_shared_layers=2, layer_types=kinds, sliding_window=4)
+    given |= dict(global_head_dim=8, hidden_size_per_layer_input=8, vocab_size_per_layer_input=64)
+    return cl.wrap_model(spread(transformers.Gemma4ForCausalLM(transformers.Gemma4TextConfig(**given)), dtype))
+
+
+def hands_on_router_states(dtype=torch.float32):
+    """Zaya, whose routers read what the router of the block before has found."""
+    return cl.wrap_model(tiny_families.build("causal", "zaya", alone=False).to(dtype))
+
+
+def keeps_something_aside(dtype=torch.float32):
+    """A Llama whose last block reads, from a place of its own, what its first block made."""
+    hf, kept = spread(transformers.LlamaForCausalLM(transformers.LlamaConfig(**GQA)), dtype), []
+    first, last = hf.model.layers[0].mlp, hf.model.layers[2].mlp
+    model = cl.wrap_model(hf)
+    first.register_forward_hook(lambda module, args, output: kept.append(output))
+    last.register_forward_hook(lambda module, args, output: output + torch.tanh(kept[-1].to(output)))
+    return model
+
+
+@torch.no_grad()
+def moved(model, ids, v, step):
+    """The last token's last state, by plain hooks, with a step along v at its first."""
+    seen = []
+
+    def enter(module, args, kwargs):
+        stream = (args[0] if args else kwargs["hidden_states"]).clone()
+        stream[0, -1] += step * v
+        return ((stream, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": stream})
+
+    blocks = model.blocks.modules
+    hooks = [
+        blocks[0].register_forward_pre_hook(enter, with_kwargs=True),
+        blocks[-1].register_forward_hook(lambda module, args, output: seen.append(output)),
+    ]
+    model.hf(input_ids=ids, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return (seen[0][0] if isinstance(seen[0], tuple) else seen[0])[0, -1]
+
+
+def slope(model, ids, v):
+    """The derivative of that along v, by central differences with two steps."""
+    whole, half = ((moved(model, ids, v, h) - moved(model, ids, v, -h)) / (2 * h) for h in (4e-3, 2e-3))
+    return (4 * half - whole) / 3
+
+
+V = torch.randn(32, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("made", "argument", "far"),
+    [
+        (shares_keys, "'shared_kv_states'", 0.1),
+        (hands_on_router_states, "'prev_router_hidden_states'", 3e-4),
+        (keeps_something_aside, "something", 0.05),
+    ],
+)
+def test_what_blocks_hand_on_beside_their_stream_is_refused_by_name(made, argument, far, monkeypatch):
+    said = rf"hands on {argument} from block to block beside its stream, .* targets='later'"
+    for dtype in (torch.float64, torch.float32):
+        with pytest.raises(UnsupportedModelError, match=said):
+            cl.lens(cl.trace(made(dtype), IDS))
+    model = made(torch.float64)
+    monkeypatch.setattr(whole_model, "refuse_other_paths", lambda *_: None)
+    assert relative_error((cl.lens(cl.trace(model, IDS)) @ V)[0], slope(model, IDS, V)) > far
+
+
+@pytest.mark.parametrize("made", [shares_keys, hands_on_router_states])
+def test_the_same_is_seen_without_a_graph_where_memory_holds_none(made, monkeypatch):
+    monkeypatch.setattr(whole_model, "_arithmetics", lambda hf: [])
+    with pytest.raises(UnsupportedModelError, match="hands on '.*states' from block to block"):
+        cl.lens(cl.trace(made(), IDS))
+
+
+@pytest.mark.parametrize("n", [2, 9, 400])
+def test_bidirectional_models_are_refused_at_every_length(n, monkeypatch):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**BASE | dict(max_position_embeddings=512))
+    traced = cl.trace(cl.wrap_model(transformers.BertModel(config).eval()), torch.randint(1, 64, (1, n)))
+    for arithmetics in (whole_model._arithmetics, lambda hf: []):
+        monkeypatch.setattr(whole_model, "_arithmetics", arithmetics)
+        for token in (0, -1):
+            with pytest.raises(UnsupportedModelError, match="is bidirectional: later tokens make .* causal decoders"):
+                cl.lens(traced, token)
+
+
+@pytest.mark.parametrize("n", [16, 17, 40])
+def test_angles_that_depend_on_the_length_are_no_reason_to_refuse(n):
+    rope = dict(rope_type="longrope", long_factor=[3.0] * 4, short_factor=[1.0] * 4, rope_theta=1e4)
+    rope |= dict(original_max_position_embeddings=16)
+    config = transformers.Phi3Config(**GQA, rope_parameters=rope, original_max_position_embeddings=16)
+    model = cl.wrap_model(spread(transformers.Phi3ForCausalLM(config), torch.float64))
+    ids = torch.randint(1, 64, (1, n), generator=torch.Generator().manual_seed(3))
+    assert relative_error((cl.lens(cl.trace(model, ids)) @ V)[0], slope(model, ids, V)) < 1e-3
+
+
+def test_an_index_of_tied_scores_is_no_reason_to_refuse():
+    hf = tiny_families.build("causal", "deepseek_v32", alone=False)
+    with torch.no_grad():
+        for name, weight in hf.named_parameters():
+            weight.mul_(0 if "indexer" in name else 1)
+    assert cl.lens(cl.trace(cl.wrap_model(hf), IDS)).dense().isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "precision",
+    ["float32", "bfloat16", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("float16", "nf4", "int8"))],
+)
+def test_rounding_is_no_reason_to_refuse(precision, monkeypatch):
+    model = cl.load_model("nano-llama", precision=precision)
+    traced = cl.trace(model, "It was the best of times, it was the worst of times, it was the age of wisdom")
+    for arithmetics in (whole_model._arithmetics, lambda hf: [torch.float32], lambda hf: []):
+        monkeypatch.setattr(whole_model, "_arithmetics", arithmetics)
+        assert cl.lens(traced).shape == (13, 96, 96)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_streams_of_large_norm_are_no_reason_to_refuse(dtype):
+    hf = spread(transformers.LlamaForCausalLM(transformers.LlamaConfig(**GQA)))
+    with torch.no_grad():
+        hf.model.embed_tokens.weight[:, 3] = 3e4
+    traced = cl.trace(cl.wrap_model(hf.to(dtype)), IDS)
+    assert float(traced.hidden.norm(dim=-1).min()) > 1e4 and cl.lens(traced).shape == (4, 32, 32)
+
+
+def test_the_whole_models_derivative_is_that_of_plain_autograd():
+    model = loaded(named("llama"), torch.float64)
+    traced = cl.trace(model, IDS)
+    seen = whole_model.differentiated(model.hf, model.blocks, traced.calls, traced.inputs, torch.float64)
+    assert torch.equal(torch.cat(seen.streams).detach(), traced.hidden) and not seen.beside
+    row = whole_model._at_token(seen, V, 8)[0, 8]
+    assert float(row @ V) == pytest.approx(float(V @ slope(model, IDS, V)), rel=1e-4)
