@@ -148,7 +148,7 @@ def _settle(config: PreTrainedConfig, key: str, value: Any, name: str) -> None:
         raise UnsupportedModelError(f"{said}which transformers does not take from GGUF files; {_NEXT}")
     # Which blocks have a window is another setting, which stays as it is: only the width is the file's.
     windowless = key == "attention.sliding_window" and not _windowed(config)
-    if key not in _ALIKE or windowless or isinstance(value, list) or key.endswith("length"):
+    if key not in _ALIKE or windowless or isinstance(value, list) or key.endswith(("length", "count", "_kv")):
         has = f"and the configuration that transformers makes of it has {places[0]} = "
         raise UnsupportedModelError(f"{said}{has}{shown(next(iter(_values(config, places[0])), None), 40)}; {_NEXT}")
     setattr(config, places[0], value)
