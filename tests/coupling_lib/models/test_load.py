@@ -328,7 +328,7 @@ def test_an_encoder_decoder_is_refused_and_its_encoder_alone_is_exact(kind, tmp_
     torch.manual_seed(0)
     transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(
-        UnsupportedModelError, match=r"is an encoder-decoder \(\w+\).*from_pretrained\(...\)\.get_encoder"
+        UnsupportedModelError, match=r"is an encoder-decoder \(\w+\).*\.get_encoder"
     ):
         load_model(tmp_path)
     with pytest.raises(UnsupportedModelError, match="is an encoder-decoder"):
