@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import attention, central_differences, offload, precision, short, state
+from coupling_lib.blocks import attention, central_differences, offload, precision, quantised, short, state
 from coupling_lib.blocks.agreement import AnotherModelError, Looked, look, replay_error
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.choices import Noting
@@ -74,9 +74,14 @@ class _Probe:
         try:
             as_it_came = passed(hf, blocks, self.inputs, self.firsts if self.slow else None)
         except (ImportError, NotImplementedError, RuntimeError, ValueError) as error:
+            if self.slow and (layer := quantised.failing_layer(hf, error)) is not None:
+                raise UnsupportedModelError(
+                    f"{self.family} does not run on 7 random tokens with {layer} in few bits ({_first_line(error)}); "
+                    "pass precision='bfloat16'"
+                ) from error
             raise UnsupportedModelError(
                 f"{self.family} does not run on 7 random tokens with the attention that it came with, {self.default!r} "
-                f"({(str(error).splitlines() or [type(error).__name__])[0]}); if that attention is not installed here, "
+                f"({_first_line(error)}); if that attention is not installed here, "
                 "load the model with attn_implementation='eager'"
             ) from error
         self.as_it_came = dict(enumerate(as_it_came))
@@ -135,6 +140,11 @@ class _Probe:
         if number == like:
             central_differences.check(as_it_came, dense, self.default, said)
         return found
+
+
+def _first_line(error: Exception) -> str:
+    """Return what an error says, in one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def check_as_loaded(hf: PreTrainedModel, blocks: Blocks, name: str) -> None:

@@ -14,6 +14,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING,
 )
 
+from coupling_lib.blocks import weight_memory
 from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, shown
 from coupling_lib.models import dequantised
@@ -69,12 +70,16 @@ def refuse_further_blocks(hf: PreTrainedModel, unused: Iterable[str], name: str)
         )
 
 
-def refuse_encoder_decoder(config: PreTrainedConfig, name: str) -> None:
-    """Refuse a model with two stacks of blocks."""
-    if getattr(config, "is_encoder_decoder", False):
+def refuse_encoder_decoder(config: PreTrainedConfig, name: str, hf: PreTrainedModel | None = None) -> None:
+    """Refuse a model with two stacks of blocks; one stack of such a model is none."""
+    if not getattr(config, "is_encoder_decoder", False):
+        return
+    hf = hf or weight_memory.skeleton(model_class(config, name), config)
+    if {"encoder", "decoder"} <= {path.rpartition(".")[2] for path, _ in hf.named_modules()}:
         raise UnsupportedModelError(
-            f"{name!r} is an encoder-decoder ({config.model_type}), whose decoder blocks read a second stream; choose "
-            "a decoder, an encoder or a vision transformer"
+            f"{name!r} is an encoder-decoder ({config.model_type}), whose decoder blocks read a second stream; pass its "
+            "encoder alone, cl.wrap_model(transformers.AutoModel.from_pretrained(...).get_encoder()), or choose a "
+            "decoder, an encoder or a vision transformer"
         )
 
 

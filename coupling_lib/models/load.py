@@ -234,7 +234,7 @@ def wrap_model(
         raise ParameterError(f"tokenizer is {shown(tokenizer)}; a transformers tokenizer was expected, or None")
     adapted = adapters.named(given)
     name = name or type(hf_model).__name__ + adapted
-    architecture.refuse_encoder_decoder(hf_model.config, name)
+    architecture.refuse_encoder_decoder(hf_model.config, name, hf_model)
     made = (name, "memory" + adapted, None, precision or precisions.stored_as(hf_model), False, None)
     found = _prepare(hf_model, name, partial(checks.validate, hf_model, name))
     adapters.check_answer(given, hf_model)

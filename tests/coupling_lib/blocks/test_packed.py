@@ -13,7 +13,7 @@ from table_weights import dense
 
 import coupling_lib as cl
 from coupling_lib.blocks import packed, precision, weight_memory
-from coupling_lib.errors import PrecisionWarning
+from coupling_lib.errors import PrecisionWarning, UnsupportedModelError
 
 MIXTURES = ["mixtral", "gpt-oss", "deepseek-v3", "qwen2-moe", "qwen3-moe"]
 IDS = torch.arange(3, 14)[None]
@@ -139,3 +139,13 @@ def test_a_plain_model_has_all_of_its_weights_in_its_precision_and_no_word_of_it
     model = cl.load_model(tmp_path, precision="bfloat16")
     assert model.share_in_precision == 1.0
     assert "share_in_precision" not in cl.measure_depth(model, [IDS % 32], ks=(2,)).attrs
+
+
+@pytest.mark.parametrize("kind", ["nf4", "int8"])
+def test_the_layer_is_named_with_which_a_quantised_model_does_not_run(kind, tmp_path):
+    """Mamba multiplies by the weights of its `dt_proj` itself; what the line advises works."""
+    transformers.MambaForCausalLM(named_config("mamba")).save_pretrained(tmp_path)
+    named_layer = r"with backbone\.layers\.0\.mixer\.dt_proj in few bits \(.*\); pass precision='bfloat16'$"
+    with pytest.raises(UnsupportedModelError, match=named_layer):
+        cl.load_model(tmp_path, precision=kind)
+    assert cl.load_model(tmp_path, precision="bfloat16").precision == "bfloat16"

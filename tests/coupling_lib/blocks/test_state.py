@@ -100,7 +100,7 @@ def test_weights_that_a_pass_writes_over_are_told_of():
     hf = llama()
     hf.lm_head = Counts(hf.lm_head, breaks=True)
     with pytest.warns(
-        UserWarning, match=r"1 tensors of LlamaForCausalLM \(lm_head\.inner\.weight, \.\.\.\) were written"
+        UserWarning, match=r"1 weights of LlamaForCausalLM \(lm_head\.inner\.weight, \.\.\.\) were written"
     ):
         with state.kept(hf), torch.no_grad():
             hf(input_ids=torch.arange(4)[None])
@@ -125,3 +125,24 @@ def test_a_plain_model_is_changed_by_nothing(name):
     with state.kept(hf) as changes, torch.no_grad():
         hf(**given)
     assert changes.described == frozenset()
+
+
+@pytest.mark.filterwarnings("ignore:.*were written over")
+def test_weights_that_a_family_rescales_once_are_rescaled_once():
+    """RWKV divides weights in its first pass and notes that it did: undoing the note alone would divide them again."""
+    ids = torch.arange(3, 12)[None]
+
+    def rwkv() -> transformers.RwkvForCausalLM:
+        torch.manual_seed(0)
+        config = transformers.RwkvConfig(vocab_size=64, hidden_size=32, num_hidden_layers=3, rescale_every=1)
+        return transformers.RwkvForCausalLM(config).eval()
+
+    with torch.no_grad():
+        wanted = rwkv()(input_ids=ids, use_cache=False).logits
+        model = cl.wrap_model(hf := rwkv())
+        for _ in range(2):
+            trace = cl.trace(model, ids)
+            assert torch.equal(hf(input_ids=ids, use_cache=False).logits, wanted)
+    (plain := rwkv())(input_ids=ids, use_cache=False)
+    J = brute_force_jacobian(plain, plain.rwkv.blocks[2], {"input_ids": ids, "use_cache": False}, 8, 8)
+    assert relative_error(trace.jacobian(2).dense(), J) < 1e-5
