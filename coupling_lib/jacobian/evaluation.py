@@ -47,6 +47,7 @@ class Traced(Protocol):
     calls: list[BlockCall]
     blocks: Blocks
     changes: Changes
+    first: int
     routes: tuple[str, ...]
     n_blocks: int
     n_tokens: int
@@ -93,7 +94,7 @@ def evaluate(
     if shaken is not None:
         call = replace(call, input=_shaken(call.input.to(dtype), shaken))
     module = precision.dense_copy(trace.model.blocks.modules[block], dtype) if wide else trace.block(block)
-    start, end = torch.tensor(pairs, device=call.input.device).T
+    start, end = trace.first + torch.tensor(pairs, device=call.input.device).T
     one = pairs[0][0] == pairs[0][1]
     positions = start[:, None] if one else torch.stack([start, end], dim=1)
     states = call.input[0][positions].to(dtype)
@@ -153,7 +154,8 @@ def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
     for pair in pairs:
         if (block, pair) not in trace._holds:
             call, name = trace.calls[block], trace.blocks.attention
-            trace._holds[block, pair] = holds(call, trace.block(block), route, name, pair)
+            rows = (trace.first + pair[0], trace.first + pair[1])
+            trace._holds[block, pair] = holds(call, trace.block(block), route, name, rows)
     return route if all(trace._holds[block, pair] for pair in pairs) else "sequence"
 
 
@@ -165,7 +167,7 @@ def n_evaluated(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> 
         # A cotangent meets the state as a whole, some four times; a state may be a hundred times a stream.
         states = state_size(trace.calls[block], trace.block(block)) // (4 * trace.d_model)
         return (1 + states) * (1 + max(end - start for start, end in pairs))
-    return trace.n_tokens if route == "sequence" else len(pairs)
+    return trace.calls[block].input.shape[1] if route == "sequence" else len(pairs)
 
 
 def random_cotangent(trace: Traced) -> Tensor:
@@ -179,6 +181,7 @@ def _shaken(x: Tensor, seed: int) -> Tensor:
     return x * (1 + 2 * torch.finfo(x.dtype).eps * signs)
 
 
+@_as_traced
 def rounding_error(trace: Traced, block: int, pair: tuple[int, int], boundary: str) -> tuple[float, float]:
     """Bound what rounding makes of a Jacobian, and estimate its length, both in the norm of Frobenius."""
     # By its product with a normal cotangent, which is as long on average: how far that moves where states change by

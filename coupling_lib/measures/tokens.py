@@ -27,6 +27,7 @@ from coupling_lib.measures import common
 from coupling_lib.measures.parts import VARIANTS_OF_PARTS, prefixed
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.models.load import Model
+from coupling_lib.modes import exclusive
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
 
 # Jacobians whose products with a random direction are smaller may be nothing but rounding, and are looked at.
@@ -192,18 +193,19 @@ def chosen_tokens(traced: Trace, blocks: Iterable[int], kind: str, fixed: int | 
     return chosen
 
 
+@exclusive
 def _answers(traced: Trace, block: int, kind: str, fixed: int) -> torch.Tensor:
     """Multiply a block's Jacobians between all tokens and the fixed one with a direction: largest entries `(n,)`."""
-    call, module = traced.calls[block], traced.block(block)
+    call, module, row = traced.calls[block], traced.block(block), traced.first + fixed
     direction = torch.randn(traced.d_model, generator=torch.Generator().manual_seed(0)).to(call.input.device)
-    with torch.enable_grad():
+    with traced.changes.applied(), torch.enable_grad():
         x = call.input.detach().to(traced.dtype).clone().requires_grad_(True)
         y = call.replay(module, x)
         if kind == "output":
-            (answer,) = torch.autograd.grad(y[0, fixed] @ direction.to(y.dtype), x)
+            (answer,) = torch.autograd.grad(y[0, row] @ direction.to(y.dtype), x)
         else:
             # u -> J^T u is linear, so its derivative along the direction is J v: no forward mode is needed.
             u = torch.zeros_like(y, requires_grad=True)
             (pulled,) = torch.autograd.grad(y, x, u, create_graph=True)
-            (answer,) = torch.autograd.grad(pulled[0, fixed] @ direction.to(y.dtype), u)
-    return answer[0].abs().amax(dim=1).cpu()
+            (answer,) = torch.autograd.grad(pulled[0, row] @ direction.to(y.dtype), u)
+    return answer[0, traced.first :][: traced.n_tokens].abs().amax(dim=1).cpu()
