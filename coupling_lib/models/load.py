@@ -154,7 +154,7 @@ def load_model(
     _check_arguments(untrained, seed, revision)
     budget = memories.parse(memory)
     arguments = precisions.loading_arguments(precision)
-    devices = _devices(device)
+    devices = places.devices(device)
     origin = sources.locate(name, revision)
     config = architecture.read_config(origin.folder, origin.name)
     family = architecture.model_class(config, origin.name)
@@ -248,22 +248,6 @@ def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
     check_whole("seed", seed, 0, 2**63 - 1)
     if revision is not None and (not isinstance(revision, str) or not revision.strip()):
         raise ParameterError(f"revision is {shown(revision)}; it must be a branch, tag, commit or step, or None")
-
-
-def _devices(device: str | torch.device | None) -> list[torch.device]:
-    """Give the devices that may hold weights, the one to prefer first, and refuse one that is not there."""
-    if device is None or device == "auto":
-        cards = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
-        return sorted(cards, key=lambda card: card.index != torch.cuda.current_device()) or [torch.device("cpu")]
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError):
-        chosen = None
-    if chosen is None or chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index):
-        raise ParameterError(f"device is {shown(device)}; it must be 'cpu', 'cuda', 'cuda:N' or 'auto'")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ParameterError(f"device is {device!r}, and {torch.cuda.device_count()} GPUs are visible; pass 'cpu'")
-    return [chosen]
 
 
 def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: torch.device) -> PreTrainedModel:

@@ -299,16 +299,8 @@ def test_numbers_of_another_release_are_read_back_with_one_line(tmp_path, monkey
         ("another Python", re.sub(r"Python .*", "Python 3.99.1", at_hand), ""),
         ("no record", "", ""),
         ("of another torch", torch_then, r"were measured with torch 2\.1\.0 \(here 2\."),
-        (
-            "of another transformers",
-            at_hand.replace("transformers 5", "transformers 4"),
-            r"with transformers 4.*\(here 5\.",
-        ),
-        (
-            "of another release of ours",
-            at_hand.replace("coupling_lib 0", "coupling_lib 9"),
-            r"coupling_lib 9\.\S+ \(here 0",
-        ),
+        ("transformers", at_hand.replace("transformers 5", "transformers 4"), r"with transformers 4.*\(here 5\."),
+        ("of ours", at_hand.replace("coupling_lib 0", "coupling_lib 9"), r"coupling_lib 9\.\S+ \(here 0"),
     )
     for name, versions, said in others:
         for number in range(3):
