@@ -189,8 +189,9 @@ def checks_table(run: dict[str, Any]) -> list[str]:
         (
             case["shape"],
             str(case["d"]),
-            *(seconds(case["seconds"][what]) for what in ("load", "central")),
-            f"{case['slower']:.1%}",
+            seconds(case["seconds"]["load"]),
+            # A run of before there were any has none.
+            *((seconds(case["seconds"]["central"]), f"{case['slower']:.1%}") if "slower" in case else ("", "")),
             *(seconds(case["seconds"][what]) for what in ("bare", "hooked")),
             f"{1 + case['added']:.1f}×",
         )
