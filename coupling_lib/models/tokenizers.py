@@ -8,6 +8,7 @@ warning. What transformers says while it reads a tokenizer reaches the user.
 
 import json
 import logging
+import unicodedata
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -38,9 +39,12 @@ def load(folder: Path, name: str) -> PreTrainedTokenizerBase | None:
     with _heard(name):
         made = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     settings = _read(folder / _CONFIG)
-    # What was made of a GGUF file has no file of its training: that one was written by transformers.
-    if (folder / _FILE).is_file() and not (folder / gguf_files.RECORD).is_file():
-        made = _as_in_its_file(made, folder / _FILE, settings, name)
+    if (folder / _FILE).is_file():
+        # That of a GGUF file was written by transformers, without the NFC of its class, which training had: all else
+        # in it, such as how text is split, is the file's.
+        composed = (folder / gguf_files.RECORD).is_file()
+        texts = tuple(unicodedata.normalize("NFC", text) for text in TELLING) if composed else TELLING
+        made = _as_in_its_file(made, folder / _FILE, settings, texts, name)
     # A setting that asks for a first token, of which the class made nothing.
     first = made.bos_token_id
     if settings.get("add_bos_token") is True and (first is None or made("a").input_ids[:1] != [first]):
@@ -53,7 +57,9 @@ def load(folder: Path, name: str) -> PreTrainedTokenizerBase | None:
     return made
 
 
-def _as_in_its_file(made: PreTrainedTokenizerBase, file: Path, settings: dict, name: str) -> PreTrainedTokenizerBase:
+def _as_in_its_file(
+    made: PreTrainedTokenizerBase, file: Path, settings: dict, texts: tuple[str, ...], name: str
+) -> PreTrainedTokenizerBase:
     """Return the tokenizer, or one with the steps of its file where a telling text has other ids there."""
     try:
         backend = Tokenizer.from_file(str(file))
@@ -64,7 +70,7 @@ def _as_in_its_file(made: PreTrainedTokenizerBase, file: Path, settings: dict, n
     backend.no_truncation()
     backend.no_padding()
     added = islice(backend.get_added_tokens_decoder().values(), 64)
-    texts = (*TELLING, "a".join(token.content for token in added))
+    texts = (*texts, "a".join(token.content for token in added))
     framed = not any(settings.get(key) is not None for key in ("add_bos_token", "add_eos_token"))
     differing = _differing(made, backend, texts, framed)
     if differing is None:
