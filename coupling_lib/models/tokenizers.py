@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging as theirs
 
@@ -62,7 +61,7 @@ def _as_in_its_file(
 ) -> PreTrainedTokenizerBase:
     """Return the tokenizer, or one with the steps of its file where a telling text has other ids there."""
     try:
-        backend = Tokenizer.from_file(str(file))
+        backend = PreTrainedTokenizerFast(tokenizer_file=str(file)).backend_tokenizer
     except Exception:  # the file of another version, which transformers reads and its library does not
         return made
     _set(backend, settings)
@@ -86,7 +85,7 @@ def _as_in_its_file(
 
 
 def _differing(
-    made: PreTrainedTokenizerBase, backend: Tokenizer, texts: tuple[str, ...], framed: bool
+    made: PreTrainedTokenizerBase, backend: Any, texts: tuple[str, ...], framed: bool
 ) -> tuple[str, list[int], list[int]] | None:
     """Find a text of which the two make other ids, with special tokens around it where the file decides on these."""
     for text in filter(None, texts):
@@ -98,7 +97,7 @@ def _differing(
     return None
 
 
-def _of_the_file(made: PreTrainedTokenizerBase, backend: Tokenizer, settings: dict) -> PreTrainedTokenizerBase:
+def _of_the_file(made: PreTrainedTokenizerBase, backend: Any, settings: dict) -> PreTrainedTokenizerBase:
     """Put the file's tokenizer under the special tokens and the template of the one that was made."""
     named = {role: token for role, token in made.special_tokens_map.items() if _known(token, backend)}
     asked = {key: settings[key] for key in ("add_bos_token", "add_eos_token") if settings.get(key) is not None}
@@ -107,21 +106,21 @@ def _of_the_file(made: PreTrainedTokenizerBase, backend: Tokenizer, settings: di
     return PreTrainedTokenizerFast(tokenizer_object=backend, **named, **asked, **kept)
 
 
-def _known(token: Any, backend: Tokenizer) -> bool:
+def _known(token: Any, backend: Any) -> bool:
     """Tell whether the file has a special token, or all of several."""
     several = token if isinstance(token, list | tuple) else [token]
     return all(backend.token_to_id(str(one)) is not None for one in several)
 
 
-def _set(backend: Tokenizer, settings: dict) -> None:
+def _set(backend: Any, settings: dict) -> None:
     """Change in a file's tokenizer what its configuration sets otherwise, as transformers always read the two."""
     steps, first = backend.normalizer, backend.pre_tokenizer
     asked = {key: value for key, value in settings.items() if isinstance(value, bool)}
-    if isinstance(steps, normalizers.BertNormalizer):
+    if type(steps).__name__ == "BertNormalizer":
         steps.lowercase = asked.get("do_lower_case", steps.lowercase)
         steps.strip_accents = asked.get("strip_accents", steps.strip_accents)
         steps.handle_chinese_chars = asked.get("tokenize_chinese_chars", steps.handle_chinese_chars)
-    if isinstance(first, pre_tokenizers.ByteLevel):
+    if type(first).__name__ == "ByteLevel":
         first.add_prefix_space = asked.get("add_prefix_space", first.add_prefix_space)
 
 

@@ -66,7 +66,7 @@ def read_lens(file: str | Path, width: int | None = None) -> LensFile:
         width: the width that it must have; by default that which it says itself.
 
     Returns:
-        the lens: matrices `J` by depth, `n_prompts`, `d_model`; `readout(trace)` shows what it reads of a trace's token.
+        the lens: matrices `J` by depth, `n_prompts`, `d_model`; `readout(trace)` shows what it reads at a token.
 
     Raises:
         ParameterError: if there is no such file, or it holds no lens, one of another width, or more than tensors.
