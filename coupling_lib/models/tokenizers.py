@@ -61,7 +61,7 @@ def _as_in_its_file(
 ) -> PreTrainedTokenizerBase:
     """Return the tokenizer, or one with the steps of its file where a telling text has other ids there."""
     try:
-        backend = PreTrainedTokenizerFast(tokenizer_file=str(file)).backend_tokenizer
+        backend = type(made.backend_tokenizer).from_file(str(file))
     except Exception:  # the file of another version, which transformers reads and its library does not
         return made
     _set(backend, settings)
