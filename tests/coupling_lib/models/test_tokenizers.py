@@ -6,7 +6,7 @@ import warnings
 import pytest
 import tiny
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, Qwen2Tokenizer
 from transformers.utils import logging
 
 from coupling_lib.models import tokenizers
@@ -14,6 +14,8 @@ from coupling_lib.models.load import load_model
 
 # GPT-2's own splitting, and one that its class does not know: digits one by one.
 DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+
+QWEN = Qwen2Tokenizer(vocab={"a": 0}, merges=[]).backend_tokenizer.pre_tokenizer
 
 
 def save(folder, split=None, steps=None, bos=False, **settings):
@@ -83,6 +85,18 @@ def test_a_class_that_agrees_stays_and_nothing_is_said(tmp_path):
     made, said = loaded(tmp_path)
     assert (type(made).__name__, said) == ("GPT2Tokenizer", [])
     assert made("1234 naïve").input_ids == expected("1234 naïve")
+
+
+def test_of_a_gguf_file_the_splitting_is_kept_and_what_its_class_composes_too(tmp_path):
+    save(tmp_path, tokenizer_class="Qwen2Tokenizer", split=QWEN)
+    assert len(loaded(tmp_path)[1]) == 1  # its class composes accents, which this file does not
+    (tmp_path / "gguf.json").write_text("{}")
+    made, said = loaded(tmp_path)
+    assert (type(made).__name__, said) == ("Qwen2Tokenizer", [])
+    assert made("e\u0301").input_ids == made("\u00e9").input_ids
+    expected = save(tmp_path, tokenizer_class="GPT2Tokenizer", split=DIGITS)
+    made, said = loaded(tmp_path)
+    assert made("1234").input_ids == expected("1234") and len(said) == 1
 
 
 def test_lengths_and_padding_of_the_file_are_no_part_of_its_ids(tmp_path):
