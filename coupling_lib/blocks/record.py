@@ -155,6 +155,25 @@ def first_states(hf: PreTrainedModel, blocks: Blocks, given: Tensor) -> Tensor:
     return passed(hf, blocks, {hf.main_input_name: given.to(hf.device, hf.dtype)}, count=1)[0].input
 
 
+@exclusive
+def first_row(hf: PreTrainedModel, blocks: Blocks, ids: Tensor, stream: Tensor) -> int:
+    """Find the row of a stream that is the first token given, where a model adds rows of its own, such as padding."""
+    if (more := stream.shape[1] - ids.shape[1]) == 0:
+        return 0
+    changed = ids.clone()
+    changed[0, 0] = (ids[0, 0] + 1) % stack_config(hf).vocab_size
+    other = passed(hf, blocks, {hf.main_input_name: changed}, count=1)[0].input
+    same = other.shape == stream.shape
+    rows = (other != stream.to(other)).any(dim=-1)[0].nonzero().flatten().tolist() if same else []
+    # Positions may be counted from the first id that is no padding, so that other rows may change, but later ones.
+    if more < 0 or not rows or rows[0] > more:
+        raise UnsupportedModelError(
+            f"the stream of {family_of(hf)} has {stream.shape[1]} rows for {ids.shape[1]} tokens, and it does not show "
+            "which row belongs to which token; a model whose stream has a row for every token can be measured"
+        )
+    return rows[0]
+
+
 def _refuse_again(hf: PreTrainedModel, seen: _Seen) -> None:
     """Refuse a model that calls a block more than once in a pass."""
     number, times = max(Counter(number for number, *_ in seen.calls).items(), key=itemgetter(1), default=(0, 0))

@@ -8,6 +8,7 @@ import torch
 
 from coupling_lib.blocks.record import random_input
 from coupling_lib.errors import ParameterError, check_whole, shown
+from coupling_lib.inputs import lengths
 from coupling_lib.inputs.prompts import unreadable
 from coupling_lib.models.load import Model
 
@@ -115,8 +116,7 @@ def inputs_for(
 
 def _shortened(model: Model, given: list[str | torch.Tensor], longest: int | None) -> list[str | torch.Tensor]:
     """Replace texts that are too long by the ids of their first tokens."""
-    readable = getattr(model.hf.config.get_text_config(), "max_position_embeddings", None)
-    limits = [limit for limit in (readable, longest) if isinstance(limit, int) and limit > 0]
+    limits = [limit for limit in (lengths.longest(model.hf), longest) if limit]
     if not limits:
         return given
     fitting, cut = list(given), 0

@@ -27,6 +27,7 @@ from coupling_lib.jacobian.derivatives import batch_size, block_jacobians
 from coupling_lib.jacobian.evaluation import evaluate
 from coupling_lib.jacobian.readout import Readout, head_of, read
 from coupling_lib.jacobian.tracing import Trace
+from coupling_lib.modes import exclusive
 from coupling_lib.svd.operators import real_factor
 
 TARGETS = ("own", "later")
@@ -132,7 +133,8 @@ class SummedLens(Lens):
 
     @cached_property
     def _dense(self) -> Tensor:
-        trace, n, d = self.trace, self.trace.n_tokens, self.trace.d_model
+        trace, d, (_, n, _) = self.trace, self.trace.d_model, self.trace.calls[-1].input.shape
+        among = slice(trace.first + self.skip, trace.first + trace.n_tokens - 1)
         seen = whole_model.differentiated(trace.model.hf, trace.blocks, trace.calls, trace.inputs, trace.dtype)
         whole_model.refuse_bidirectional(seen, trace.model.name)
         found = torch.empty(self.shape, dtype=trace.dtype, device=trace.device)
@@ -140,12 +142,13 @@ class SummedLens(Lens):
         for rows in torch.arange(d).split(batch_size(trace, n * trace.n_blocks)):
             # One coordinate of every target at once: what a causal model gives each token is the sum over later ones.
             cotangents = seen.streams[-1].new_zeros(len(rows), 1, n, d)
-            cotangents[torch.arange(len(rows)), 0, self.skip : n - 1, rows] = 1
+            cotangents[torch.arange(len(rows)), 0, among, rows] = 1
             for depth, grad in enumerate(seen.pulled_back(cotangents, seen.streams[:-1], is_grads_batched=True)):
-                found[depth, rows] = grad[:, 0, self.skip : n - 1].mean(dim=1).to(found)
+                found[depth, rows] = grad[:, 0, among].mean(dim=1).to(found)
         return found
 
 
+@exclusive
 def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) -> Lens:
     r"""Give the Jacobian lens of one token: the derivative of its last state by its state at every depth.
 
@@ -207,7 +210,7 @@ def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) ->
         trace.blocks,
         trace.calls,
         trace.inputs,
-        position,
+        trace.first + position,
         partial(_rows, trace, position),
         trace.model.name,
     )
@@ -216,7 +219,7 @@ def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) ->
 
 def _rows(trace: Trace, token: int, u: Tensor, wide: bool) -> Tensor:
     """Multiply the product of the blocks' own maps at a token from the left, at every depth, `(L + 1, d)`."""
-    rows = [u]
+    rows = [u.clone() if u.is_inference() else u]
     for block in reversed(range(trace.n_blocks)):
         x, y = evaluate(trace, block, [(token, token)], "block", wide=wide)
         (row,) = torch.autograd.grad(y, x, rows[-1].to(y)[None], allow_unused=True, materialize_grads=True)

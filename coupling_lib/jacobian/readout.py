@@ -56,7 +56,8 @@ def head_of(trace: Trace, token: int) -> Callable[[Tensor], Tensor]:
     norm, linear = trace.final_norm, precision.dense_copy(unembedding, trace.dtype, trace.device)
     with torch.no_grad():
         found = linear(norm(trace.hidden[-1, token]))
-        wanted = hf(**trace.inputs).logits[0, token].to(found)
+        logits = hf(**trace.inputs).logits[0]
+        wanted = logits[token + trace.first * (len(logits) > trace.n_tokens)].to(found)
     # Some families scale their logits, and some cap them, which bends the largest and leaves their order.
     scale = float((wanted @ found) / (found @ found))
     order = torch.corrcoef(torch.stack([wanted.argsort().argsort(), found.argsort().argsort()]).double())[0, 1]

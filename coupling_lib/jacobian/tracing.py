@@ -8,7 +8,6 @@ The states are recorded in the precision the model runs in; everything derived f
 """
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,19 +16,19 @@ from torch import Tensor, nn
 
 from coupling_lib.blocks import precision
 from coupling_lib.blocks.call import BlockCall
-from coupling_lib.blocks.record import Blocks, first_states, images_config, record, sides
+from coupling_lib.blocks.record import Blocks, first_row, record
 from coupling_lib.blocks.state import Changes, kept
 from coupling_lib.blocks.validate import check_as_loaded, with_what_stands
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
 from coupling_lib.inputs import token_ids
-from coupling_lib.inputs.given import check_model, prompt_inputs
+from coupling_lib.inputs.given import check_model
+from coupling_lib.inputs.lengths import explained
+from coupling_lib.inputs.model_inputs import model_inputs
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.load import Model
 from coupling_lib.modes import exclusive, refuse_narrow
 
-# Larger than any normalised pixel, and smaller than the bytes of any but a black picture.
-_BRIGHTEST = 50
 BOUNDARIES = ("block", "hidden_states", "branch")
 
 
@@ -44,6 +43,7 @@ class Trace:
         tokens: the text of each token, or None where there is no tokenizer.
         blocks: the model's blocks, with what stood on them and the routes that it left.
         changes: what the pass changed in the model, and is undone.
+        first: the row of the stream that is the first token: a model may put rows of its own before and after them.
     """
 
     model: Model
@@ -52,6 +52,7 @@ class Trace:
     tokens: list[str] | None
     blocks: Blocks
     changes: Changes = field(default_factory=Changes, repr=False)
+    first: int = 0
     _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
     _holds: dict[tuple[int, tuple[int, int]], bool] = field(default_factory=dict, repr=False)
 
@@ -77,8 +78,9 @@ class Trace:
 
     @property
     def n_tokens(self) -> int:
-        """Give the number of token positions n."""
-        return self.calls[-1].input.shape[1]
+        """Give the number of token positions n: of the ids that were given, or of what an image is cut into."""
+        ids = self.inputs.get("input_ids")
+        return (self.calls[-1].input if ids is None else ids).shape[1]
 
     @property
     def d_model(self) -> int:
@@ -103,7 +105,11 @@ class Trace:
         it.
         """
         states = [self.calls[0].input, *(call.output for call in self.calls)]
-        return torch.cat([state.to(self.device, self.dtype) for state in states])
+        return torch.cat([state[:, self._tokens].to(self.device, self.dtype) for state in states])
+
+    @property
+    def _tokens(self) -> slice:
+        return slice(self.first, self.first + self.n_tokens)
 
     def block(self, index: int) -> nn.Module:
         """Give a block, from 0, as a map with plain, wide weights, on which it can be differentiated."""
@@ -125,6 +131,8 @@ class Trace:
         with torch.no_grad(), kept(hf):
             wanted = hf(**self.inputs, output_hidden_states=True).hidden_states[-1].to(self.device)
         last = self.calls[-1].output
+        if wanted.shape != last.shape:  # without the rows that a model added
+            last = last[:, self._tokens]
         if torch.equal(wanted, last):
             return nn.Identity()
         owner = hf.get_submodule(self.model.blocks.path.rpartition(".")[0])
@@ -236,16 +244,18 @@ def trace(model: Model, given: str | Tensor | Prompt) -> Trace:
     """
     check_model(model)
     refuse_narrow()
-    inputs, tokens = _inputs(model, given), None
+    inputs, tokens = model_inputs(model, given), None
     check_as_loaded(model.hf, model.blocks, model.name)
-    with kept(model.hf) as changes:
+    with kept(model.hf) as changes, explained(model, inputs):
         calls = record(model.hf, model.blocks, inputs)
+        ids = inputs.get("input_ids")
+        first = 0 if ids is None else first_row(model.hf, model.blocks, ids, calls[0].input)
     _check_finite(model, calls)
     with changes.applied():
         blocks = with_what_stands(model.hf, model.blocks, calls)
     if "input_ids" in inputs and model.tokenizer is not None:
         tokens = [model.tokenizer.decode([token]) for token in inputs["input_ids"][0].tolist()]
-    return Trace(model, inputs, calls, tokens, blocks, changes)
+    return Trace(model, inputs, calls, tokens, blocks, changes, first)
 
 
 def _check_finite(model: Model, calls: list[BlockCall]) -> None:
@@ -258,63 +268,3 @@ def _check_finite(model: Model, calls: list[BlockCall]) -> None:
                 f"{model.name}: the state at position {int((~finite[0]).nonzero()[0])} holds NaN or infinite values "
                 f"{where}; look for such weights, or take precision='float32' if half precision overflowed"
             )
-
-
-def _inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
-    """Turn what the user gave into what the model takes, or say in one line why not."""
-    hf, wanted = model.hf, model.hf.main_input_name
-    pixels, given = wanted == "pixel_values", getattr(given, "text", given)
-    if isinstance(given, str):
-        (text,) = prompt_inputs(given)
-        if model.tokenizer is None:
-            raise ParameterError(f"{model.name} has no tokenizer and was given a text; give {wanted} as a tensor")
-        given = torch.tensor([text.ids(model.tokenizer)], dtype=torch.long)
-    if not isinstance(given, Tensor):
-        masked = "; of what a tokenizer returns: made.input_ids[:, made.attention_mask[0] == 1]"
-        said = f"the input is a {type(given).__name__}; give a text, a `Prompt` or a tensor of {wanted}"
-        raise ParameterError(said + masked * (isinstance(given, Mapping) and wanted in given))
-    whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
-    fits = given.ndim == (4 if pixels else 2) and (given.is_floating_point() if pixels else whole)
-    fits = fits and given.layout == torch.strided and not given.is_meta
-    if not fits or len(given) != 1 or given.numel() == 0:
-        form = "(1, channels, height, width), floating point" if pixels else "(1, n) with n >= 1, integer"
-        raise ParameterError(f"the input has shape {tuple(given.shape)} and dtype {given.dtype}; {wanted} is {form}")
-    if pixels:
-        _check_pixels(model, given)
-        return {wanted: given.to(hf.device, hf.dtype)}
-    config = hf.config.get_text_config()
-    longest = getattr(config, "max_position_embeddings", None)
-    if isinstance(longest, int) and given.shape[1] > longest > 0:
-        raise ParameterError(f"the input has {given.shape[1]} tokens; {model.name} reads at most {longest}; shorten it")
-    if int(given.max()) >= config.vocab_size or int(given.min()) < 0:
-        raise ParameterError(f"a token id lies outside the vocabulary of {model.name}, 0 to {config.vocab_size - 1}")
-    token_ids.check(given[0].tolist(), model.tokenizer, config, model.name)
-    return {wanted: given.to(hf.device, torch.long)}
-
-
-def _reads(model: Model, pixels: Tensor) -> bool:
-    """Tell whether a model takes images of this size."""
-    try:
-        return bool(first_states(model.hf, model.blocks, pixels).numel())
-    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError):
-        return False
-
-
-def _check_pixels(model: Model, given: Tensor) -> None:
-    """Refuse an image of the wrong size, or one that was not normalised as those of the model's training."""
-    config = images_config(model.hf.config)
-    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", given.shape[1])
-    size = tuple(given.shape[2:]) if size is None else sides(size)
-    # Some families read other sizes too, and stretch their position embeddings.
-    if tuple(given.shape[1:]) != (channels, *size) and not _reads(model, given):
-        raise ParameterError(
-            f"the image has shape {tuple(given.shape)}, and {model.name} reads {(1, channels, *size)}; "
-            "cl.load_images brings pictures into its format"
-        )
-    if not bool(given.isfinite().all()):
-        raise ParameterError("the image holds NaN or infinite values; give finite ones")
-    if (largest := float(given.abs().max())) > _BRIGHTEST:
-        raise ParameterError(
-            f"the image has values up to {largest:.4g}; a model reads pixels that are normalised to a few units around "
-            "0: divide bytes by 255 and normalise them as cl.load_images does"
-        )

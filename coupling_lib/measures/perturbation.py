@@ -139,7 +139,7 @@ def perturbed_states(traced: Trace, position: int, added: torch.Tensor) -> tuple
 
 def _intervened(traced: Trace, position: int, added: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """One batched run: states of the token after every block, and of earlier tokens after the last."""
-    model = traced.model
+    model, position = traced.model, traced.first + position
     tracer, envoys = watched(model.hf, model.blocks)
     inputs = {name: value.expand(len(added), *value.shape[1:]) for name, value in traced.inputs.items()}
     if hasattr(model.hf.config, "use_cache"):
@@ -153,6 +153,6 @@ def _intervened(traced: Trace, position: int, added: torch.Tensor) -> tuple[torc
         for envoy in envoys:
             stream = residual_stream(envoy.output, changed.shape)
             states.append(stream[:, position])
-        others = stream[:, :position].save()
+        others = stream[:, traced.first : position].save()
         run.stop()
     return torch.stack([state.to(traced.device) for state in states], dim=1), others.to(traced.device)

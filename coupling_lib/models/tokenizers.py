@@ -23,7 +23,8 @@ from coupling_lib.models import gguf_files, sources
 
 TELLING = (
     "The 1234567 days of don't, I'LL and it's; 3.14e-5, x_y2z!?...\n\n\tif (a  ==   b):\r\n        return {'k': [0]}  ",
-    " Zürich, naïve café; Ångström - CAFÉ, e\u0301, ﬁ, ½, Ⅷ, 12,345\u00a0€ «ß» русский язык, עברית, हिन्दी 東京は日本の首都 한국어 👩🏽‍🔬🎉 ",
+    " Zürich, naïve café; Ångström - CAFÉ, e\u0301, ﬁ, ½, Ⅷ, 12,345\u00a0€ «ß» русский язык, עברית, हिन्दी "
+    "東京は日本の首都 한국어 👩🏽‍🔬🎉 ",
 )
 """Texts on which tokenizers differ: digits, contractions, white space, code, accents, scripts without blanks, emoji."""
 
@@ -72,7 +73,7 @@ def _as_in_its_file(made: PreTrainedTokenizerBase, file: Path, settings: dict, n
     at = next((i for i, (one, other) in enumerate(zip(ours, files, strict=False)) if one != other), 0)
     warnings.warn(
         f"{name}: {type(made).__name__} of transformers makes other token ids than {_FILE} (of {text[:12]!r}..., "
-        f"{len(ours)} against {len(files)}, from position {at}); those of the file are used, as in the model's training",
+        f"{len(ours)} against {len(files)}, from position {at}); those of the file are used, as in training",
         stacklevel=4,
     )
     return _of_the_file(made, backend, settings)
