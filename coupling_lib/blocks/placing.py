@@ -97,22 +97,6 @@ class Placing:
         return blocks | dict.fromkeys(self.division.others, self.device)
 
 
-def devices(device: str | torch.device | None) -> list[torch.device]:
-    """Return the devices that may hold weights, the one to prefer first, and refuse one that is not there."""
-    if device is None or device == "auto":
-        cards = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
-        return sorted(cards, key=lambda card: card.index != torch.cuda.current_device()) or [torch.device("cpu")]
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError):
-        chosen = None
-    if chosen is None or chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index):
-        raise ParameterError(f"device is {shown(device)}; it must be 'cpu', 'cuda', 'cuda:N' or 'auto'")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ParameterError(f"device is {device!r}, and {torch.cuda.device_count()} GPUs are visible; pass 'cpu'")
-    return [chosen]
-
-
 def choose(
     model_class: type[PreTrainedModel],
     config: PreTrainedConfig,

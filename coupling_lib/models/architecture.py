@@ -77,8 +77,8 @@ def refuse_encoder_decoder(config: PreTrainedConfig, name: str, hf: PreTrainedMo
     hf = hf or weight_memory.skeleton(model_class(config, name), config)
     if {"encoder", "decoder"} <= {path.rpartition(".")[2] for path, _ in hf.named_modules()}:
         raise UnsupportedModelError(
-            f"{name!r} is an encoder-decoder ({config.model_type}), whose decoder blocks read a second stream; pass its "
-            "encoder alone, cl.wrap_model(transformers.AutoModel.from_pretrained(...).get_encoder()), or choose a "
+            f"{name!r} is an encoder-decoder ({config.model_type}), whose decoder blocks read a second stream; pass "
+            "its encoder alone, cl.wrap_model(transformers.AutoModel.from_pretrained(...).get_encoder()), or choose a "
             "decoder, an encoder or a vision transformer"
         )
 

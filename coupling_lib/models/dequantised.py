@@ -50,7 +50,8 @@ class Method:
     def is_read(self) -> bool:
         """Whether it is dequantised here."""
         if self.name == "compressed-tensors":
-            return self.given.get("format") in _PACKED_FORMATS
+            whole = self.given.get("format") != "pack-quantized" or self.bits in (2, 4, 8)
+            return whole and self.given.get("format") in _PACKED_FORMATS
         return self.name in ("mxfp4", "fp8", "mxfp8", "fbgemm_fp8")
 
     @property
