@@ -13,15 +13,15 @@ its training. They are drawn as they were then (`start`).
 import copy
 import hashlib
 import json
-import math
 import os
 import platform
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ from coupling_lib.memory import give_back
 
 # Reads a model from a folder; further arguments are those of `from_pretrained`.
 Read = Callable[..., PreTrainedModel]
-# A block, or what is outside of all blocks: its modules in the order in which they get their weights, each with its
-# name and with the model that gives them (a composite one has several).
+# A block, or what is outside: its modules in the order in which they get their weights, each with its name and with the
+# model that gives them (a composite one has several).
 Part = list[tuple[str, nn.Module, PreTrainedModel]]
 
 _PREFIX = f"coupling_lib-{platform.node()}-"
@@ -116,12 +116,12 @@ def _bare(family: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrained
 
 def _in_parts(hf: PreTrainedModel, seed: int | None, keep: Callable[[Part], None], at_once: int) -> None:
     """Draw each block and keep it, a few at once, and then what is outside; without a seed they are only kept."""
-    parts = _parts(hf)
+    parts, tied = _parts(hf), set(hf.all_tied_weights_keys)
     outside = parts.pop("")
 
     def one(name: str, part: Part) -> None:
         if seed is not None:
-            _draw(part, _seed_of(seed, name))
+            _draw(part, _seed_of(seed, name), tied)
         drawn = sum(weight.nbytes for _, module, _ in part for weight in module.parameters(recurse=False))
         keep(part)
         give_back(drawn)
@@ -157,18 +157,25 @@ def _seed_of(seed: int, name: str) -> int:
 
 
 @torch.no_grad()
-def _draw(part: Part, seed: int) -> None:
+def _draw(part: Part, seed: int, tied: Collection[str] = ()) -> None:
     """Give the modules of a part their weights."""
-    made: dict[Tensor, nn.Parameter] = {}  # one that two modules share stays one
-    for _, module, _ in part:
+    # One that two modules share stays one, but for what is tied, which transformers ties once all is drawn.
+    made: dict[Tensor, nn.Parameter] = {}
+    apart: list[tuple[nn.Module, str, Tensor]] = []
+    for path, module, _ in part:
         for name, weight in module._parameters.items():
-            if weight is not None and weight not in made:
-                made[weight] = nn.Parameter(torch.full_like(weight, math.nan, device="cpu"), weight.requires_grad)
             if weight is not None:
-                module._parameters[name] = made[weight]
+                new = nn.Parameter(torch.full_like(weight, nan, device="cpu"), weight.requires_grad)
+                if f"{path}.{name}".removeprefix(".") in tied:
+                    apart.append((module, name, weight))
+                else:
+                    new = made.setdefault(weight, new)
+                module._parameters[name] = new
     with _From(torch.Generator().manual_seed(seed)):
         for _, module, owner in part:
             owner._initialize_weights(module)
+    for module, name, weight in apart:
+        module._parameters[name] = _tied(made.setdefault(weight, module._parameters[name]), module._parameters[name])
     for path, module, owner in part:
         for name, weight in module.named_parameters(recurse=False):
             if weight.sum().isnan():
@@ -176,6 +183,16 @@ def _draw(part: Part, seed: int) -> None:
                     f"{type(owner).__name__} gives {path}.{name} no value where it is freshly initialised; measure it "
                     "with trained weights"
                 )
+
+
+def _tied(own: nn.Parameter, second: nn.Parameter) -> nn.Parameter:
+    """Return a tied weight as its owner draws it; where both draw alike, with the second numbers, as ever."""
+    sizes, accepted = [float(each.std(correction=0)) for each in (own, second)], max(0.05, 4 * own.numel() ** -0.5)
+    if own is second or abs(sizes[0] - sizes[1]) > accepted * sizes[0]:
+        return own
+    second.data[(own == 0).all(dim=-1)] = 0  # as that of padding
+    own.data = second.data
+    return own
 
 
 class _From(TorchDispatchMode):
@@ -188,7 +205,6 @@ class _From(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = dict(kwargs or {})
         if func._schema.is_mutable and args and isinstance(args[0], Tensor) and args[0].is_meta:
-            # The change would be lost.
             raise UnsupportedModelError("its weights are not drawn block after block; take a machine with more memory")
         if torch.Tag.nondeterministic_seeded in func.tags:
             if not any(argument.name == "generator" for argument in func._schema.arguments):
@@ -217,10 +233,9 @@ def _quantise(stored: PreTrainedModel, device: torch.device, part: Part) -> None
     for path, module, _ in part:
         for name, weight in module.named_parameters(recurse=False):
             full, value = f"{path}.{name}".removeprefix("."), weight.detach().to(device)
+            new = nn.Parameter(value, requires_grad=False)
             if quantised(stored, full):
                 new = convert({full: value}, full_layer_name=full, model=stored)[full]
-            else:
-                new = nn.Parameter(value, requires_grad=False)
             setattr(stored.get_submodule(path), name, new)
     _give_away(part)
 
@@ -267,8 +282,8 @@ class _Files:
 
     def finish(self) -> None:
         """Write which file holds which weight."""
-        index = {"metadata": {}, "weight_map": self.where}
-        (self.folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+        index = json.dumps({"metadata": {}, "weight_map": self.where})
+        (self.folder / "model.safetensors.index.json").write_text(index, encoding="utf-8")
 
 
 def _check_disk(skeleton: PreTrainedModel, dtype: torch.dtype, folder: Path) -> None:
@@ -292,10 +307,8 @@ def _from_files(write: Callable[[Path], object], placing: Placing, read: Read) -
     except BaseException:
         folder.cleanup()
         raise
-    if placing.on_disk:
-        weakref.finalize(hf, folder.cleanup)
-    else:
-        folder.cleanup()
+    done = folder.cleanup if not placing.on_disk else partial(weakref.finalize, hf, folder.cleanup)
+    done()
     return hf
 
 

@@ -12,11 +12,11 @@ Any operator will do that has a `shape` and the products `operator @ (d, m)` and
 import math
 from typing import Any, NamedTuple
 
-import scipy.linalg
 import torch
 from torch import Tensor
 
 from coupling_lib.errors import UntrustworthyResultError, check_whole
+from coupling_lib.svd import decompositions
 
 BLOCK = 16
 # A basis may have so many columns beside twenty for each triplet.
@@ -91,11 +91,10 @@ def top_eigenvectors(G: Tensor, k: int) -> Tensor:
     """Give orthonormal eigenvectors of the k largest eigenvalues of a symmetric matrix, largest first."""
     n = G.shape[-1]
     if n <= _PARTIAL_WIDTH or 4 * k > n or G.device.type != "cpu":
-        return torch.linalg.eigh(G).eigenvectors[..., n - k :].flip(-1)
+        return decompositions.eigh(G)[1][..., n - k :].flip(-1)
     if G.ndim > 2:
         return torch.stack([top_eigenvectors(one, k) for one in G])
-    vectors = scipy.linalg.eigh(G.numpy(), subset_by_index=(n - k, n - 1), driver="evr", check_finite=False)[1]
-    return torch.from_numpy(vectors).flip(-1)
+    return decompositions.last_eigenvectors(G, k).flip(-1)
 
 
 class _Bases:
@@ -152,10 +151,10 @@ class _Bases:
         S = (B.T @ P).norm(dim=0)
         if float(S[k - 1]) > 1e-3 * float(S[0]):
             Y, R = torch.linalg.qr(B.T @ P)
-            X, S, Zh = torch.linalg.svd(R)
+            X, S, Zh = decompositions.svd(R)
             P, Qh = P @ Zh.T, (Y @ X).T
         else:
-            P, S, Qh = torch.linalg.svd(B)
+            P, S, Qh = decompositions.svd(B)
         left, right = P[:, :k].T.to(self.dtype), Qh[:k].to(self.dtype)
         following = float(S[k]) if k < m else 0.0
         images = ((right @ self._JV[:m]).T, (left @ self._JTU[:m]).T)
@@ -171,7 +170,7 @@ def _extend(basis: Tensor, W: Tensor, room: int) -> tuple[Tensor, Tensor, Tensor
     C = basis @ W
     W = W - (C.T @ basis).T
     if room < W.shape[1]:
-        Q, S, Rh = torch.linalg.svd(W, full_matrices=False)
+        Q, S, Rh = decompositions.svd(W, full_matrices=False)
         Q, R = Q[:, :room], S[:room, None] * Rh[:room]
     else:
         Q, R = torch.linalg.qr(W)

@@ -20,6 +20,7 @@ from torch import Tensor
 from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole
 from coupling_lib.memory import budget, give_back
 from coupling_lib.modes import refuse_autocast
+from coupling_lib.svd import decompositions
 from coupling_lib.svd.krylov import golub_kahan, top_eigenvectors
 from coupling_lib.svd.operators import as_torch_operator
 from coupling_lib.svd.stacked import golub_kahan_stacked
@@ -160,13 +161,16 @@ def _replace(
 def _by_squares(J: Tensor, k: int) -> tuple[SingularTriplets, Tensor]:
     """Decompose a stack by the eigenvectors of J^T J, in float64; by LAPACK where that is not accurate."""
     wide, accuracy = J.double(), _ACCURACY[J.dtype]
-    found, gap = _multiplied(wide, *_from_squares(wide, k))
+    try:
+        found, gap = _multiplied(wide, *_from_squares(wide, k))
+    except UntrustworthyResultError:  # of squares that overflow
+        return _multiplied(wide, *_split(*decompositions.svd(wide, full_matrices=False), k))
     U, S = found.U, found.S
     good = (found.residual * S[:, :1] <= accuracy * S + 1e-13 * S[:, :1]).all(dim=1)
     overlap = (U.mT @ U - torch.eye(k, dtype=U.dtype, device=U.device)).abs().amax(dim=(1, 2))
     for index in (~(good & (overlap <= accuracy))).nonzero().flatten().tolist():
         one = wide[index : index + 1]
-        parts = torch.linalg.svd(one, full_matrices=False)
+        parts = decompositions.svd(one, full_matrices=False)
         _replace(found, gap, torch.tensor([index]), *_multiplied(one, *_split(*parts, k)))
     return found, gap
 

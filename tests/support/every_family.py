@@ -4,7 +4,8 @@
 
 A type's model is built by `tiny_families`, saved, and loaded twice: by the library in float32, and by transformers as
 it does by default, for autograd through the whole model in float64. Compared are the states after every block, and of
-the first and the last block the Jacobians at one token and from an earlier one.
+the first and the last block the Jacobians at one token and from an earlier one. Untrained weights are compared with
+those of a model that transformers builds anew: `fresh` is their largest difference, 1 being what is accepted.
 
 Each type has a process of its own with a time limit. Answers are kept in `results/families.jsonl` while library,
 program and transformers are the same, so that a run that was stopped goes on. Once all have one, the table is written.
@@ -12,6 +13,7 @@ program and transformers are the same, so that a run that was stopped goes on. O
 
 from __future__ import annotations
 
+import copy
 import csv
 import hashlib
 import json
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from multiprocessing import connection
@@ -42,7 +44,7 @@ from coupling_lib import errors, paths
 
 TABLE, KEPT = paths.ROOT / "data" / "families.csv", paths.RESULTS / "families.jsonl"
 COLUMNS = (
-    *("mapping", "type", "class", "outcome", "route", "exact_to", "states_to", "central_to", "why"),
+    *("mapping", "type", "class", "outcome", "route", "exact_to", "states_to", "central_to", "fresh", "why"),
     "transformers",
 )
 TYPES = [(mapping, kind) for mapping, names in MAPPINGS.items() for kind in names]
@@ -124,15 +126,17 @@ def compared(model: cl.Model, hf: PreTrainedModel) -> dict[str, str]:
             hook.remove()
         for number in {0, len(blocks) - 1}:
             for pair in [(last, last), (last - 2, last)][:last]:
-                wanted[number, *pair] = brute_force_jacobian(hf, blocks[number], inputs, *pair)
+                rows = [trace.first + token for token in pair]
+                wanted[number, *pair] = brute_force_jacobian(hf, blocks[number], inputs, *rows)
         first, d = blocks[0], trace.d_model
         directions = torch.randn(len(STEPS), d, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
         differences = [
-            (v, central_difference(hf, first, inputs, last, v, step) - v)
+            (v, central_difference(hf, first, inputs, trace.first + last, v, step) - v)
             for v, step in zip(directions / directions.norm(dim=1, keepdim=True), STEPS, strict=True)
         ]
-    states = [(state if isinstance(state, Tensor) else state[0]).flatten() for state in states]
-    off = [relative_error(x.flatten(), y) for x, y in zip(trace.hidden[1:].cpu(), states, strict=True)]
+    tokens = slice(trace.first, trace.first + trace.n_tokens)
+    states = [(state if isinstance(state, Tensor) else state[0]).reshape(-1, d)[tokens] for state in states]
+    off = [relative_error(x, y) for x, y in zip(trace.hidden[1:].cpu(), states, strict=True)]
     found = []
     for (block, t1, t2), J in wanted.items():
         try:
@@ -148,6 +152,29 @@ def compared(model: cl.Model, hf: PreTrainedModel) -> dict[str, str]:
     outcome = "exact" if exact < EXACT and same < SAME and central < EXACT else "wrong"
     errors_ = {"exact_to": exact, "states_to": same, "central_to": central}
     return {"outcome": outcome, "route": model.blocks.route} | {name: f"{value:.0e}" for name, value in errors_.items()}
+
+
+def fresh(hf: PreTrainedModel, folder: str) -> dict[str, str]:
+    """Compare untrained weights with those of a model that transformers builds: each kind's spread and mean, pooled."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            ours = cl.load_model(folder, untrained=True, seed=11).hf
+        except errors.UnsupportedModelError:
+            return {"fresh": "refused"}  # of a weight that a constructor alone gives its value
+    torch.manual_seed(12)
+    kinds: dict[str, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
+    for number, made in enumerate((ours, type(hf)._from_config(copy.deepcopy(hf.config), dtype=torch.float32))):
+        for name, weight in made.named_parameters():
+            kinds[re.sub(r"\d+", "#", name)][number].append(weight.detach().double().flatten())
+    worst = 0.0
+    for pair in kinds.values():
+        x, y = map(torch.cat, pair)
+        spread, off = x.std(correction=0) - y.std(correction=0), (x.mean() - y.mean()) / 2**0.5
+        # Five per cent, or four standard errors of a difference.
+        accepted = max(0.05, 4 * len(y) ** -0.5) * y.square().mean().sqrt()
+        worst = max(worst, *(float(abs(each) / accepted) if each else 0.0 for each in (spread, off)))
+    return {"fresh": f"{worst:.1g}"}
 
 
 def mixes_tokens(hf: PreTrainedModel) -> bool:
@@ -179,7 +206,8 @@ def tried(mapping: str, kind: str) -> dict[str, str]:
         row = {"class": type(hf).__name__}
         try:
             model = cl.load_model(folder)
-            return row | compared(model, default(model.hf, folder))
+            row |= compared(model, default(model.hf, folder)) | fresh(hf, folder)
+            return row | ({"outcome": "wrong"} if row["fresh"] != "refused" and float(row["fresh"]) > 1 else {})
         except Exception as error:
             refused = isinstance(error, errors.CouplingError)
             return row | {"outcome": "refused" if refused else "error", "why": in_one_line(error, folder)}

@@ -65,6 +65,28 @@ def test_every_weight_is_distributed_as_the_constructor_draws_it_in_every_family
         assert torch.equal(buffer, other), name
 
 
+def test_a_tied_weight_is_drawn_as_its_owner_draws_it(tmp_path):
+    # ModernBERT draws its decoder, which is tied to the embedding, seven times narrower in a model of 22 blocks.
+    config = transformers.ModernBertConfig(
+        **dict(hidden_size=32, num_hidden_layers=22, num_attention_heads=4, intermediate_size=64, vocab_size=500),
+        **dict(pad_token_id=7, bos_token_id=0, eos_token_id=0, cls_token_id=0, sep_token_id=0),
+    )
+    ours, theirs = drawn(transformers.ModernBertForMaskedLM, config), transformers.ModernBertForMaskedLM(config)
+    embedding, wanted = ours.get_input_embeddings().weight, theirs.get_input_embeddings().weight
+    assert ours.get_output_embeddings().weight is embedding
+    assert float((embedding.std() / wanted.std()).detach()) == pytest.approx(1, abs=0.05)
+    untrained.draw(type(ours), config, 5, torch.float32, tmp_path)
+    assert tiny.same_weights(type(ours).from_pretrained(tmp_path, dtype=torch.float32), ours)
+
+
+def test_the_row_of_padding_is_zero_as_where_a_model_is_built():
+    config = transformers.LlamaConfig(**tiny.STACK, vocab_size=500, tie_word_embeddings=True, pad_token_id=7)
+    weight = drawn(transformers.LlamaForCausalLM, config).get_input_embeddings().weight
+    theirs = transformers.LlamaForCausalLM(config).get_input_embeddings().weight
+    assert weight.norm(dim=1).nonzero().flatten().tolist() == theirs.norm(dim=1).nonzero().flatten().tolist()
+    assert int((weight == 0).all(dim=1).nonzero()) == 7
+
+
 @each_family(FAMILIES)
 def test_files_hold_what_memory_holds_in_every_family(family, tmp_path):
     cls, config = made_of(family)
