@@ -21,6 +21,7 @@ from transformers.quantizers import auto
 from transformers.quantizers.quantizers_utils import get_module_from_name, should_convert_module
 
 from coupling_lib.blocks import few_bits
+from coupling_lib.errors import needed
 
 _one_at_a_time = RLock()
 
@@ -51,7 +52,7 @@ def is_packed(module: nn.Module) -> bool:
 
 def pack(module: nn.Module, name: str, value: torch.Tensor, bits: int, kind: str, nested: bool) -> nn.Parameter:
     """Quantise a stack that is a parameter of a layer, and let the layer compute by it."""
-    import bitsandbytes.functional as bnb
+    bnb = needed("bitsandbytes", "quantised", "storing experts in few bits").functional
 
     transposed = bool(getattr(module, "is_transposed", False))
     matrices = (value.mT if transposed else value).detach().contiguous()
