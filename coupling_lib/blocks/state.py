@@ -19,8 +19,9 @@ from transformers import PreTrainedConfig
 
 from coupling_lib.blocks import attention
 
-# What nnsight leaves on what it has traced, and the attention that this library sets.
-_LEFT = (STATE, "forward", attention.SETTING)
+# What nnsight leaves on what it has traced, the attention that this library sets, and transformers' note that its hooks
+# for hidden states stand, which stay: without it they would be put there twice, and give every state twice.
+_LEFT = (STATE, "forward", attention.SETTING, "_output_capturing_hooks_installed")
 # Numbers of a buffer up to which it is copied, to be put back where it was written over.
 _SMALL = 2**16
 _CONTAINERS = (dict, list, set)

@@ -101,15 +101,15 @@ def _at_states(
         def chosen(name: str, value: Any) -> Any:
             if name == call.stream:
                 if not seen.streams:
-                    seen.streams.append(call.input.to(value.device, dtype).clone().requires_grad_(True))
+                    # No leaf, which torch's counters of operations do not take.
+                    leaf = call.input.to(value.device, dtype).clone().requires_grad_(True)
+                    seen.streams.append(leaf.clone())
                 return seen.streams[-1].to(value.device) if number == 0 else value
             if any(leaf.requires_grad for leaf in _tensors(value)):
                 seen.beside.add(name)
             elif isinstance(value, Tensor | tuple) and name in call.arguments:
                 # As the model rounded it; a dictionary may be where blocks leave something for later ones.
-                return on_tensors(
-                    lambda each: each.to(dtype) if each.is_floating_point() else each, call.arguments[name]
-                )
+                return on_tensors(widened, call.arguments[name])
             return value
 
         args = tuple(chosen(name, value) for name, value in zip(names, args, strict=False)) + args[len(names) :]

@@ -12,7 +12,7 @@ from reference import relative_error
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian import tracing
-from coupling_lib.models.load import load_model
+from coupling_lib.models.load import load_model, wrap_model
 
 
 def model_of(name: str):
@@ -31,6 +31,17 @@ def test_hidden_states_run_from_the_embedding_to_the_last_block():
         torch.testing.assert_close(trace.hidden[level], states[level][0], rtol=0, atol=0)
     torch.testing.assert_close(trace.final_norm(trace.hidden[3]), states[3][0])
     assert relative_error(trace.hidden[3], states[3][0]) > 0.1  # P14: their last is after the final norm
+
+
+def test_hidden_states_are_what_they_were_after_a_final_norm_was_looked_for():
+    """Transformers puts its hooks on at the first call for hidden states, and notes it."""
+    hf = named("gpt-neox").build()
+    wanted = named("gpt-neox").build()(input_ids=IDS, output_hidden_states=True).hidden_states
+    tracing.trace(wrap_model(hf), IDS).final_norm  # ruff: ignore[useless-expression]
+    found = hf(input_ids=IDS, output_hidden_states=True).hidden_states
+    assert len(found) == len(wanted) == 4 and all(
+        relative_error(a, b) < 1e-6 for a, b in zip(found, wanted, strict=True)
+    )
 
 
 def test_tracing_twice_gives_the_same_numbers():
