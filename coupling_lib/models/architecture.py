@@ -1,5 +1,6 @@
 """Which class a configuration calls for, decided from transformers' own tables and never from remote code."""
 
+import inspect
 import json
 import re
 from collections.abc import Iterable
@@ -71,9 +72,11 @@ def refuse_further_blocks(hf: PreTrainedModel, unused: Iterable[str], name: str)
         )
 
 
-def refuse_encoder_decoder(config: PreTrainedConfig, name: str) -> None:
+def refuse_encoder_decoder(config: PreTrainedConfig, name: str, family: type[PreTrainedModel] | None = None) -> None:
     """Refuse a model with two stacks of blocks."""
-    if getattr(config, "is_encoder_decoder", False):
+    # The encoder alone has the configuration of both.
+    two = family is None or any(name.startswith("decoder_") for name in inspect.signature(family.forward).parameters)
+    if two and getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
             f"{name!r} is an encoder-decoder ({config.model_type}), whose decoder blocks read a second stream; choose "
             "a decoder, an encoder or a vision transformer"

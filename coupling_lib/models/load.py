@@ -218,6 +218,7 @@ def wrap_model(
         >>> again.name, again.source, again.n_blocks
         ('mine', 'memory', 12)
     """
+    hf_model = getattr(hf_model, "_orig_mod", hf_model)  # which torch.compile leaves as it is
     given, hf_model = hf_model, adapters.unwrapped(hf_model)
     if not isinstance(hf_model, PreTrainedModel):
         raise ParameterError(f"hf_model is a {type(hf_model).__name__}; a transformers PreTrainedModel was expected")
@@ -225,7 +226,7 @@ def wrap_model(
         raise ParameterError(f"tokenizer is {shown(tokenizer)}; a transformers tokenizer was expected, or None")
     adapted = adapters.named(given)
     name = name or type(hf_model).__name__ + adapted
-    architecture.refuse_encoder_decoder(hf_model.config, name)
+    architecture.refuse_encoder_decoder(hf_model.config, name, type(hf_model))
     made = (name, "memory" + adapted, None, precision or precisions.stored_as(hf_model), False, None)
     found = _prepare(hf_model, name, partial(checks.validate, hf_model, name))
     adapters.check_answer(given, hf_model)
