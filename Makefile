@@ -87,7 +87,7 @@ help: ## list the targets
 
 book: $(READY) ## build the book into _build/html (open _build/html/index.html)
 	@mkdir -p results; touch results/.started
-	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) _build/.complete results/book/.sentences
+	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) _build/.complete results/book/.conditions
 	@echo "the book is in _build/html/index.html"
 
 pdf: book ## print the whole book into _build/transformer-block-coupling.pdf (some minutes; needs Chromium)
@@ -283,9 +283,9 @@ results/book/.complete: $(MADE_FROM) $(EXECUTED) $(MEASURED)
 MADE_OF := $(BOOK) $(MEASURED) $(EXECUTED) results/book/.complete
 
 # Beside the book: Sphinx reads its pages on one core.
-results/book/.sentences: $(MADE_OF)
-	@echo "== sentences that compare"
-	@PYTHONPATH="$(CURDIR)" $(RUN) book/sentences.py
+results/book/.conditions: $(MADE_OF)
+	@echo "== headings that compare"
+	@PYTHONPATH="$(CURDIR)" $(RUN) book/conditions.py
 	@touch $@
 
 # Always from scratch (--all): Sphinx keeps pages it has read, and says nothing about the warnings in them the second

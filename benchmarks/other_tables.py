@@ -189,14 +189,19 @@ def checks_table(run: dict[str, Any]) -> list[str]:
         (
             case["shape"],
             str(case["d"]),
-            *(seconds(case["seconds"][what]) for what in ("load", "bare", "hooked")),
+            seconds(case["seconds"]["load"]),
+            # A run of before there were any has none.
+            *((seconds(case["seconds"]["central"]), f"{case['slower']:.1%}") if "slower" in case else ("", "")),
+            *(seconds(case["seconds"][what]) for what in ("bare", "hooked")),
             f"{1 + case['added']:.1f}×",
         )
         for case in run["cases"]
     ]
-    head = "model | d | check at load | Jacobians of a prompt | with a hook on every block | times as long"
+    checked = "check at load | of that central differences | loading is slower by"
+    head = f"model | d | {checked} | Jacobians of a prompt | with a hook on every block | times as long"
     said = (
-        "Blocks are compared with plain autograd when a model is loaded. A block on which a hook stands is compared "
+        "Blocks are compared with plain autograd when a model is loaded, and one of each kind with central differences "
+        "of its forward in float64. A block on which a hook stands is compared "
         "again: once a trace, and once for each pair of tokens.\n"
     )
     return ["### Checks\n", machine_line(run["machine"]), said, table(head, rows)]

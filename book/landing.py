@@ -23,6 +23,10 @@ READINGS = {
 """What the second handle of the moving figure chooses from, and the column of the suite for each."""
 
 
+ELSEWHERE = "about other models"
+"""What the strip says of claims that are not about the models of a place, so that its counts add up to all claims."""
+
+
 def answer_part() -> str:
     """Write the moving figure: a picture for each moment, which a script makes one that moves, and its data."""
     suite = generalization.suite()
@@ -61,5 +65,5 @@ def verdicts_strip() -> str:
     counted = {}
     for place, where in PLACES.items():
         found = Counter(verdict_at(claim, judged, place) for claim, judged in everything)
-        counted[where] = {name: found[name] for name in verdicts.VERDICTS if found[name] and name != verdicts.MISSING}
+        counted[where] = {name or ELSEWHERE: found[name] for name in (*verdicts.VERDICTS, None) if found[name]}
     return from_template("strip.html.jinja", counted=counted)

@@ -10,14 +10,12 @@ import functools
 import html
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from myst_parser.config.main import MdParserConfig
 from myst_parser.parsers.mdit import create_md_parser
-from named_numbers import cells_of
 
 from companion.figures.shown import figures_in
 
@@ -30,35 +28,11 @@ _HOLDS_TEXT = {"admonition", "note", "tip", "warning", "important", "dropdown", 
 _SHOWN = {"glue:text": "{}", "cite:p": "", "cite:t": "", "numref": "Figure {}"}
 # A full stop that ends no sentence.
 _SHORT = re.compile(r"(?:\b(?:e\.g|i\.e|vs|al|cf|approx|Fig|No)\.)$")
-_NUMBER = re.compile(r"(?<![\w.\-/$^{])[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w/^}]|-\w|\.\w)")
 
 
 def sentences_of(markdown: str) -> list[str]:
     """Takes the sentences out of a page's source; a heading, a title and a cell of a table count as one."""
     return [sentence for text in _texts(_parser().parse(markdown)) for sentence in split(text)]
-
-
-def sentences_made(markdown: str) -> list[str]:
-    """Takes the sentences out of what a program writes, without cells of tables; numbers read `{}`."""
-    tokens, inside = [], False
-    for token in _parser().parse(markdown):
-        inside = inside or token.type == "table_open"
-        if not inside:
-            tokens.append(token)
-        inside = inside and token.type != "table_close"
-    return [plain_numbers(sentence) for text in _texts(tokens) for sentence in split(text)]
-
-
-def sentences_in(notebook: Path) -> list[str]:
-    """Takes the sentences out of an executed notebook's prose and captions; numbers in captions read `{}`."""
-    found: list[str] = []
-    for cell in cells_of(notebook):
-        if cell.cell_type == "markdown":
-            found += sentences_of(cell.source)
-        for output in cell.get("outputs", []):
-            for text in _captions("".join(output.get("data", {}).get("text/html", ""))):
-                found += [plain_numbers(one) for one in split(text)]
-    return found
 
 
 def split(text: str) -> list[str]:
@@ -72,11 +46,6 @@ def split(text: str) -> list[str]:
             begun = ""
         begun = f"{begun} {part}".lstrip()
     return [*found, begun] if begun else found
-
-
-def plain_numbers(sentence: str) -> str:
-    """Puts `{}` for every number of a sentence that is written out."""
-    return _NUMBER.sub("{}", sentence)
 
 
 def _texts(tokens: list[Token]) -> Iterator[str]:

@@ -37,6 +37,7 @@ _HOMES = {
     "inputs.given": ("inputs_for",),
     "measures.common": ("measurement",),
     "store.sweep": ("sweep",),
+    "store.lens_files": ("read_lens",),
     "measures.depth": ("measure_depth", "depth_summary"),
     "measures.random_bases": ("null_of",),
     "measures.precision": ("measure_precision",),

@@ -54,6 +54,10 @@ class UntrustworthyResultError(CouplingError, ArithmeticError):
     """A computed result fails its own check: an all-zero Jacobian, a NaN, a singular triplet with a large residual."""
 
 
+class VanishingJacobianError(UntrustworthyResultError):
+    """A Jacobian is zero, or smaller than what rounding leaves of the sums that it was formed from."""
+
+
 def needed(module: str, extra: str, what: str) -> ModuleType:
     """Load a package that only some need, or say in one line which extra installs it."""
     try:

@@ -17,6 +17,9 @@ from typing import Any
 PACKAGES = ("coupling_lib", "torch", "transformers", "nnsight", "bitsandbytes")
 """Packages whose version can change a measured number."""
 
+COMPUTING = ("coupling_lib", "torch", "transformers")
+"""Packages of which another release may give another number for the same measurement."""
+
 FEW_BITS = ("nf4", "fp4", "int8")
 """Precisions that quantise some weights and leave others as they are."""
 
@@ -79,6 +82,14 @@ def versions() -> str:
     """Name the versions of everything that computes."""
     found = [f"{package} {_version(package)}" for package in PACKAGES]
     return ", ".join([*found, f"Python {platform.python_version()}"])
+
+
+def changed_since(stored: str) -> list[str]:
+    """Name the packages whose release is another than the one in a record, of those that compute a number."""
+    # "+cpu" and the like say how a release was built, and differ from machine to machine.
+    then, now = (dict(re.findall(r"(\w+) ([^\s,;+]+)", text)) for text in (stored, versions()))
+    moved = [name for name in COMPUTING if name in then and then[name] != now[name]]
+    return [f"{name} {then[name]} (here {now[name]})" for name in moved]
 
 
 def processor() -> str:

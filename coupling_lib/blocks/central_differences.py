@@ -103,8 +103,9 @@ def _along(call: BlockCall, block: nn.Module, attempt: int, dtype: torch.dtype) 
     v *= x.norm(dim=-1, keepdim=True) / x.shape[-1] ** 0.5
     h = _STEPS[dtype][attempt]
     with _Wide() if dtype == torch.float64 else nullcontext():
-        row, y = _pulled_back(call, block, x, u)
-        replay = partial(call.replay, block)
+        row, replay = _pulled_back(call, block, x, u), partial(call.replay, block)
+        with torch.no_grad():  # in which a block may compute something else than with a graph
+            y = replay(x.clone())
         (fine, _), (coarse, bend) = (_difference(replay, x, y, v, step) for step in (h / 2, h))
     D = (4 * fine - coarse) / 3
     found, wanted = float((row * v).sum()), float((u * D).sum())
@@ -113,15 +114,15 @@ def _along(call: BlockCall, block: nn.Module, attempt: int, dtype: torch.dtype) 
     return Compared(max(0.0, abs(found - wanted) - rounding) / size, float(bend.norm()) / size, dtype)
 
 
-def _pulled_back(call: BlockCall, block: nn.Module, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Pull a cotangent back through a block minus the identity, by autograd, and give what the block gives."""
+def _pulled_back(call: BlockCall, block: nn.Module, x: Tensor, u: Tensor) -> Tensor:
+    """Pull a cotangent back through a block minus the identity, by autograd."""
     with torch.enable_grad():
         leaf = x.clone().requires_grad_(True)
         y = call.replay(block, leaf.clone())  # families write over what they are given
         row = torch.zeros_like(u)
         if y.requires_grad:
             (row,) = torch.autograd.grad(y, leaf, u, allow_unused=True, materialize_grads=True)
-    return row - u, y.detach()
+    return row - u
 
 
 @torch.no_grad()

@@ -103,10 +103,10 @@ def _rounded_product(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def take_over(layer: nn.Module) -> None:
-    """Let a layer of 4 bits run by the table wherever its own product is not trusted, which at first is everywhere."""
-    native = kinds()[0]
+    """Put a layer of this library into the place of bitsandbytes' own, which may compute something else."""
+    native = next(kind for kind in kinds() if isinstance(layer, kind))
     if type(layer).forward is native.forward:
-        layer.__class__ = _by_the_table(type(layer))
+        layer.__class__ = (_by_the_table if is_4bit(layer) else _of_rows)(type(layer))
         # accelerate, where it hooks a layer, keeps the method that was there before.
         kept = layer.__dict__.get("_old_forward")
         if getattr(kept, "__func__", None) is native.forward:
@@ -122,3 +122,14 @@ def _by_the_table(kind: type[nn.Module]) -> type[nn.Module]:
 
     # A class of its own, and not a function put into the layer: it goes along when the layer is copied.
     return type(kind.__name__, (kind,), {"forward": forward, "trusted_on": None})
+
+
+@cache
+def _of_rows(kind: type[nn.Module]) -> type[nn.Module]:
+    """Derive a kind of layer of 8 bits that is given rows where its input has more than three dimensions."""
+
+    # Release 0.50.2 takes the largest of another dimension then, and fails or, where sizes agree, scales wrongly.
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return kind.forward(self, x) if x.ndim < 4 else kind.forward(self, x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+
+    return type(kind.__name__, (kind,), {"forward": forward})

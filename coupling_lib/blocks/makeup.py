@@ -38,6 +38,20 @@ def makeups(blocks: Iterable[nn.Module]) -> tuple[Makeup, ...]:
     )
 
 
+def written(block: nn.Module) -> list[tuple[str, ...]]:
+    """Describe the functions that a block's modules call by where they were written, alike in every process."""
+    found = []
+    for kind in dict.fromkeys(type(part) for part in block.modules()):
+        for space, name in _called(kind, kind.forward):
+            value = getattr(_now((space, name)), "__func__", _now((space, name)))
+            code = getattr(value, "__code__", None)
+            where = (str(getattr(value, each, "")) for each in ("__module__", "__qualname__"))
+            found.append(
+                (kind.__qualname__, name, *where, code.co_code.hex() if code else "", str(code and code.co_names))
+            )
+    return sorted(found)
+
+
 def settings(part: nn.Module) -> Iterator[tuple[str, Any]]:
     """Name what a module keeps beside weights and modules: numbers, words, and functions."""
     for name, value in vars(part).items():

@@ -17,6 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.blocks.record import find_blocks
+from coupling_lib.errors import ParameterError, shown
 from coupling_lib.memory import make_room
 
 DISK = "disk"  # as `from_pretrained` calls it
@@ -40,6 +41,22 @@ class Plan:
         """Compute the most memory that weights take at any moment while the blocks stay on disk."""
         # While a block is measured its weights are held in float32, whatever they are stored in.
         return self.outside * dtype.itemsize + self.largest * torch.float32.itemsize
+
+
+def devices(device: str | torch.device | None) -> list[torch.device]:
+    """List the devices that may hold weights, the one to prefer first, and refuse one that is not there."""
+    if device is None or device == "auto":
+        cards = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+        return sorted(cards, key=lambda card: card.index != torch.cuda.current_device()) or [torch.device("cpu")]
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError):
+        chosen = None
+    if chosen is None or chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index):
+        raise ParameterError(f"device is {shown(device)}; it must be 'cpu', 'cuda', 'cuda:N' or 'auto'")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ParameterError(f"device is {device!r}, and {torch.cuda.device_count()} GPUs are visible; pass 'cpu'")
+    return [chosen]
 
 
 def plan(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Plan:

@@ -77,7 +77,8 @@ def passing(call: BlockCall, block: nn.Module) -> Passing:
     if float((gave - large).norm()) <= _PASSED * float(large.norm()):
         return Passing(False)
     # What a norm gives does not grow. What a scale gives does, along the stream, by its share of what that grew by.
-    added = call.replay(block, 2 * large) - gave
+    wide = torch.promote_types(large.dtype, torch.float32)
+    added, large = (call.replay(block, 2 * large) - gave).to(wide), large.to(wide)
     share = float((added * large).sum() / large.square().sum())
     scaled = abs(share) > _LEAST and bool((added - share * large).norm() <= _ALONG * abs(share) * large.norm())
     return Passing(grown < _LET_THROUGH and not scaled, share if scaled and abs(share - 1) > _PASSED else 1.0)

@@ -10,8 +10,10 @@ bitsandbytes repacks a weight at its first gradient-free use and drops out of th
 bytes dequantise to garbage. `prepare` keeps it from repacking.
 """
 
+import linecache
 import logging
 import math
+import re
 import warnings
 
 import torch
@@ -41,7 +43,7 @@ def prepare(hf: PreTrainedModel, name: str) -> None:
         four, device = is_4bit(layer), layer.weight.device.type
         if four:
             layer.support_avx512bf16_for_cpu = False
-            few_bits.take_over(layer)
+        few_bits.take_over(layer)
         if device == "meta":  # accelerate reads the weights whenever the layer runs
             continue
         replaced = "forward" in layer.__dict__  # by nnsight or accelerate, which may hold on to the layer's own
@@ -67,6 +69,24 @@ def _say_share(hf: PreTrainedModel, name: str) -> None:
         PrecisionWarning,
         stacklevel=2,
     )
+
+
+def failing_layer(hf: PreTrainedModel, error: Exception) -> str | None:
+    """Name the quantised layer at which a pass failed: it was called, or its weights were read by another; or None."""
+    names = {module: name for name, module in hf.named_modules()}
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        frames.append((trace.tb_frame.f_locals.get("self"), trace))
+        trace = trace.tb_next
+    for module, place in reversed(frames):
+        if not isinstance(module, nn.Module) or module not in names:
+            continue
+        if isinstance(module, kinds()):
+            return names[module]
+        line = linecache.getline(place.tb_frame.f_code.co_filename, place.tb_lineno)
+        read = (getattr(module, name, None) for name in re.findall(r"self\.(\w+)\.weight", line))
+        return next((names[one] for one in read if isinstance(one, kinds())), None)
+    return None
 
 
 def _format(layer: nn.Module) -> tuple:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter, itemgetter
-from os.path import commonprefix
 from typing import Any
 
 import torch
@@ -80,8 +79,11 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
         )
     # Of stacks that are equally deep, the one beside the embedding of what is read.
     beside = _embedding_path(hf).split(".")
-    shared = {name: len(commonprefix([beside, name.split(".")])) for _, name, _ in fitting}
-    _, name, module = min(fitting, key=lambda found: (found[0], -shared[found[1]], found[1]))
+    apart = {
+        name: next((at for at, (a, b) in enumerate(zip(beside, name.split("."), strict=False)) if a != b), 0)
+        for _, name, _ in fitting
+    }
+    _, name, module = min(fitting, key=lambda found: (found[0], -apart[found[1]], found[1]))
     if any("_orig_mod" in block._modules for block in module):
         raise UnsupportedModelError(
             f"the blocks in {name!r} of {type(hf).__name__} were wrapped by torch.compile, which hides how they are "
@@ -296,7 +298,7 @@ def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int)
         return torch.randn(shape, generator=generator).to(hf.device, hf.dtype)
     if hf.main_input_name != "input_ids":
         raise UnsupportedModelError(
-            f"{type(hf).__name__} reads {hf.main_input_name}; models that read input_ids or pixel_values can be measured"
+            f"{type(hf).__name__} reads {hf.main_input_name}; what reads input_ids or pixel_values can be measured"
         )
     return torch.randint(0, stack_config(hf).vocab_size, (1, n_tokens), generator=generator).to(hf.device)
 

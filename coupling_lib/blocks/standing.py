@@ -22,8 +22,8 @@ Standing = tuple[tuple[Any, ...], ...]
 def standing(block: nn.Module) -> Standing:
     """List what stands on a block's modules: name, kind of module, and the functions themselves."""
     # The functions, and not how many: one that is exchanged for another changes the block as well.
-    everywhere = [("every module", nn.Module, *_everywhere())] if _everywhere() else []
-    return (*everywhere, *_on_modules(block))
+    of_all = [("every module", nn.Module, *everywhere())] if everywhere() else []
+    return (*of_all, *_on_modules(block))
 
 
 def _on_modules(block: nn.Module) -> Standing:
@@ -41,13 +41,13 @@ def where(block: nn.Module) -> str:
 
 def is_bare(module: nn.Module) -> bool:
     """Tell whether a module computes what its class computes."""
-    return not _everywhere() and not any(True for _ in _functions(module))
+    return not everywhere() and not any(True for _ in _functions(module))
 
 
 def refuse_on_backward(block: nn.Module) -> None:
     """Refuse hooks that change derivatives and not values."""
     said = "backward hook, which would change derivatives without changing what the block computes; remove it before"
-    if set(_everywhere()) - set(_everywhere(forward_alone=True)):
+    if set(everywhere()) - set(everywhere(forward_alone=True)):
         raise UnsupportedModelError(f"every module carries a global {said} you trace")
     for name, part in block.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
@@ -83,7 +83,7 @@ def _functions(part: nn.Module) -> Iterator[Any]:
         yield forward
 
 
-def _everywhere(*, forward_alone: bool = False) -> tuple[Any, ...]:
+def everywhere(*, forward_alone: bool = False) -> tuple[Any, ...]:
     """List the hooks of others that stand on every module there is."""
     hooks = [of_torch._global_forward_hooks, of_torch._global_forward_pre_hooks]
     if not forward_alone:

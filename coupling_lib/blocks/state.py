@@ -87,13 +87,15 @@ def kept(hf: nn.Module) -> Generator[Changes]:
         changes._changes += [
             _Change(name, tensor.data.copy_, copy, tensor.clone()) for name, tensor, copy in over if copy is not None
         ]
-        changes._undo()
         if written:
+            # Of these there is no copy, and what else was changed may say so: RWKV notes that its weights are rescaled.
+            changes._changes.clear()
             warnings.warn(
-                f"{len(written)} tensors of {type(hf).__name__} ({written[0]}, ...) were written over during a forward "
-                "pass, and stay so: what is measured next may be another model",
+                f"{len(written)} weights of {type(hf).__name__} ({written[0]}, ...) were written over during a forward "
+                "pass, and stay as they are now",
                 stacklevel=4,
             )
+        changes._undo()
 
 
 @contextmanager

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import attention, central_differences, offload, precision, short, state
+from coupling_lib.blocks import attention, central_differences, offload, precision, quantised, short, state
 from coupling_lib.blocks.agreement import AnotherModelError, Looked, look, replay_error
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.choices import Noting
 from coupling_lib.blocks.makeup import makeups, settings
+from coupling_lib.blocks.postnorm import passing
 from coupling_lib.blocks.record import Blocks, family_of, find_blocks, passed, random_input, record
 from coupling_lib.blocks.standing import replaced_forward, standing, where
 from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, UnsupportedModelError
@@ -75,9 +76,14 @@ class _Probe:
         except CouplingError:
             raise
         except Exception as error:
+            if self.slow and (layer := quantised.failing_layer(hf, error)) is not None:
+                raise UnsupportedModelError(
+                    f"{self.family} does not run on 7 random tokens with {layer} in few bits ({_first_line(error)}); "
+                    "pass precision='bfloat16'"
+                ) from error
             raise UnsupportedModelError(
                 f"{self.family} does not run on 7 random tokens with the attention that it came with, {self.default!r} "
-                f"({(str(error).splitlines() or [type(error).__name__])[0]}); {_next_step(hf, error)}"
+                f"({_first_line(error)}); {_next_step(hf, error)}"
             ) from error
         self.as_it_came = dict(enumerate(as_it_came))
 
@@ -98,7 +104,8 @@ class _Probe:
             few = sorted({members[0], members[len(members) // 2], members[-1]})
             found = {number: self._look(number, members[0]) for number in few}
             if len(set(found.values())) == 1:
-                found = dict.fromkeys(members, next(iter(found.values())))
+                one = next(iter(found.values()))
+                found |= {number: self._like(one, number) for number in members if number not in few}
             # Those of a kind that is not of one mind, one by one.
             looked |= found | {number: self._look(number, members[0]) for number in members if number not in found}
         in_order = [looked[number] for number in range(len(blocks))]
@@ -106,6 +113,15 @@ class _Probe:
         scales = {number: each.scale for number, each in enumerate(in_order) if each.scale != 1}
         carried, routes = tuple(map(standing, blocks.modules)), tuple(each.route for each in in_order)
         return replace(blocks, routes=routes, post_norm=post_norm, scales=scales, standing=carried)
+
+    def _like(self, one: Looked, number: int) -> Looked:
+        """Take what was found of others of a kind for a block, but for the scale of its stream, which is a weight."""
+        if self.slow or one.norms is not None:
+            return one
+        block = self.blocks.modules[number]
+        if any(weight.dtype == torch.float16 for weight in block.parameters()):  # which a large stream overflows
+            block = precision.dense_copy(block, self.dtype)
+        return one._replace(scale=passing(self.calls[number], block).share)
 
     def _look(self, number: int, like: int) -> Looked:
         """Put a block to the test; `like` is one of its kind that the model ran."""
@@ -139,6 +155,11 @@ def _next_step(hf: PreTrainedModel, error: Exception) -> str:
     if isinstance(error, ImportError) or attention.default(hf) != "eager":
         return "if that attention is not installed here, load the model with attn_implementation='eager'"
     return f"see that it runs on {hf.main_input_name} alone"
+
+
+def _first_line(error: Exception) -> str:
+    """Return what an error says, in one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def check_as_loaded(hf: PreTrainedModel, blocks: Blocks, name: str) -> None:

@@ -23,8 +23,10 @@ from coupling_lib.blocks.call import BlockCall, on_tensors, residual_stream
 from coupling_lib.blocks.choices import Held
 from coupling_lib.blocks.record import Blocks, uncached
 from coupling_lib.blocks.standing import standing
+from coupling_lib.blocks.state import kept
 from coupling_lib.blocks.weight_memory import available
 from coupling_lib.errors import UnsupportedModelError
+from coupling_lib.modes import differentiating, exclusive
 
 # Relative error of a derivative. Arguments that blocks are called with are rounded to the precision of the model.
 _TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -65,13 +67,17 @@ class Pass:
         )
 
 
+@exclusive
 def differentiated(
     hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall], inputs: Mapping[str, Tensor], dtype: torch.dtype
 ) -> Pass:
     """Run a model from the first block to the last with a graph, at the states of a trace, in `dtype`."""
     model, seen = precision.dense_copy(hf, dtype), Pass()
     given = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
-    with torch.enable_grad(), attention.differentiable(), _at_states(model, blocks, calls, dtype, seen):
+    within = (kept(model), differentiating(), attention.differentiable())
+    with ExitStack() as contexts:
+        for each in (*within, _at_states(model, blocks, calls, dtype, seen)):
+            contexts.enter_context(each)
         model(**uncached(model, given))
     return seen
 
@@ -240,6 +246,7 @@ def _arithmetics(hf: PreTrainedModel) -> list[torch.dtype]:
     return list(dict.fromkeys(wide + [own] * fits))
 
 
+@exclusive
 @torch.no_grad()
 def _refuse_moved(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor], name: str) -> None:
     """Refuse, by two passes without a graph, a model whose blocks hand on more than their stream, or look ahead."""
@@ -283,7 +290,7 @@ def _seen_with(
         if len(seen) == len(blocks):
             raise _EnoughError
 
-    with ExitStack() as hooks, suppress(_EnoughError):
+    with kept(hf), ExitStack() as hooks, suppress(_EnoughError):
         for block in blocks.modules:
             hooks.enter_context(block.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
             hooks.enter_context(block.register_forward_hook(leave, with_kwargs=True))

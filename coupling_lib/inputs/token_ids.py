@@ -26,7 +26,7 @@ def check(ids: Sequence[int], tokenizer: Any, config: Any, name: str) -> None:
     if first and list(ids[: 2 * len(first)]) == 2 * first:
         warnings.warn(
             f"{name}: the input begins with {tokenizer.decode(first)!r} twice, as where a chat template wrote it and "
-            "the tokenizer added another; give tokenizer(text, add_special_tokens=False, return_tensors='pt').input_ids",
+            "a tokenizer added another; give tokenizer(text, add_special_tokens=False, return_tensors='pt').input_ids",
             stacklevel=4,
         )
 

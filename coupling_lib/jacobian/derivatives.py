@@ -49,8 +49,8 @@ def block_jacobians(trace: Traced, block: int, pairs: Sequence[tuple[int, int]],
 
     Raises:
         ParameterError: if pairs with and without t1 = t2 are mixed.
-        UntrustworthyResultError: if one is all zero or not finite, or the block, replayed on its own, does
-            not give what it gave inside the model.
+        UntrustworthyResultError: if one is all zero, not finite or lost in rounding, or the block, replayed on its own,
+            does not give what it gave inside the model.
 
     Example:
         >>> import coupling_lib as cl
@@ -62,8 +62,16 @@ def block_jacobians(trace: Traced, block: int, pairs: Sequence[tuple[int, int]],
     return form(trace, block, pairs, boundary, out=J)
 
 
-def form(trace: Traced, block: int, pairs: Sequence[tuple[int, int]], boundary: str, out: Tensor) -> Tensor:
-    """Form what `block_jacobians` does, in memory of the caller's."""
+def form(
+    trace: Traced,
+    block: int,
+    pairs: Sequence[tuple[int, int]],
+    boundary: str,
+    out: Tensor,
+    *,
+    rounded: bool = False,
+) -> Tensor:
+    """Form what `block_jacobians` does, in memory of the caller's; what is lost in rounding as well, if `rounded`."""
     if len({start == end for start, end in pairs}) > 1:
         raise ParameterError("pairs mixes t1 = t2 with t1 != t2; form the two kinds in two calls")
     trace.check_boundary(boundary)
@@ -89,7 +97,7 @@ def form(trace: Traced, block: int, pairs: Sequence[tuple[int, int]], boundary: 
             raise UntrustworthyResultError(f"{named} holds NaN or infinite entries; try precision='float32'")
         if not any(extremes):
             raise zero_jacobian(trace, block, pair)
-    if pairs[0][0] != pairs[0][1]:
+    if pairs[0][0] != pairs[0][1] and not rounded:
         for matrix, pair in zip(out, pairs, strict=True):
             u = random_cotangent(trace).to(matrix)
             refuse_rounding(trace, block, pair, boundary, u, u @ matrix)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +24,20 @@ from coupling_lib.blocks.record import Blocks
 from coupling_lib.blocks.rules import all_rules
 from coupling_lib.blocks.standing import standing, where
 from coupling_lib.blocks.state import Changes
-from coupling_lib.errors import UntrustworthyResultError
+from coupling_lib.errors import UntrustworthyResultError, VanishingJacobianError
 from coupling_lib.models.load import Model
 from coupling_lib.modes import differentiating, exclusive, refuse_autocast
 
 P, T = ParamSpec("P"), TypeVar("T")
 # An int8 block rounds its activations to 8 bits in the model and not here, relative to what it adds to a token.
 _INT8 = 1e-1
-# Entries of a Jacobian of two tokens so small, times the rounding of a number, may be nothing but rounding.
-_TINY = 100
+# A Jacobian of two tokens so small, times the rounding of a number, may be nothing but rounding.
+_TINY = 1e4
+# So many times what changes where nothing but rounding does bounds an error, part of which may be the same each time; a
+# Jacobian is lost where its error may be this share of it.
+_BOUND, _LOST = 16, 0.5
+# What a cotangent is multiplied with, so that products of it round otherwise.
+_SCALES = (1.1, 0.9)
 
 
 class Traced(Protocol):
@@ -72,12 +78,21 @@ def _as_traced(function: Callable[Concatenate[Traced, P], T]) -> Callable[Concat
 
 @_as_traced
 def evaluate(
-    trace: Traced, block: int, pairs: Sequence[tuple[int, int]], boundary: str, *, wide: bool = False
+    trace: Traced,
+    block: int,
+    pairs: Sequence[tuple[int, int]],
+    boundary: str,
+    *,
+    wide: bool = False,
+    shaken: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Evaluate a block with a graph, in float64 if `wide`: the states varied at $t_1$ and read at $t_2$, `(T, d)`."""
+    # `shaken` is the seed of a change of all states by their last digit, after which everything rounds otherwise.
     refuse_autocast()
     _check_standing(trace, block)
     call, dtype = trace.calls[block], torch.float64 if wide else trace.dtype
+    if shaken is not None:
+        call = replace(call, input=_shaken(call.input.to(dtype), shaken))
     module = precision.dense_copy(trace.model.blocks.modules[block], dtype) if wide else trace.block(block)
     start, end = trace.first + torch.tensor(pairs, device=call.input.device).T
     one = pairs[0][0] == pairs[0][1]
@@ -160,30 +175,63 @@ def random_cotangent(trace: Traced) -> Tensor:
     return torch.randn(trace.d_model, generator=torch.Generator().manual_seed(0))
 
 
+def _shaken(x: Tensor, seed: int) -> Tensor:
+    """Change every number by its last digit, up or down."""
+    signs = torch.randint(2, x.shape, generator=torch.Generator().manual_seed(seed)).to(x) * 2 - 1
+    return x * (1 + 2 * torch.finfo(x.dtype).eps * signs)
+
+
+@_as_traced
+def rounding_error(trace: Traced, block: int, pair: tuple[int, int], boundary: str) -> tuple[float, float]:
+    """Bound what rounding makes of a Jacobian, and estimate its length, both in the norm of Frobenius."""
+    # By its product with a normal cotangent, which is as long on average: how far that moves where states change by
+    # their last digit, and in float64. A small Jacobian that is a product of small numbers hardly moves; one that is
+    # left of a large sum does.
+    u = random_cotangent(trace).double()
+
+    def product(scale: float = 1.0, **how: Any) -> Tensor:
+        x, y = evaluate(trace, block, [pair], boundary, **how)
+        cotangent = (scale * u).to(y)
+        (found,) = torch.autograd.grad(y, x, cotangent[None], allow_unused=True, materialize_grads=True)
+        return (found[0] - cotangent * (pair[0] == pair[1])).double() / scale
+
+    with differentiating():
+        found = product()
+        others = [product(scale, shaken=seed) for seed, scale in enumerate(_SCALES)]
+        if trace.dtype != torch.float64:
+            others.append(product(wide=True))
+    limits, norm = torch.finfo(trace.dtype), float(found.norm())
+    # What is smaller than the smallest number with all its digits has lost some of them.
+    least = limits.eps * norm + limits.tiny * trace.d_model
+    return _BOUND * max(float((other - found).norm()) for other in others) + least, norm
+
+
 def refuse_rounding(
     trace: Traced, block: int, pair: tuple[int, int], boundary: str, u: Tensor, product: Tensor
 ) -> None:
     """Refuse a Jacobian between two tokens that is nothing but rounding, told by its product with a cotangent."""
-    # What has decayed below the rounding of the sums that it was made of differs wholly in wider numbers.
-    if trace.dtype == torch.float64 or float(product.norm()) > _TINY * torch.finfo(trace.dtype).eps * float(u.norm()):
+    small = _TINY * torch.finfo(trace.dtype).eps * float(u.norm())
+    if trace.dtype == torch.float64 or float(product.double().norm()) > small:
         return
-    x, y = evaluate(trace, block, [pair], boundary, wide=True)
-    (wanted,) = torch.autograd.grad(y, x, u.to(y)[None], allow_unused=True, materialize_grads=True)
-    if not float((wanted[0] - product.double()).norm()) <= 0.1 * float(wanted.norm()):
-        raise zero_jacobian(trace, block, pair, f"rounding ({float(product.norm() / u.norm()):.0e} in {trace.dtype})")
+    error, norm = rounding_error(trace, block, pair, boundary)
+    if not error <= _LOST * norm:
+        raise VanishingJacobianError(
+            f"the Jacobian of {position_name(trace, block, pair)} is lost in rounding: it is {norm:.0e} long, and the "
+            f"bound on its error in {trace.dtype} is {error:.0e}; take a token nearer, or wrap the model in float64"
+        )
 
 
-def zero_jacobian(trace: Traced, block: int, pair: tuple[int, int], what: str = "zero") -> UntrustworthyResultError:
+def zero_jacobian(trace: Traced, block: int, pair: tuple[int, int], what: str = "zero") -> VanishingJacobianError:
     """Give the error for a Jacobian that is zero, or as good as that: why it is, and what to do."""
     (start, end), named = pair, f"the Jacobian of {position_name(trace, block, pair)} is {what}"
     if start > end:
-        return UntrustworthyResultError(
+        return VanishingJacobianError(
             f"{named}: position {end} does not attend to position {start}, a later one; in a causal model that is "
             f"so by construction: exchange the two, token_in={end} and token_out={start}"
         )
     far = "a token outside of its window, or a masked one: take one nearer"
     why = f"position {end} does not attend to position {start} in this block ({far}), or " if start < end else ""
-    return UntrustworthyResultError(f"{named}: {why}its weights dropped out of differentiation")
+    return VanishingJacobianError(f"{named}: {why}its weights dropped out of differentiation")
 
 
 def position_name(trace: Traced, block: int, pair: tuple[int, int]) -> str:

@@ -27,6 +27,7 @@ from coupling_lib.jacobian.derivatives import batch_size, block_jacobians
 from coupling_lib.jacobian.evaluation import evaluate
 from coupling_lib.jacobian.readout import Readout, head_of, read
 from coupling_lib.jacobian.tracing import Trace
+from coupling_lib.modes import exclusive
 from coupling_lib.svd.operators import real_factor
 
 TARGETS = ("own", "later")
@@ -147,6 +148,7 @@ class SummedLens(Lens):
         return found
 
 
+@exclusive
 def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) -> Lens:
     r"""Give the Jacobian lens of one token: the derivative of its last state by its state at every depth.
 
@@ -217,7 +219,7 @@ def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) ->
 
 def _rows(trace: Trace, token: int, u: Tensor, wide: bool) -> Tensor:
     """Multiply the product of the blocks' own maps at a token from the left, at every depth, `(L + 1, d)`."""
-    rows = [u]
+    rows = [u.clone() if u.is_inference() else u]
     for block in reversed(range(trace.n_blocks)):
         x, y = evaluate(trace, block, [(token, token)], "block", wide=wide)
         (row,) = torch.autograd.grad(y, x, rows[-1].to(y)[None], allow_unused=True, materialize_grads=True)

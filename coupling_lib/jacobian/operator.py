@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import UntrustworthyResultError, check_whole
-from coupling_lib.jacobian.derivatives import batch_size, batched_gradient, block_jacobians
+from coupling_lib.errors import UntrustworthyResultError, VanishingJacobianError, check_whole
+from coupling_lib.jacobian.derivatives import batch_size, batched_gradient, form
 from coupling_lib.jacobian.evaluation import (
     Traced,
     evaluate,
@@ -30,6 +30,7 @@ from coupling_lib.jacobian.evaluation import (
     position_name,
     random_cotangent,
     refuse_rounding,
+    rounding_error,
     zero_jacobian,
 )
 from coupling_lib.modes import differentiating
@@ -45,10 +46,12 @@ class BlockJacobian:
         J @ V              # J V, without forming J; V a tensor or a numpy array, (d,) or (d, m), of finite numbers
         J.T @ U            # J^T U
         J.dense()          # the (d, d) matrix, formed once; rows are outputs, J[i, j] = d f_i / d x_j
+        J.error            # bound on the length of its error by rounding, in the norm of Frobenius
         J.svd(k=10)        # top singular triplets, each certified
 
     A factor that is none raises `ParameterError`. A Jacobian that is zero, as that of a pair of tokens against the
-    causal order is, raises `UntrustworthyResultError` wherever it is used, rather than products of zeros.
+    causal order is, raises `VanishingJacobianError` wherever it is used, rather than products of zeros. One that is
+    smaller than what rounding in float32 leaves of the sums it was formed from raises it as well, but for `dense`.
 
     Args:
         trace: the trace at whose states the block is linearised.
@@ -96,6 +99,7 @@ class BlockJacobian:
         """Compute J V or J^T V, for a factor V of shape `(d,)` or `(d, m)`."""
         V = real_factor(factor, self.shape[1])
         if "_dense" in self.__dict__:
+            self._refuse_rounding()
             return (self._dense.T if transposed else self._dense) @ V.to(self._dense)
         columns = (V.unsqueeze(0) if V.ndim == 1 else V.T).to(self.device, self.dtype)
         product = (self._graph or _Graph(self)).product(columns, transposed=transposed)
@@ -113,12 +117,33 @@ class BlockJacobian:
             self._graph = outer
 
     def dense(self) -> Tensor:
-        """Form the whole matrix `(d, d)`, once, and keep it; errors are those of `block_jacobians`."""
+        """Form the whole matrix `(d, d)`, once, and keep it; errors are those of `block_jacobians`, but rounding."""
         return self._dense
 
     @cached_property
     def _dense(self) -> Tensor:
-        return block_jacobians(self.trace, self.block, [(self.token_in, self.token_out)], self.boundary)[0]
+        out = torch.empty(1, *self.shape, dtype=self.dtype, device=self.trace.device)
+        return form(self.trace, self.block, [(self.token_in, self.token_out)], self.boundary, out, rounded=True)[0]
+
+    @cached_property
+    def error(self) -> float:
+        """Bound the length of what rounding adds to the matrix, in the norm of Frobenius."""
+        return rounding_error(self.trace, self.block, (self.token_in, self.token_out), self.boundary)[0]
+
+    def vanishes(self) -> bool:
+        """Tell whether it is zero or lost in rounding, by one product with it."""
+        try:
+            _Graph(self)
+        except VanishingJacobianError:
+            return True
+        return False
+
+    def _refuse_rounding(self) -> None:
+        """Refuse a matrix that was formed, if it is lost in rounding."""
+        if not self._checked and self.token_in != self.token_out:
+            u, pair = random_cotangent(self.trace).to(self._dense), (self.token_in, self.token_out)
+            refuse_rounding(self.trace, self.block, pair, self.boundary, u, u @ self._dense)
+        self._checked = True
 
     def svd(self, k: int = 10, formed: bool | None = None) -> SingularTriplets:
         """Compute the K largest singular triplets, each certified.
@@ -136,7 +161,9 @@ class BlockJacobian:
         if not formed and "_dense" not in self.__dict__:
             with self.held(), suppress(UntrustworthyResultError):
                 return top_triplets(self, k)
-        return top_triplets(self.dense(), k)
+        matrix = self.dense()
+        self._refuse_rounding()
+        return top_triplets(matrix, k)
 
 
 class _Graph:

@@ -8,6 +8,7 @@ The states are recorded in the precision the model runs in; everything derived f
 """
 
 import warnings
+import weakref
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -29,6 +30,8 @@ from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.load import Model
 from coupling_lib.modes import exclusive, refuse_narrow
 
+# Models of which it was said once that the last token is none of the text.
+_TOLD: weakref.WeakSet[Model] = weakref.WeakSet()
 BOUNDARIES = ("block", "hidden_states", "branch")
 
 
@@ -159,7 +162,8 @@ class Trace:
                 f"{name} is {token!r}; this input has {self.n_tokens} tokens, 0 to {self.n_tokens - 1}; give one as a "
                 "whole number"
             )
-        if token == -1 and self._said_of_last:
+        if token == -1 and self._said_of_last and self.model not in _TOLD:
+            _TOLD.add(self.model)
             warnings.warn(self._said_of_last, stacklevel=3)
         return int(token) % self.n_tokens
 

@@ -11,6 +11,7 @@ The last two are *context* coupling. No skip path runs between different tokens,
 alone.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,8 +27,11 @@ from coupling_lib.measures import common
 from coupling_lib.measures.parts import VARIANTS_OF_PARTS, prefixed
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.models.load import Model
+from coupling_lib.modes import exclusive
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
 
+# Jacobians whose products with a random direction are smaller may be nothing but rounding, and are looked at.
+_SMALL = 1e-2
 KINDS = ("self", "input", "output")
 """Which token is held fixed: none, the one that is varied (t1), or the one that is read (t2)."""
 
@@ -46,7 +50,8 @@ def measure_tokens(
     """Measure coupling across tokens within one block or between two (paper, section 3.2).
 
     Only the last tokens that qualify are compared, which bounds time and memory: those whose Jacobian with the fixed
-    token is not zero. In a causal model these are the tokens after a fixed t1 or before a fixed t2.
+    token is neither zero nor lost in rounding, of which a warning says how many. In a causal model these are the tokens
+    after a fixed t1 or before a fixed t2.
 
     Args:
         model: a model from `load_model`.
@@ -153,12 +158,29 @@ def _of_jacobians(J: torch.Tensor, n: int, k: int, names: Sequence[str] | None) 
 
 def chosen_tokens(traced: Trace, blocks: Iterable[int], kind: str, fixed: int | None, tokens: int) -> list[int]:
     """Take the last tokens that qualify in all blocks."""
-    found = torch.ones(traced.n_tokens, dtype=torch.bool)
+    found, doubtful = torch.ones(traced.n_tokens, dtype=torch.bool), {}
     if fixed is not None:
         found[fixed] = False
         for block in blocks:
-            found &= _connected(traced, block, kind, fixed)
-    chosen = found.nonzero().flatten().tolist()[-tokens:]
+            sizes = _answers(traced, block, kind, fixed)
+            found &= sizes > 0
+            doubtful[block] = set((sizes < _SMALL).nonzero().flatten().tolist())
+    chosen, lost = [], 0
+    for token in reversed(found.nonzero().flatten().tolist()):
+        if len(chosen) == tokens:
+            break
+        pair = (fixed, token) if kind == "input" else (token, fixed)
+        if any(token in few and traced.jacobian(block, *pair).vanishes() for block, few in doubtful.items()):
+            lost += 1
+        else:
+            chosen.insert(0, token)
+    if lost:
+        warnings.warn(
+            f"{traced.model.name}: {lost} of {lost + len(chosen)} tokens were taken as not connected with the fixed "
+            f"one, at position {fixed}: their Jacobians are lost in rounding",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     if len(chosen) < 2:
         few = f"{len(chosen)} token" if len(chosen) == 1 else f"{len(chosen)} tokens"
         if fixed is None:
@@ -171,11 +193,12 @@ def chosen_tokens(traced: Trace, blocks: Iterable[int], kind: str, fixed: int | 
     return chosen
 
 
-def _connected(traced: Trace, block: int, kind: str, fixed: int) -> torch.Tensor:
-    """Tell between which tokens and the fixed one a block's Jacobian is not zero, `(n,)`, by one random direction."""
+@exclusive
+def _answers(traced: Trace, block: int, kind: str, fixed: int) -> torch.Tensor:
+    """Multiply a block's Jacobians between all tokens and the fixed one with a direction: largest entries `(n,)`."""
     call, module, row = traced.calls[block], traced.block(block), traced.first + fixed
     direction = torch.randn(traced.d_model, generator=torch.Generator().manual_seed(0)).to(call.input.device)
-    with torch.enable_grad():
+    with traced.changes.applied(), torch.enable_grad():
         x = call.input.detach().to(traced.dtype).clone().requires_grad_(True)
         y = call.replay(module, x)
         if kind == "output":
@@ -185,4 +208,4 @@ def _connected(traced: Trace, block: int, kind: str, fixed: int) -> torch.Tensor
             u = torch.zeros_like(y, requires_grad=True)
             (pulled,) = torch.autograd.grad(y, x, u, create_graph=True)
             (answer,) = torch.autograd.grad(pulled[0, row] @ direction.to(y.dtype), u)
-    return answer[0, traced.first :][: traced.n_tokens].abs().amax(dim=1).cpu() > 0
+    return answer[0, traced.first :][: traced.n_tokens].abs().amax(dim=1).cpu()

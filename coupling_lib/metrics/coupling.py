@@ -105,8 +105,10 @@ def miscoupling(A: Tensor, normalized: bool = False) -> Tensor:
 
     $$m(A) = \lVert A - \mathrm{Diag}\,A \rVert_F, \qquad \tilde m(A) = m(A) / \lVert A \rVert_F.$$
 
-    Both are 0 for perfect coupling. $m$ has the units of a singular value; $\tilde m$ lies between 0 and 1, does
-    not change when $J_1$ is scaled, and is about $\sqrt{1 - 1/K}$ with no coupling at all.
+    Both are 0 where the vectors of the second Jacobian diagonalise the first. That does not say that the two have the
+    same strongest directions: diag(1, ..., 40) and diag(40, ..., 1) have disjoint ones, and m = 0. $m$ has the units of
+    a singular value; $\tilde m$ lies between 0 and 1, does not change when $J_1$ is scaled, and is about
+    $\sqrt{1 - 1/K}$ with no coupling at all.
 
     Args:
         A: Coupling matrices (..., K, K).

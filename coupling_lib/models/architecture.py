@@ -1,6 +1,5 @@
 """Which class a configuration calls for, decided from transformers' own tables and never from remote code."""
 
-import inspect
 import json
 import re
 from collections.abc import Iterable
@@ -15,8 +14,10 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING,
 )
 
+from coupling_lib.blocks import weight_memory
 from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, shown
+from coupling_lib.models import dequantised
 
 # More blocks than any model has: even without their weights they would fill the memory.
 _MOST_BLOCKS = 10_000
@@ -33,14 +34,11 @@ def read_config(folder: Path, name: str) -> PreTrainedConfig:
         raise ModelUnavailableError(f"config.json of {name!r} is damaged; fetch it again") from error
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING_NAMES:
         raise UnsupportedModelError(_unknown(name, f"the model type {model_type!r}", "auto_map" in raw))
-    if method := raw.get("quantization_config"):
-        method = method.get("quant_method", "unknown method") if isinstance(method, dict) else shown(method)
-        raise UnsupportedModelError(
-            f"the weights of {name!r} are quantised already ({method}); "
-            "choose the original and pass precision='nf4', 'fp4' or 'int8'"
-        )
+    if (given := dequantised.find(raw)) and not isinstance(given, dict):
+        said = f"says that its weights are quantised already ({shown(given)}), and not how; check its values"
+        raise UnsupportedModelError(f"config.json of {name!r} {said}")
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        config = dequantised.without(AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True))
     except Exception as error:
         said = f"is not understood ({' '.join(str(error).split())[:200]}); check its values"
         raise UnsupportedModelError(f"config.json of {name!r} {said}") from error
@@ -72,14 +70,16 @@ def refuse_further_blocks(hf: PreTrainedModel, unused: Iterable[str], name: str)
         )
 
 
-def refuse_encoder_decoder(config: PreTrainedConfig, name: str, family: type[PreTrainedModel] | None = None) -> None:
-    """Refuse a model with two stacks of blocks."""
-    # The encoder alone has the configuration of both.
-    two = family is None or any(name.startswith("decoder_") for name in inspect.signature(family.forward).parameters)
-    if two and getattr(config, "is_encoder_decoder", False):
+def refuse_encoder_decoder(config: PreTrainedConfig, name: str, hf: PreTrainedModel | None = None) -> None:
+    """Refuse a model with two stacks of blocks; one stack of such a model is none."""
+    if not getattr(config, "is_encoder_decoder", False):
+        return
+    hf = hf or weight_memory.skeleton(model_class(config, name), config)
+    if {"encoder", "decoder"} <= {path.rpartition(".")[2] for path, _ in hf.named_modules()}:
         raise UnsupportedModelError(
-            f"{name!r} is an encoder-decoder ({config.model_type}), whose decoder blocks read a second stream; choose "
-            "a decoder, an encoder or a vision transformer"
+            f"{name!r} is an encoder-decoder ({config.model_type}), whose decoder blocks read a second stream; pass "
+            "its encoder alone, cl.wrap_model(transformers.AutoModel.from_pretrained(...).get_encoder()), or choose a "
+            "decoder, an encoder or a vision transformer"
         )
 
 

@@ -28,13 +28,15 @@ from coupling_lib import paths
 from coupling_lib.blocks import weight_memory as memories
 from coupling_lib.blocks.attention import quiet
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, needed
-from coupling_lib.models import architecture, packages
+from coupling_lib.models import architecture, gguf_contents, packages
 
 SUFFIX = ".gguf"
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.gguf", re.IGNORECASE)
 _SAFE = {"trust_remote_code": False, "local_files_only": True}
 RECORD = "gguf.json"
 _DIGESTS = "digests.json"
+# A higher number where files are read otherwise than before, so that what was made of them is made anew.
+_READING = 2
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Gguf:
                 f"{self.name!r} has the architecture {kind!r}, which transformers {transformers.__version__} does not "
                 f"read from GGUF ({_short(error)}); choose the model's safetensors files"
             ) from error
-        config.save_pretrained(folder)
+        gguf_contents.completed(config, reader, self.name).save_pretrained(folder)
         if reader.get_field("tokenizer.ggml.model") is not None:
             AutoTokenizer.from_pretrained(**self._arguments).save_pretrained(folder)
         kept = {"quantisation": _quantisation(reader)}
@@ -91,7 +93,9 @@ class Gguf:
             )
         # Where transformers has kernels for packed weights it would keep them packed.
         dense = {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
-        hf, report = family.from_pretrained(**self._arguments, **dense, config=config, output_loading_info=True)
+        with _noting() as left:
+            hf, report = family.from_pretrained(**self._arguments, **dense, config=config, output_loading_info=True)
+        gguf_contents.refuse_left([*left, *report["unexpected_keys"]], self.name)
         # transformers draws what is missing at random and goes on: the model would be measured half untrained.
         if missing := sorted(report["missing_keys"]):
             lack = f"lacks {len(missing)} of the model's tensors ({missing[0]}, ...)"
@@ -161,7 +165,8 @@ def _quantisation(reader: Any) -> str:
 
 def _kept(model: Gguf, stage: str, save: Callable[[Path], None]) -> Path:
     """Give the folder in which something made of a file is kept, making it if need be."""
-    name = f"{model.sha256[:16]}-{stage}-transformers-{transformers.__version__}-gguf-{version('gguf')}"
+    readers = f"transformers-{transformers.__version__}-gguf-{version('gguf')}-{_READING}"
+    name = f"{model.sha256[:16]}-{stage}-{readers}"
     folder = Path(constants.HF_HOME) / "coupling_lib" / "gguf" / name
     if _intact(folder):
         return folder
@@ -219,3 +224,28 @@ def _converting() -> Generator[None]:
     finally:
         gguf.GGUFReader, gguf.get_tensor_name_map = reader, names
         modeling_gguf_pytorch_utils.tqdm = bar
+
+
+class _Asked(dict):
+    """Names of tensors with their weights, and the names that were asked for and are not there."""
+
+    def __init__(self, names: dict, left: list[str]) -> None:
+        super().__init__(names)
+        self.left = left
+
+    def __contains__(self, name: object) -> bool:
+        if not (known := super().__contains__(name)):
+            self.left.append(name)
+        return known
+
+
+@contextmanager
+def _noting() -> Generator[list[str]]:
+    """Note which tensors transformers leaves out: it looks each up among the model's weights, and goes on."""
+    left: list[str] = []
+    names = modeling_gguf_pytorch_utils.get_gguf_hf_weights_map
+    modeling_gguf_pytorch_utils.get_gguf_hf_weights_map = lambda *asked, **more: _Asked(names(*asked, **more), left)
+    try:
+        yield left
+    finally:
+        modeling_gguf_pytorch_utils.get_gguf_hf_weights_map = names

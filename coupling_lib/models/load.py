@@ -37,7 +37,15 @@ from coupling_lib.errors import (
     shown,
 )
 from coupling_lib.memory import ran_out
-from coupling_lib.models import adapters, architecture, processors, remembered_checks, sources, tokenizers
+from coupling_lib.models import (
+    adapters,
+    architecture,
+    dequantised,
+    processors,
+    remembered_checks,
+    sources,
+    tokenizers,
+)
 from coupling_lib.models import untrained as fresh_weights
 from coupling_lib.modes import exclusive
 
@@ -146,7 +154,7 @@ def load_model(
     _check_arguments(untrained, seed, revision)
     budget = memories.parse(memory)
     arguments = precisions.loading_arguments(precision)
-    devices = _devices(device)
+    devices = places.devices(device)
     origin = sources.locate(name, revision)
     config = architecture.read_config(origin.folder, origin.name)
     family = architecture.model_class(config, origin.name)
@@ -164,6 +172,7 @@ def load_model(
             budget=budget,
         )
         if fresh is None:
+            dequantised.check(origin.folder, origin.name)
             origin = sources.with_weights(origin)
 
         def read(folder: Path, **more: Any) -> PreTrainedModel:
@@ -173,7 +182,7 @@ def load_model(
             start = fresh == origin.started_from
             hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read, start)
         else:
-            hf = offload.load(partial(read, origin.folder), placing)
+            hf = dequantised.load(read, origin.folder, config, placing, arguments["dtype"], origin.name)
         if origin.adapter and not untrained:
             origin.adapter.put_on(hf, origin.name)
         reads_text = family.main_input_name == "input_ids"
@@ -226,7 +235,7 @@ def wrap_model(
         raise ParameterError(f"tokenizer is {shown(tokenizer)}; a transformers tokenizer was expected, or None")
     adapted = adapters.named(given)
     name = name or type(hf_model).__name__ + adapted
-    architecture.refuse_encoder_decoder(hf_model.config, name, type(hf_model))
+    architecture.refuse_encoder_decoder(hf_model.config, name, hf_model)
     made = (name, "memory" + adapted, None, precision or precisions.stored_as(hf_model), False, None)
     found = _prepare(hf_model, name, partial(checks.validate, hf_model, name))
     adapters.check_answer(given, hf_model)
@@ -242,22 +251,6 @@ def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
         raise ParameterError(f"revision is {shown(revision)}; it must be a branch, tag, commit or step, or None")
 
 
-def _devices(device: str | torch.device | None) -> list[torch.device]:
-    """Give the devices that may hold weights, the one to prefer first, and refuse one that is not there."""
-    if device is None or device == "auto":
-        cards = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
-        return sorted(cards, key=lambda card: card.index != torch.cuda.current_device()) or [torch.device("cpu")]
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError):
-        chosen = None
-    if chosen is None or chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index):
-        raise ParameterError(f"device is {shown(device)}; it must be 'cpu', 'cuda', 'cuda:N' or 'auto'")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise ParameterError(f"device is {device!r}, and {torch.cuda.device_count()} GPUs are visible; pass 'cpu'")
-    return [chosen]
-
-
 def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: torch.device) -> PreTrainedModel:
     """Read weights from a folder, and refuse a folder that does not hold them all."""
     if place.type != "cpu" or "quantization_config" in arguments:
@@ -265,7 +258,8 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
     safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
     arguments = {"output_loading_info": True, **safe, **arguments}
     # What does not fit would be drawn at random, and is refused.
-    hf, report = family.from_pretrained(folder, ignore_mismatched_sizes=True, **arguments)
+    at = None if "state_dict" in arguments else folder
+    hf, report = family.from_pretrained(at, ignore_mismatched_sizes=True, **arguments)
     architecture.refuse_other_shapes(report["mismatched_keys"], folder.name)
     # transformers draws what is missing at random and goes on: the model would be measured half untrained.
     if missing := sorted(report["missing_keys"]):

@@ -2,7 +2,8 @@
 
 The check reads every block of a model. A file in the user's cache folder is named by all that its answer depends on:
 the weights, by commit, by their files' names, sizes and times of change, or by the seed they are drawn from; the
-configuration and the precision; the versions of the libraries, and the text of the check itself.
+configuration and the precision; the versions of the libraries, the functions that blocks call, and the text of the
+check itself.
 """
 
 import contextlib
@@ -17,9 +18,9 @@ from transformers import PreTrainedModel
 
 from coupling_lib import paths, provenance
 from coupling_lib.blocks import attention
-from coupling_lib.blocks.makeup import makeups
+from coupling_lib.blocks.makeup import makeups, written
 from coupling_lib.blocks.record import Blocks, find_blocks
-from coupling_lib.blocks.standing import standing
+from coupling_lib.blocks.standing import everywhere, standing
 from coupling_lib.blocks.validate import validate
 from coupling_lib.models.sources import Source
 
@@ -59,7 +60,11 @@ def _place(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None
     code = "".join(file.read_text(encoding="utf-8") for file in sorted((paths.PACKAGE / "blocks").glob("*.py")))
     if origin.adapter is not None:
         return None  # what an adapter does is told by its file as well; the check is made anew
-    what = [weights, config, type(hf).__name__, precision, hf.device.type, provenance.versions(), code]
+    if everywhere():
+        return None
+    # Functions that were exchanged in this process make another model of the same weights.
+    functions = written(find_blocks(hf).modules)
+    what = [weights, config, type(hf).__name__, precision, hf.device.type, provenance.versions(), code, functions]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]
     return paths.CACHE / "checked" / f"{digest}.json"
 

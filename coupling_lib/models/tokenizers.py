@@ -8,6 +8,7 @@ warning. What transformers says while it reads a tokenizer reaches the user.
 
 import json
 import logging
+import unicodedata
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging as theirs
 
@@ -23,7 +23,8 @@ from coupling_lib.models import gguf_files, sources
 
 TELLING = (
     "The 1234567 days of don't, I'LL and it's; 3.14e-5, x_y2z!?...\n\n\tif (a  ==   b):\r\n        return {'k': [0]}  ",
-    " Zürich, naïve café; Ångström - CAFÉ, e\u0301, ﬁ, ½, Ⅷ, 12,345\u00a0€ «ß» русский язык, עברית, हिन्दी 東京は日本の首都 한국어 👩🏽‍🔬🎉 ",
+    " Zürich, naïve café; Ångström - CAFÉ, e\u0301, ﬁ, ½, Ⅷ, 12,345\u00a0€ «ß» "
+    "русский язык, עברית, हिन्दी 東京は日本の首都 한국어 👩🏽‍🔬🎉 ",
 )
 """Texts on which tokenizers differ: digits, contractions, white space, code, accents, scripts without blanks, emoji."""
 
@@ -37,9 +38,12 @@ def load(folder: Path, name: str) -> PreTrainedTokenizerBase | None:
     with _heard(name):
         made = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     settings = _read(folder / _CONFIG)
-    # What was made of a GGUF file has no file of its training: that one was written by transformers.
-    if (folder / _FILE).is_file() and not (folder / gguf_files.RECORD).is_file():
-        made = _as_in_its_file(made, folder / _FILE, settings, name)
+    if (folder / _FILE).is_file():
+        # That of a GGUF file was written by transformers, without the NFC of its class, which training had: all else
+        # in it, such as how text is split, is the file's.
+        composed = (folder / gguf_files.RECORD).is_file()
+        texts = tuple(unicodedata.normalize("NFC", text) for text in TELLING) if composed else TELLING
+        made = _as_in_its_file(made, folder / _FILE, settings, texts, name)
     # A setting that asks for a first token, of which the class made nothing.
     first = made.bos_token_id
     if settings.get("add_bos_token") is True and (first is None or made("a").input_ids[:1] != [first]):
@@ -52,10 +56,12 @@ def load(folder: Path, name: str) -> PreTrainedTokenizerBase | None:
     return made
 
 
-def _as_in_its_file(made: PreTrainedTokenizerBase, file: Path, settings: dict, name: str) -> PreTrainedTokenizerBase:
+def _as_in_its_file(
+    made: PreTrainedTokenizerBase, file: Path, settings: dict, texts: tuple[str, ...], name: str
+) -> PreTrainedTokenizerBase:
     """Return the tokenizer, or one with the steps of its file where a telling text has other ids there."""
     try:
-        backend = Tokenizer.from_file(str(file))
+        backend = type(made.backend_tokenizer).from_file(str(file))
     except Exception:  # the file of another version, which transformers reads and its library does not
         return made
     _set(backend, settings)
@@ -63,7 +69,7 @@ def _as_in_its_file(made: PreTrainedTokenizerBase, file: Path, settings: dict, n
     backend.no_truncation()
     backend.no_padding()
     added = islice(backend.get_added_tokens_decoder().values(), 64)
-    texts = (*TELLING, "a".join(token.content for token in added))
+    texts = (*texts, "a".join(token.content for token in added))
     framed = not any(settings.get(key) is not None for key in ("add_bos_token", "add_eos_token"))
     differing = _differing(made, backend, texts, framed)
     if differing is None:
@@ -72,14 +78,14 @@ def _as_in_its_file(made: PreTrainedTokenizerBase, file: Path, settings: dict, n
     at = next((i for i, (one, other) in enumerate(zip(ours, files, strict=False)) if one != other), 0)
     warnings.warn(
         f"{name}: {type(made).__name__} of transformers makes other token ids than {_FILE} (of {text[:12]!r}..., "
-        f"{len(ours)} against {len(files)}, from position {at}); those of the file are used, as in the model's training",
+        f"{len(ours)} against {len(files)}, from position {at}); those of the file are used, as in its training",
         stacklevel=4,
     )
     return _of_the_file(made, backend, settings)
 
 
 def _differing(
-    made: PreTrainedTokenizerBase, backend: Tokenizer, texts: tuple[str, ...], framed: bool
+    made: PreTrainedTokenizerBase, backend: Any, texts: tuple[str, ...], framed: bool
 ) -> tuple[str, list[int], list[int]] | None:
     """Find a text of which the two make other ids, with special tokens around it where the file decides on these."""
     for text in filter(None, texts):
@@ -91,7 +97,7 @@ def _differing(
     return None
 
 
-def _of_the_file(made: PreTrainedTokenizerBase, backend: Tokenizer, settings: dict) -> PreTrainedTokenizerBase:
+def _of_the_file(made: PreTrainedTokenizerBase, backend: Any, settings: dict) -> PreTrainedTokenizerBase:
     """Put the file's tokenizer under the special tokens and the template of the one that was made."""
     named = {role: token for role, token in made.special_tokens_map.items() if _known(token, backend)}
     asked = {key: settings[key] for key in ("add_bos_token", "add_eos_token") if settings.get(key) is not None}
@@ -100,21 +106,21 @@ def _of_the_file(made: PreTrainedTokenizerBase, backend: Tokenizer, settings: di
     return PreTrainedTokenizerFast(tokenizer_object=backend, **named, **asked, **kept)
 
 
-def _known(token: Any, backend: Tokenizer) -> bool:
+def _known(token: Any, backend: Any) -> bool:
     """Tell whether the file has a special token, or all of several."""
     several = token if isinstance(token, list | tuple) else [token]
     return all(backend.token_to_id(str(one)) is not None for one in several)
 
 
-def _set(backend: Tokenizer, settings: dict) -> None:
+def _set(backend: Any, settings: dict) -> None:
     """Change in a file's tokenizer what its configuration sets otherwise, as transformers always read the two."""
     steps, first = backend.normalizer, backend.pre_tokenizer
     asked = {key: value for key, value in settings.items() if isinstance(value, bool)}
-    if isinstance(steps, normalizers.BertNormalizer):
+    if type(steps).__name__ == "BertNormalizer":
         steps.lowercase = asked.get("do_lower_case", steps.lowercase)
         steps.strip_accents = asked.get("strip_accents", steps.strip_accents)
         steps.handle_chinese_chars = asked.get("tokenize_chinese_chars", steps.handle_chinese_chars)
-    if isinstance(first, pre_tokenizers.ByteLevel):
+    if type(first).__name__ == "ByteLevel":
         first.add_prefix_space = asked.get("add_prefix_space", first.add_prefix_space)
 
 

@@ -22,14 +22,17 @@ from safetensors.numpy import load, save
 
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.provenance import changed_since
 
 FOLDER = "measurements"
 SUFFIX = ".safetensors"
 DAMAGED = ".damaged"
+# Versions of records that were compared with those at hand in this process.
+_told: set[str] = set()
 
 
 class StoreWarning(UserWarning):
-    """A file of the store was damaged, or could not be written; the measurement itself goes on."""
+    """A file of the store was damaged, could not be written, or is of other releases; the measurement goes on."""
 
 
 class DamagedError(CouplingError):
@@ -85,7 +88,20 @@ def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | 
     if digest(record["key"]) != digest(key):
         set_aside(path, "it belongs to another measurement")
         return None
+    _compare_versions(path, str(ds.attrs.get("versions", "")))
     return ds, record["complete"]
+
+
+def _compare_versions(path: Path, stored: str) -> None:
+    """Warn, once for all files alike, where a number that is read back was measured by other releases."""
+    if stored not in _told and (moved := changed_since(stored)):
+        warnings.warn(
+            f"{path.name} and its like were measured with {', '.join(moved)}; the numbers are read back as they are: "
+            f"name another store, or delete them from {path.parent}, to measure anew",
+            StoreWarning,
+            stacklevel=2,
+        )
+    _told.add(stored)
 
 
 def open_sound(path: Path) -> tuple[dict[str, Any], xr.Dataset] | None:

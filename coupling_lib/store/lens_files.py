@@ -59,7 +59,27 @@ def write_lens(file: str | Path, J: dict[int, Tensor], n_prompts: int) -> None:
 
 
 def read_lens(file: str | Path, width: int | None = None) -> LensFile:
-    """Read a lens from a file of this library or of another program, and refuse one of another width."""
+    """Read a Jacobian lens from a file of this library (.safetensors) or of another program (.pt); no code in it runs.
+
+    Args:
+        file: its path.
+        width: the width that it must have; by default that which it says itself.
+
+    Returns:
+        the lens: matrices `J` by depth, `n_prompts`, `d_model`; `readout(trace)` shows what it reads at a token.
+
+    Raises:
+        ParameterError: if there is no such file, or it holds no lens, one of another width, or more than tensors.
+
+    Example:
+        >>> import os, tempfile, torch
+        >>> import coupling_lib as cl
+        >>> path = os.path.join(tempfile.mkdtemp(), "lens.pt")
+        >>> torch.save({"J": {5: torch.eye(96)}, "n_prompts": 1, "source_layers": [5], "d_model": 96}, path)
+        >>> read = cl.read_lens(path).readout(cl.trace(cl.load_model("nano-neox"), "Call me Ishmael"), k=3)
+        >>> read.depths, read.ids.shape
+        ([6, 12], torch.Size([2, 3]))
+    """
     file = Path(file)
     try:
         found = _safetensors(file) if file.suffix == ".safetensors" else _foreign(file)

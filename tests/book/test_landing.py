@@ -63,3 +63,9 @@ def test_the_answer_and_the_strip_of_verdicts_stand_in_the_first_screen(tab):
         assert box["y"] + box["height"] < 720, place
     tab.locator(".verdict-strip a").first.click()
     tab.wait_for_url("**/book/claims.html")
+
+
+def test_the_strip_of_verdicts_counts_every_claim_in_every_place(monkeypatch):
+    monkeypatch.setattr(landing, "from_template", lambda name, counted: counted)
+    counted, n = landing.verdicts_strip(), len(landing.judge_all(landing.paths.RESULTS))
+    assert n > 20 and {place: sum(found.values()) for place, found in counted.items()} == dict.fromkeys(counted, n)

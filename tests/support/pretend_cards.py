@@ -16,8 +16,8 @@ import torch._lazy.ts_backend
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import weight_memory
-from coupling_lib.models import load
 
 CARDS = [torch.device("lazy", 0), torch.device("lazy", 1)]
 _aten = torch.ops.aten
@@ -86,7 +86,7 @@ def _run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 def two_cards(monkeypatch: Any, free: int = 10**9) -> Generator[None]:
     """Let `load_model` see two cards, inside the context."""
     _started()
-    monkeypatch.setattr(load, "_devices", lambda device: CARDS if device in (None, "auto") else [torch.device(device)])
+    monkeypatch.setattr(places, "devices", lambda device: CARDS if device in (None, "auto") else [torch.device(device)])
     monkeypatch.setattr(weight_memory, "available", lambda device: free)
     monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")  # what another thread makes would not be on these cards
     before = torch._C._only_lift_cpu_tensors(), torch.__future__.get_swap_module_params_on_conversion()

@@ -62,9 +62,15 @@ def unpacked(data: np.ndarray, kind: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def write(
-    path: Path, kind: str = "Q4_1", architecture: str = "llama", leave_out: tuple[str, ...] = (), tokenizer: bool = True
+    path: Path,
+    kind: str = "Q4_1",
+    architecture: str = "llama",
+    leave_out: tuple[str, ...] = (),
+    tokenizer: bool = True,
+    keys: dict | None = None,
+    tensors: dict[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Write a random Llama, and give its dense weights as the format defines them."""
+    """Write a random Llama, with further keys and tensors, and give its dense weights as the format defines them."""
     model = tiny.llama(seed=3, num_attention_heads=HEADS, num_key_value_heads=KV_HEADS)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
@@ -98,6 +104,11 @@ def write(
         expected[name] = restored(dense, heads) if heads else dense
         if not any(part in name for part in leave_out):
             writer.add_tensor(stored_name(name), data, raw_dtype=gguf.GGMLQuantizationType[quantised])
+    for key, value in (keys or {}).items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        add.get(type(value), writer.add_array)(f"{architecture}.{key}", value)
+    for name, values in (tensors or {}).items():
+        writer.add_tensor(name, values.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

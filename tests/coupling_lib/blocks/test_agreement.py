@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 import coupling_lib as cl
 from coupling_lib.blocks import attention, short
 from coupling_lib.blocks.agreement import replay_error
-from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError
+from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError
 
 IDS, LAST = torch.arange(1, 12)[None], 10
 STACK = dict(tiny.STACK, vocab_size=64, max_position_embeddings=64, bos_token_id=0, eos_token_id=0, pad_token_id=0)
@@ -236,7 +236,7 @@ def test_a_model_in_training_mode_is_refused_when_it_is_traced():
         cl.trace(model, IDS)
 
 
-def test_a_jacobian_that_is_rounding_is_treated_as_zero():
+def test_a_jacobian_that_is_rounding_is_shown_and_not_used():
     class Cancelling(nn.Module):
         def __init__(self, mlp):
             super().__init__()
@@ -252,6 +252,22 @@ def test_a_jacobian_that_is_rounding_is_treated_as_zero():
         layer.self_attn.register_forward_hook(lambda module, args, output: (0 * output[0], *output[1:]))
         layer.mlp = Cancelling(layer.mlp)
     trace = cl.trace(cl.wrap_model(hf.eval()), IDS)
-    for use in (lambda J: J.dense(), lambda J: J @ torch.ones(32)):
-        with pytest.raises(UntrustworthyResultError, match=r"token 7 -> 10 is rounding \(\de-0\d in torch.float32\)"):
-            use(trace.jacobian(1, 7, LAST))
+    J, strong = trace.jacobian(1, 7, LAST), trace.jacobian(1, LAST)
+    # Its true value is zero, so that all of it is error.
+    assert 0 < float(J.dense().norm()) <= J.error < 1e-3 and J.vanishes()
+    said = (
+        r"token 7 -> 10 is lost in rounding: it is \de-0\d long, and the bound on its error in torch.float32 is \de-0\d"
+    )
+    uses = [
+        lambda J: J @ torch.ones(32),
+        lambda J: J.T @ torch.ones(32),
+        lambda J: J.svd(k=3, formed=True),
+        lambda J: J.svd(k=3, formed=False),
+        lambda J: cl.coupling_matrix(J, strong.svd(k=3), k=3),
+        lambda J: cl.block_jacobians(J.trace, J.block, [(7, LAST)]),
+    ]
+    for use in uses:
+        for each in (J, trace.jacobian(1, 7, LAST)):
+            with pytest.raises(CouplingError, match=said):
+                use(each)
+    assert strong.error < 1e-4 * float(strong.dense().norm()) and not strong.vanishes()

@@ -16,7 +16,6 @@ from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.errors import ModelUnavailableError, ParameterError
 from coupling_lib.jacobian.tracing import trace
 from coupling_lib.measures.trajectories import logit_lens_entropies
-from coupling_lib.models import load
 from coupling_lib.models.load import load_model, wrap_model
 from coupling_lib.store.key import fingerprint
 
@@ -131,14 +130,14 @@ def test_as_many_untrained_blocks_are_drawn_at_once_as_there_are_threads_and_roo
 
 
 def test_auto_is_every_card_the_current_one_first_and_the_cpu_where_there_is_none(monkeypatch, folders):
-    assert load._devices("auto") == load._devices(None) == [CPU]
+    assert places.devices("auto") == places.devices(None) == [CPU]
     assert load_model(folders / "llama", device="auto").device == CPU
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    assert [card.index for card in load._devices("auto")] == [1, 0, 2]
-    assert load._devices("cuda:2") == [torch.device("cuda:2")]
+    assert [card.index for card in places.devices("auto")] == [1, 0, 2]
+    assert places.devices("cuda:2") == [torch.device("cuda:2")]
     with pytest.raises(ParameterError, match=r"device is 'all'; it must be 'cpu', 'cuda', 'cuda:N' or 'auto'$"):
-        load._devices("all")
+        places.devices("all")
 
 
 # The numbers
@@ -162,7 +161,7 @@ def test_blocks_behind_hooks_of_their_own_give_the_same_numbers_bit_for_bit(
 ):
     given = dict(precision=stored, untrained=untrained)
     whole = load_model(folders / kind, **given)
-    monkeypatch.setattr(load, "_devices", lambda device: [CPU, CPU])
+    monkeypatch.setattr(places, "devices", lambda device: [CPU, CPU])
     spread = load_model(folders / kind, device="auto", **given)
     hooks = [getattr(part, "_hf_hook", None) for part in spread.hf.modules()]
     assert sum(hook is not None for hook in hooks) == 3

@@ -100,6 +100,12 @@ def no_grad_method(hf) -> None:
     mlp.forward = types.MethodType(forward, mlp)
 
 
+def other_with_a_graph(hf) -> None:
+    mlp = hf.model.layers[1].mlp
+    plain = mlp.forward
+    mlp.forward = lambda x: plain(x) * (2 - torch.is_grad_enabled())
+
+
 def acting(act: nn.Module, *blocks: int):
     def change(hf) -> None:
         for block in blocks or range(3):
@@ -111,6 +117,7 @@ def acting(act: nn.Module, *blocks: int):
 WRONG = {
     "an MLP under no_grad, by a closure": no_grad_forward,
     "an MLP under no_grad, by a method": no_grad_method,
+    "an MLP that is another one with a graph": other_with_a_graph,
     "an activation under no_grad": acting(Act(without_graph)),
     "a surrogate of the sign": acting(Act(Surrogate.apply)),
     "a doubled backward in one block": acting(Act(lambda x: Doubled.apply(functional.silu(x))), 2),

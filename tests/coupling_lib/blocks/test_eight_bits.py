@@ -55,6 +55,15 @@ def test_the_product_is_that_of_the_definition(width, threshold, bias):
         assert relative_error(nn.functional.linear(rows.double(), eight_bits(layer)), wanted) > 1e-3
 
 
+def test_an_input_of_four_dimensions_is_one_of_rows():
+    """DeepSeek's keys and values come from one; bitsandbytes 0.50.2 takes the largest of another dimension there."""
+    layer = made(96)
+    ours.take_over(layer)
+    x = torch.randn(2, 1, 7, 96, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(layer(x), layer(x.reshape(14, 96)).reshape(2, 1, 7, 80))
+    assert relative_error(layer(x).flatten(0, 2), defined(layer, x.reshape(14, 96))) < 1e-4
+
+
 @pytest.mark.parametrize("width", [96, 160, 128])
 def test_the_weights_of_jacobians_are_one_scale_a_row(width):
     layer = made(width)

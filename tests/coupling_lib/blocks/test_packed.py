@@ -13,7 +13,7 @@ from table_weights import dense
 
 import coupling_lib as cl
 from coupling_lib.blocks import packed, precision, weight_memory
-from coupling_lib.errors import PrecisionWarning
+from coupling_lib.errors import PrecisionWarning, UnsupportedModelError
 
 MIXTURES = ["mixtral", "gpt-oss", "deepseek-v3", "qwen2-moe", "qwen3-moe"]
 IDS = torch.arange(3, 14)[None]
@@ -54,7 +54,7 @@ def wanted(hf: torch.nn.Module, kind: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("untrained", [False, True])
-@pytest.mark.parametrize("kind", ["nf4", "fp4", "int8"])
+@pytest.mark.parametrize("kind", ["nf4", pytest.param("fp4", marks=pytest.mark.thorough), "int8"])
 def test_experts_are_stored_as_linear_layers_would_be(stored, kind, untrained):
     hf, folder = stored
     if untrained:
@@ -130,7 +130,7 @@ def test_a_model_that_transformers_quantised_says_what_is_left(tmp_path):
     linear = sum(m.in_features * m.out_features for m in layers.modules() if hasattr(m, "in_features"))
     wide = sum(w.numel() for n, w in layers.named_parameters() if "proj" not in n or "experts" in n)
     assert model.share_in_precision == pytest.approx(linear / (linear + wide))
-    record = cl.measure_depth(model, [IDS], k=2).attrs
+    record = cl.measure_depth(model, [IDS], ks=(2,)).attrs
     assert record["share_in_precision"] == pytest.approx(model.share_in_precision, abs=1e-4)
 
 
@@ -138,4 +138,14 @@ def test_a_plain_model_has_all_of_its_weights_in_its_precision_and_no_word_of_it
     tiny.save_llama(tmp_path, with_tokenizer=False)
     model = cl.load_model(tmp_path, precision="bfloat16")
     assert model.share_in_precision == 1.0
-    assert "share_in_precision" not in cl.measure_depth(model, [IDS % 32], k=2).attrs
+    assert "share_in_precision" not in cl.measure_depth(model, [IDS % 32], ks=(2,)).attrs
+
+
+@pytest.mark.parametrize("kind", ["nf4", "int8"])
+def test_the_layer_is_named_with_which_a_quantised_model_does_not_run(kind, tmp_path):
+    """Mamba multiplies by the weights of its `dt_proj` itself; what the line advises works."""
+    transformers.MambaForCausalLM(named_config("mamba")).save_pretrained(tmp_path)
+    named_layer = r"with backbone\.layers\.0\.mixer\.dt_proj in few bits \(.*\); pass precision='bfloat16'$"
+    with pytest.raises(UnsupportedModelError, match=named_layer):
+        cl.load_model(tmp_path, precision=kind)
+    assert cl.load_model(tmp_path, precision="bfloat16").precision == "bfloat16"

@@ -7,6 +7,7 @@ import warnings
 import pytest
 import tiny
 import torch
+from torch import nn
 
 import coupling_lib as cl
 from coupling_lib.errors import ScaledStreamWarning
@@ -41,6 +42,26 @@ def test_several_blocks_are_counted_and_a_hook_is_seen_in_a_trace_as_well():
     assert cl.trace(model, IDS).blocks.scales == {2: pytest.approx(0.5, rel=1e-3)}
     handle.remove()
     assert not cl.trace(model, IDS).blocks.scales
+
+
+class Scaled(nn.Module):
+    """A layer that multiplies by a weight of its own, as each block of Gemma-4 has one."""
+
+    def __init__(self, layer, share: float):
+        super().__init__()
+        self.layer, self.layer_scalar = layer, nn.Parameter(torch.tensor([share]))
+
+    def forward(self, hidden_states, attention_mask=None, **more):
+        return self.layer(hidden_states, attention_mask, **more) * self.layer_scalar
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_weight_that_scales_one_of_many_blocks_alike_is_found(dtype):
+    hf, shares = tiny.llama(num_hidden_layers=7), [1.0, 0.6, 1.0, 1.0, 1.0, 0.005, 1.0]
+    hf.model.layers = nn.ModuleList(map(Scaled, hf.model.layers, shares))
+    with pytest.warns(ScaledStreamWarning, match="in 2 of 7 blocks, by 0.60?2? in block 1"):
+        found = cl.wrap_model(hf.to(dtype).eval()).blocks
+    assert found.scales == {1: pytest.approx(0.6, rel=2e-2), 5: pytest.approx(0.005, rel=5e-2)}
 
 
 @pytest.mark.parametrize("share", [0.99, 1.0, 1.01])

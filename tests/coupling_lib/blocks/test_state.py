@@ -100,7 +100,7 @@ def test_weights_that_a_pass_writes_over_are_told_of():
     hf = llama()
     hf.lm_head = Counts(hf.lm_head, breaks=True)
     with pytest.warns(
-        UserWarning, match=r"1 tensors of LlamaForCausalLM \(lm_head\.inner\.weight, \.\.\.\) were written"
+        UserWarning, match=r"1 weights of LlamaForCausalLM \(lm_head\.inner\.weight, \.\.\.\) were written"
     ):
         with state.kept(hf), torch.no_grad():
             hf(input_ids=torch.arange(4)[None])
@@ -125,3 +125,30 @@ def test_a_plain_model_is_changed_by_nothing(name):
     with state.kept(hf) as changes, torch.no_grad():
         hf(**given)
     assert changes.described == frozenset()
+
+
+class RescaledOnce(nn.Linear):
+    """A layer that halves its weights in its first pass, and notes that it did, as RWKV's blocks do."""
+
+    rescaled = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.rescaled:
+            with torch.no_grad():
+                self.weight.div_(2)
+            self.rescaled = True
+        return super().forward(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*were written over")
+def test_weights_that_a_family_rescales_once_are_rescaled_once():
+    """Undoing the note alone would halve them again in every pass."""
+    hf = llama()
+    old = hf.model.layers[1].mlp.down_proj
+    new = RescaledOnce(old.in_features, old.out_features, bias=False)
+    new.load_state_dict(old.state_dict())
+    hf.model.layers[1].mlp.down_proj, wanted = new, old.weight.detach() / 2
+    model = cl.wrap_model(hf)
+    for _ in range(2):
+        cl.trace(model, torch.arange(9)[None]).jacobian(1).dense()
+        assert new.rescaled and torch.equal(new.weight, wanted)

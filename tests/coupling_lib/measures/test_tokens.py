@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
+import tiny
 import torch
 import xarray as xr
 from families import GQA, Family, named
 from reference import brute_force_jacobian, coupling, miscoupling
+from torch import nn
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
@@ -167,3 +171,47 @@ def test_what_cannot_be_measured_is_refused_in_one_line(neox, arguments, message
     with pytest.raises(ParameterError, match=message) as caught:
         cl.measure_tokens(neox, **{"prompts": PARIS, "block": 8} | arguments)
     assert "\n" not in str(caught.value)
+
+
+class Cancelling(nn.Module):
+    """Passes on the two tokens before, and takes a third away again, up to the rounding of two products."""
+
+    def __init__(self, mlp):
+        super().__init__()
+        self.mlp = mlp
+
+    def forward(self, x):
+        first, second, third = (nn.functional.pad(x, (0, 0, lag, 0))[:, :-lag] for lag in (1, 2, 3))
+        return self.mlp(x) + first.tanh() + second.tanh() + third * 41 * (1 / 41) * 49 * (1 / 49) - third
+
+
+def test_tokens_whose_jacobian_is_lost_in_rounding_are_not_connected():
+    hf = tiny.llama()
+    for layer in hf.model.layers:
+        layer.self_attn.register_forward_hook(lambda module, args, output: (0 * output[0], *output[1:]))
+        layer.mlp = Cancelling(layer.mlp)
+    ids, settings = torch.arange(3, 12)[None], dict(block=1, kind="output", k=3, tokens=3)
+    said = "nano: 1 of 3 tokens were taken as not connected with the fixed one, at position 8"
+    with pytest.warns(RuntimeWarning, match=said):
+        ds = cl.measure_tokens(cl.wrap_model(hf, name="nano"), [ids], **settings)
+    assert ds.position.values[0].tolist() == [6, 7, -1]
+    # In float64 nothing is refused.
+    wide = cl.measure_tokens(cl.wrap_model(hf.double(), name="nano"), [ids], **settings)
+    assert wide.position.values[0].tolist() == [5, 6, 7]
+
+
+@pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
+def test_no_jacobian_of_a_trained_model_counts_as_lost(name):
+    """The bound is far below every one of them, and above what float64 shows of the error."""
+    model = cl.load_model(name)
+    text = (
+        "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness"
+    )
+    traced = cl.trace(model, text)
+    wide = cl.trace(cl.wrap_model(copy.deepcopy(model.hf).double()), traced.inputs["input_ids"])
+    last = traced.n_tokens - 1
+    for block in (0, 11):
+        for token in range(0, last, 7):
+            J, wanted = traced.jacobian(block, token, last), wide.jacobian(block, token, last).dense()
+            error = float((J.dense().double() - wanted).norm())
+            assert error < J.error < 1e-3 * float(wanted.norm()) and not J.vanishes()

@@ -206,3 +206,24 @@ def test_one_matrix_is_set_against_the_singular_values_of_several(absolute):
     several = torch.tensor([[3.0, 4.0], [1.0, 2.0], [5.0, 12.0]])
     found = mismatch(A, several, absolute=absolute)
     assert torch.equal(found, torch.stack([mismatch(A, s1, absolute=absolute) for s1 in several]))
+
+
+def test_no_miscoupling_does_not_mean_the_same_strongest_directions():
+    """Disjoint sets of ten strongest directions, and perfect coupling: the vectors of one diagonalise the other."""
+    first, second = torch.diag(torch.arange(1.0, 41)), torch.diag(torch.arange(40.0, 0, -1))
+    left, right = (torch.linalg.svd(J).U[:, :10].abs().argmax(0).tolist() for J in (first, second))
+    assert set(left) & set(right) == set()
+    assert float(miscoupling(coupling_matrix(first, torch.linalg.svd(second), k=10), normalized=True)) == 0
+
+
+def test_independent_symmetric_traceless_matrices_couple_more_than_random_bases():
+    generator, values = torch.Generator().manual_seed(0), []
+    for _ in range(800):
+        J1, J2 = (torch.randn(64, 64, generator=generator, dtype=torch.float64) for _ in range(2))
+        J1, J2 = J1 + J1.mT, J2 + J2.mT
+        for J in (J1, J2):
+            J.diagonal().sub_(J.diagonal().mean())
+        A = coupling_matrix(J1, torch.linalg.svd(J2), k=10)
+        values.append(1 - float(miscoupling(A, normalized=True)))
+    # 1 - m~ of the mean m~^2 is 1 - sqrt(1 - 2 / (K + 1)) = .095; random bases have 1 - sqrt(1 - 1 / K) = .051.
+    assert sum(values) / len(values) == pytest.approx(0.096, abs=0.005)

@@ -9,9 +9,11 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from coupling_lib import paths
-from coupling_lib.errors import ModelUnavailableError
+from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 from coupling_lib.models import remembered_checks
 from coupling_lib.models.load import load_model
 
@@ -53,6 +55,21 @@ def test_other_weights_another_precision_and_another_seed_are_checked(tmp_path, 
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     load_model(tmp_path / "m")
     assert len(made) == len(variants) + 1
+
+
+def test_a_function_that_was_exchanged_and_a_hook_on_every_module_are_checked(tmp_path, made, monkeypatch):
+    tiny.save_llama(tmp_path / "m")
+    load_model(tmp_path / "m")
+    handle = register_module_forward_hook(lambda module, args, output: None)
+    load_model(tmp_path / "m")
+    handle.remove()
+    assert len(made) == 2
+    load_model(tmp_path / "m")
+    assert len(made) == 2
+    silu = nn.functional.silu
+    monkeypatch.setattr(nn.functional, "silu", lambda x, inplace=False: silu(x).detach() / 2 + silu(x) / 2)
+    with pytest.raises(UnsupportedModelError, match="not the derivative"):
+        load_model(tmp_path / "m")
 
 
 def test_weights_that_did_not_pass_are_refused_each_time(tmp_path, cache):

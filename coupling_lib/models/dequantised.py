@@ -1,0 +1,288 @@
+"""Checkpoints that are published in few bits: their weights are dequantised one after another, while they are read.
+
+gpt-oss exists in MXFP4 alone and DeepSeek-V3 in FP8. A stored number times its scale is exact in float32, so that this
+is the model which its authors run, but for the rounding of activations. transformers is given plain tensors and the
+plain configuration: whatever it builds of them (fused experts, other precisions, blocks on disk) it builds as of any
+other checkpoint. Which tensors are quantised is told by their type and names; what a scale belongs to, by its name
+alone. Scales of activations belong to no weight. Other methods (GPTQ, AWQ ...) are refused.
+"""
+
+import json
+import math
+import re
+import shutil
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from coupling_lib.blocks import offload, weight_memory
+from coupling_lib.blocks.placing import Placing
+from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
+
+_KEY = "quantization_config"
+# Sign, two bits of exponent, one of mantissa.
+_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+_E2M1 = torch.cat([_E2M1, -_E2M1])
+_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+# What stands behind the name of a weight, or in the place of "weight", where its scale is stored.
+_SCALES = ("{}_scale_inv", "{}_scale", "{base}.scale", "{base}.qscale_weight")
+_OF_ACTIVATIONS = re.compile(r".*\b(input|output|activation|q|k|v|kv)_(global_)?(scale|zero_point)(_ub|_inv)?")
+_PACKED_FORMATS = ("float-quantized", "naive-quantized", "int-quantized", "pack-quantized")
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a checkpoint is quantised, as its configuration says."""
+
+    name: str
+    given: Mapping[str, Any]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is dequantised here."""
+        if self.name == "compressed-tensors":
+            whole = self.given.get("format") != "pack-quantized" or self.bits in (2, 4, 8)
+            return whole and self.given.get("format") in _PACKED_FORMATS
+        return self.name in ("mxfp4", "fp8", "mxfp8", "fbgemm_fp8")
+
+    @property
+    def block(self) -> tuple[int, int] | None:
+        """Rows and columns that share a scale, where the sizes alone do not say it."""
+        size = self.given.get("weight_block_size", (1, 32) if self.name == "mxfp8" else (128, 128))
+        for group in (self.given.get("config_groups") or {}).values():
+            size = (group.get("weights") or {}).get("block_structure") or size
+        return tuple(size) if isinstance(size, list | tuple) and len(size) == 2 else None
+
+    @property
+    def bits(self) -> int:
+        """Bits of a weight that is packed into whole numbers."""
+        groups = (self.given.get("config_groups") or {}).values()
+        return next((weights["num_bits"] for group in groups if (weights := group.get("weights"))), 4)
+
+
+def method_of(folder: Path) -> Method | None:
+    """Read how a folder's weights are quantised; None where they are not."""
+    found = find(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    return Method(str(found.get("quant_method", "unknown")), found) if found else None
+
+
+def find(raw: Any) -> Any:
+    """Find the quantisation in a configuration, or in one of its parts."""
+    if not isinstance(raw, dict):
+        return None
+    return raw.get(_KEY) or next(filter(None, map(find, raw.values())), None)
+
+
+def without(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Take the quantisation out of a configuration and its parts."""
+    vars(config).pop(_KEY, None)
+    for part in vars(config).values():
+        if isinstance(part, PreTrainedConfig):
+            without(part)
+    return config
+
+
+def check(folder: Path, name: str) -> None:
+    """Refuse weights that are quantised in a way that is not dequantised here, before they are fetched."""
+    method = method_of(folder)
+    if method is None or method.is_read:
+        return
+    said = " ".join(filter(None, (method.name, str(method.given.get("format", "")))))
+    ways = "take the checkpoint that it was made from, or a GGUF file of it, or pass untrained=True"
+    if method.name == "bitsandbytes":
+        ways = f"load it with transformers and pass that to cl.wrap_model, or {ways}"
+    raise UnsupportedModelError(
+        f"the weights of {name!r} are quantised already ({said}); MXFP4, FP8 and the plain formats of "
+        f"compressed-tensors are dequantised here, and no other: {ways}"
+    )
+
+
+def load(
+    read: Callable[..., PreTrainedModel],
+    folder: Path,
+    config: PreTrainedConfig,
+    placing: Placing,
+    dtype: torch.dtype,
+    name: str,
+) -> PreTrainedModel:
+    """Load a model from a folder, dequantised where its weights are quantised."""
+    if (method := method_of(folder)) is None:
+        return offload.load(partial(read, folder), placing)
+    stored = tensors(folder, method, name)
+    print(f"{name}: its weights are stored in {method.name} and become dense while they are read", flush=True)
+    if not placing.on_disk:
+        return offload.load(partial(read, folder, config=config, state_dict=stored), placing)
+    plain = TemporaryDirectory(prefix="coupling_lib-")
+    try:
+        _write(stored, Path(plain.name), dtype)
+        config.save_pretrained(plain.name)
+        hf = offload.load(partial(read, Path(plain.name)), placing)
+    except BaseException:
+        plain.cleanup()
+        raise
+    weakref.finalize(hf, plain.cleanup)
+    return hf
+
+
+class Stored:
+    """A tensor in its file, made when it is asked for, as transformers asks for it."""
+
+    def __init__(self, make: Callable[[], torch.Tensor]):
+        self.make = make
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return self.make()[index]
+
+
+def tensors(folder: Path, method: Method, name: str) -> dict[str, Any]:
+    """Return the plain tensors of a checkpoint by their plain names; each is read and dequantised when it is used."""
+    where = dict(_headers(folder))
+    plain: dict[str, Any] = {}
+    consumed: set[str] = set()
+    for key, (dtype, _) in where.items():
+        made = _quantised(key, dtype, where, method, name)
+        if made is not None:
+            (target, parts), consumed = made, consumed | set(made[1].values())
+            plain[target] = Stored(
+                partial(_dequantise, {what: (where[k][1], k) for what, k in parts.items()}, key, method, name)
+            )
+    rest = [key for key in where if key not in consumed and not _OF_ACTIVATIONS.fullmatch(key)]
+    return plain | {key: Stored(partial(_read, where[key][1], key)) for key in rest}
+
+
+def _headers(folder: Path) -> Iterator[tuple[str, tuple[str, Path]]]:
+    """List the tensors of a folder's files, each with its type and file."""
+    files = sorted(folder.glob("*.safetensors"))
+    if (index := folder / "model.safetensors.index.json").is_file():
+        files = [folder / file for file in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            for key in opened.keys():
+                yield key, (opened.get_slice(key).get_dtype(), file)
+
+
+def _quantised(
+    key: str, dtype: str, where: Mapping[str, Any], method: Method, name: str
+) -> tuple[str, dict[str, str]] | None:
+    """Return the plain name of a quantised tensor and what it is made of; None for one that is not quantised."""
+
+    def need(part: str, *names: str) -> dict[str, str]:
+        if (found := next((one for one in names if one in where), None)) is None:
+            raise ModelUnavailableError(
+                f"the weights of {name!r} lack the {part} of {key} ({' or '.join(names[:2])}), without which {dtype} "
+                "means nothing; take the complete set of files"
+            )
+        return {part: found}
+
+    base = key.rpartition(".")[0]
+    if method.name == "mxfp4" and key.endswith("_blocks"):
+        target = key.removesuffix("_blocks")
+        return target, {"weight": key} | need("scale", f"{target}_scales")
+    if key.endswith(".weight_packed"):
+        if method.given.get("format") != "pack-quantized" or f"{base}.weight_g_idx" in where:
+            raise UnsupportedModelError(
+                f"{key} of {name!r} is packed in an order of its own; take an unquantised checkpoint"
+            )
+        parts = need("scale", f"{base}.weight_scale") | need("shape", f"{base}.weight_shape")
+        zero = f"{base}.weight_zero_point"
+        return f"{base}.weight", {"weight": key} | parts | ({"zero": zero} if zero in where else {})
+    names = [one.format(key, base=base) for one in (_SCALES if key.endswith(".weight") else _SCALES[:2])]
+    few = dtype.startswith("F8_E4M3") or dtype.startswith("F8_E5M2")
+    whole = dtype in ("I8", "U8", "F4") and any(one in where for one in names)
+    if not few and not whole:
+        return None
+    zero = f"{key}_zero_point"
+    return key, {"weight": key} | need("scale", *names) | ({"zero": zero} if zero in where else {})
+
+
+def _read(file: Path, key: str) -> torch.Tensor:
+    """Read one tensor."""
+    with safe_open(file, framework="pt", backend="pread") as opened:
+        return opened.get_tensor(key)
+
+
+def _dequantise(parts: Mapping[str, tuple[Path, str]], key: str, method: Method, name: str) -> torch.Tensor:
+    """Read a quantised tensor and its scale, and return what they stand for."""
+    read = {what: _read(*where) for what, where in parts.items()}
+    weight, scale = read["weight"], read["scale"]
+    if method.name == "mxfp4":
+        values = _halves(weight).unflatten(-1, (-1, 32)) if weight.ndim == 3 else _halves(weight)
+        values = values * _powers(scale).unsqueeze(-1)
+        return values.flatten(-2).mT.contiguous()
+    if "shape" in read:
+        weight = _whole_numbers(weight, method.bits)[..., : int(read["shape"][-1])]
+    elif weight.dtype not in _FP8 and method.name != "compressed-tensors":
+        weight, method = _halves(weight.view(torch.uint8)), Method(method.name, {"weight_block_size": (1, 32)})
+    weight = weight.float()
+    if "zero" in read:
+        zero = read["zero"]
+        zero = _whole_numbers(zero.mT, method.bits).mT[: len(weight)] if zero.dtype == torch.int32 else zero.float()
+        weight = weight - _spread(zero, weight, method, key, name)
+    return weight * _spread(scale, weight, method, key, name)
+
+
+def _spread(scale: torch.Tensor, weight: torch.Tensor, method: Method, key: str, name: str) -> torch.Tensor:
+    """Bring scales to the shape of what they scale: one for all, one a row, or one a block."""
+    wide = _powers(scale) if scale.dtype == torch.uint8 else scale.float()
+    if wide.numel() == 1:
+        return wide.reshape(())
+    wide = wide.unsqueeze(-1) if wide.ndim < weight.ndim else wide
+    for side in (-2, -1):
+        size, number = weight.shape[side], wide.shape[side]
+        if number in (1, size):
+            continue
+        block = method.block[side] if method.block else 0
+        if math.ceil(size / max(1, block)) != number:
+            # One group of columns shares a scale, whatever the configuration says of blocks.
+            block = size // number if side == -1 and size % number == 0 and wide.shape[-2] == weight.shape[-2] else 0
+        if not block:
+            shapes = (" x ".join(map(str, one.shape)) for one in (weight, scale))
+            raise UnsupportedModelError(
+                "{} of {!r} is {} and its scales are {}, which blocks of {} do not give; take both from one "
+                "source".format(key, name, *shapes, " x ".join(map(str, method.block or ("no size",))))
+            )
+        wide = wide.repeat_interleave(block, side).narrow(side, 0, size)
+    return wide
+
+
+def _powers(exponents: torch.Tensor) -> torch.Tensor:
+    """Read exponents of eight bits (e8m0)."""
+    return torch.ldexp(torch.ones(exponents.shape), exponents.to(torch.int32) - 127)
+
+
+def _halves(packed: torch.Tensor) -> torch.Tensor:
+    """Read numbers of four bits (e2m1), two a byte, the first in the low half."""
+    return torch.stack([_E2M1[(packed & 15).long()], _E2M1[(packed >> 4).long()]], dim=-1).flatten(-2)
+
+
+def _whole_numbers(packed: torch.Tensor, bits: int) -> torch.Tensor:
+    """Read whole numbers that are packed into 32 bits, the first in the lowest, each raised by half its range."""
+    shifts = torch.arange(0, 32 // bits * bits, bits)
+    return (((packed.unsqueeze(-1) >> shifts) & (2**bits - 1)) - 2 ** (bits - 1)).flatten(-2)
+
+
+def _write(stored: Mapping[str, Any], folder: Path, dtype: torch.dtype) -> None:
+    """Write plain tensors into the files of a folder, one by one, in the type that they will be read in."""
+    index = {}
+    for number, (key, tensor) in enumerate(stored.items()):
+        value = tensor[...]
+        value = value.to(dtype) if value.is_floating_point() else value
+        if value.nbytes > (free := shutil.disk_usage(folder).free):
+            raise ModelUnavailableError(
+                f"{weight_memory.gb(value.nbytes)} more of dense weights are to be written, and "
+                f"{weight_memory.gb(free)} are free in {folder.parent}; set the environment variable "
+                "TMPDIR to a folder with room"
+            )
+        index[key] = f"{number}.safetensors"
+        save_file({key: value.contiguous()}, folder / index[key], metadata={"format": "pt"})
+    text = json.dumps({"metadata": {}, "weight_map": index})
+    (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")

@@ -1,0 +1,273 @@
+"""What a GGUF file says about its model, held to what transformers takes from it.
+
+transformers reads the keys and tensors that it has a table for, and leaves the rest out without a word: a scaling of
+the rotary embedding, a soft cap, a bias. So each key that describes the model (it begins with the architecture's name)
+has to be taken by transformers, to agree with the configuration that came out, or to be put into it here; and each
+tensor has to become a weight. What is left is refused by name.
+
+A scaling of the rotary embedding is put into the configuration here. llama.cpp divides each frequency by a number that
+stands in the tensor `rope_freqs`; transformers has no type of this form but longrope, whose factors for short and for
+long texts are then the same, and whose scale of the attention is 1.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from transformers import PreTrainedConfig
+from transformers.integrations.gguf import GGUF_CONFIG_ARCHS, get_gguf_config, read_gguf_metadata
+from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING
+
+from coupling_lib.errors import UnsupportedModelError, shown
+
+_NEXT = "choose the model's safetensors files"
+_ROPE_TENSORS = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
+# Keys of the format's standard, with the names that configurations have for the same number.
+_ALIKE = {
+    "embedding_length": ("hidden_size",),
+    "block_count": ("num_hidden_layers",),
+    "attention.head_count": ("num_attention_heads",),
+    "attention.head_count_kv": ("num_key_value_heads", "num_attention_heads"),
+    "attention.key_length": ("head_dim",),
+    "attention.value_length": ("v_head_dim", "head_dim"),
+    "attention.key_length_swa": ("head_dim",),
+    "attention.value_length_swa": ("head_dim",),
+    "attention.layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps"),
+    "attention.sliding_window": ("sliding_window",),
+    "attention.sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
+    "attention.shared_kv_layers": ("num_kv_shared_layers",),
+    "attention.clamp_kqv": ("clip_qkv",),
+    "attention.scale": ("attention_multiplier",),
+    "embedding_length_per_layer_input": ("hidden_size_per_layer_input",),
+    "expert_count": ("num_experts", "num_local_experts"),
+    "expert_used_count": ("num_experts_per_tok", "top_k_experts"),
+    "expert_feed_forward_length": ("moe_intermediate_size", "intermediate_size"),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
+    "expert_weights_norm": ("norm_topk_prob",),
+    "expert_weights_scale": ("routed_scaling_factor",),
+    "leading_dense_block_count": ("first_k_dense_replace",),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+    "embedding_scale": ("embedding_multiplier",),
+    "residual_scale": ("residual_multiplier",),
+}
+# What changes no number of a block: how far a file was prepared, what is done with a model's last states, and lengths
+# that also show in the shapes of weights.
+_HARMLESS = (
+    "context_length",
+    "feed_forward_length",
+    "rope.scaling.finetuned",
+    "tensor_data_layout",
+    "pooling_type",
+    "decoder_start_token_id",
+)
+# Values by which nothing changes.
+_NEUTRAL = {"logit_scale": 1, "attention.scale": 1, "residual_scale": 1, "embedding_scale": 1, "attention.causal": True}
+
+
+class _Noted(dict):
+    """Keys and values, and which of them were asked for."""
+
+    def __init__(self, values: dict) -> None:
+        super().__init__(values)
+        self.taken: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.taken.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.taken.add(key)
+        return super().get(key, default)
+
+
+def completed(config: PreTrainedConfig, reader: Any, name: str) -> PreTrainedConfig:
+    """Put what transformers left out of a file into its configuration, and refuse what has no place there."""
+    kind = reader.get_field("general.architecture").contents()
+    values = {key.removeprefix(f"{kind}."): field for key, field in reader.fields.items() if key.startswith(f"{kind}.")}
+    values = {key: field.contents() for key, field in values.items()}
+    tensors = {tensor.name: tensor for tensor in reader.tensors if tensor.name in _ROPE_TENSORS}
+    factors = {key.removesuffix(".weight"): tensor.data.astype(float).tolist() for key, tensor in tensors.items()}
+    config = _scaled(config, {key: values.pop(key) for key in list(values) if _scales(key)}, factors, name)
+    for key in ("rope.dimension_count", "rope.dimension_count_swa"):
+        _check_rotated(config, key, values.pop(key, None), name)
+    for key in values.keys() - _taken(config, kind, values, reader):
+        _settle(config, key, values[key], name)
+    return type(config).from_dict(config.to_dict())
+
+
+def refuse_left(tensors: Iterable[str | None], name: str) -> None:
+    """Refuse a file of which a tensor is no weight of the model."""
+    # What predicts further tokens in training is none of the model, and what scales the rotary embedding is in the
+    # configuration. `attn_rot_embd` was written by the first versions of the format and never read.
+    known = ("nextn.", "mtp.", "attn_rot_embd")
+    left = sorted(
+        {one for one in tensors if one and one not in _ROPE_TENSORS and not any(part in one for part in known)}
+    )
+    if left:
+        raise UnsupportedModelError(
+            f"{name!r} holds {len(left)} tensors that transformers does not take from GGUF files ({left[0]}, ...): it "
+            f"would be another model without them; {_NEXT}"
+        )
+
+
+def _scales(key: str) -> bool:
+    return key.startswith("rope.scal") and key not in _HARMLESS
+
+
+def _taken(config: PreTrainedConfig, kind: str, values: dict, reader: Any) -> set[str]:
+    """Return the keys that transformers puts into a configuration."""
+    if kind in GGUF_CONFIG_ARCHS:
+        metadata, tensors = read_gguf_metadata(str(reader.data.filename))
+        noted = _Noted(metadata)
+        get_gguf_config(noted, tensors)
+        return {key.removeprefix(f"{kind}.") for key in noted.taken}
+    tables = GGUF_TO_TRANSFORMERS_MAPPING["config"]
+    found = {kind, kind.replace("-", "_"), config.model_type, config.model_type.removesuffix("_text")} & tables.keys()
+    # Keys that are known there and go nowhere are looked at here.
+    return {key for table in found for key, role in tables[table].items() if role not in (None, -1)}
+
+
+def _settle(config: PreTrainedConfig, key: str, value: Any, name: str) -> None:
+    """Compare a key with the configuration, write it there where it has a place, or refuse it."""
+    if key in _HARMLESS or (key != "attention.causal" and not value) or value == _NEUTRAL.get(key, ...):
+        return
+    if key == "rope.freq_base" or key == "rope.freq_base_swa":
+        if any(_same(rope.get("rope_theta"), value) for rope in _ropes(config)):
+            return
+    elif key == "attention.sliding_window_pattern" and isinstance(value, list):
+        kinds = getattr(config, "layer_types", None) or []
+        if [kind == "sliding_attention" for kind in kinds] == [bool(one) for one in value[: len(kinds)]]:
+            return
+    places = [place for place in _ALIKE.get(key, (key.rpartition(".")[2],)) if _has(config, place)]
+    if any(_same(one, value) for place in places for one in _values(config, place)):
+        return
+    said = f"{name!r} says {key} = {shown(value, 40)}, "
+    if not places:
+        raise UnsupportedModelError(f"{said}which transformers does not take from GGUF files; {_NEXT}")
+    # Which blocks have a window is another setting, which stays as it is: only the width is the file's.
+    windowless = key == "attention.sliding_window" and not _windowed(config)
+    if key not in _ALIKE or windowless or isinstance(value, list) or key.endswith(("length", "count", "_kv")):
+        has = f"and the configuration that transformers makes of it has {places[0]} = "
+        raise UnsupportedModelError(f"{said}{has}{shown(next(iter(_values(config, places[0])), None), 40)}; {_NEXT}")
+    setattr(config, places[0], value)
+
+
+def _has(config: PreTrainedConfig, key: str) -> bool:
+    """Tell whether a configuration has a setting."""
+    return key in config.to_dict() or key in getattr(config, "attribute_map", {})
+
+
+def _values(config: PreTrainedConfig, key: str) -> list:
+    """Return what a setting is, in general and in blocks of their own."""
+    said = config.to_dict()
+    parts = [said, *(said.get("per_layer_config") or {}).values()]
+    key = getattr(config, "attribute_map", {}).get(key, key)
+    return [part[key] for part in parts if part.get(key) is not None]
+
+
+def _windowed(config: PreTrainedConfig) -> bool:
+    """Tell whether a window that is written into a configuration is one that its blocks read."""
+    kinds = getattr(config, "layer_types", None)
+    return kinds is None or "sliding_attention" in kinds
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    """Compare a number of a configuration, or one a block, with that of a file, which is rounded to float32."""
+    if isinstance(mine, list | tuple) or isinstance(theirs, list | tuple):
+        one, other = (list(x) if isinstance(x, list | tuple) else [x] for x in (mine, theirs))
+        length = max(len(one), len(other))
+        one, other = (part * (length if len(part) == 1 else 1) for part in (one, other))
+        return len(one) == len(other) and all(map(_same, one, other))
+    numbers = all(isinstance(x, int | float) for x in (mine, theirs))
+    return math.isclose(mine, theirs, rel_tol=1e-6) if numbers else mine == theirs
+
+
+# -- the rotary embedding
+
+
+def _ropes(config: PreTrainedConfig) -> list[dict]:
+    """Return the settings of a model's rotary embeddings, that of blocks which see everything first."""
+    found = getattr(config, "rope_parameters", None) or {}
+    kinds = sorted((key for key, part in found.items() if isinstance(part, dict)), key="full_attention".__ne__)
+    return [found[kind] for kind in kinds] or ([found] if found else [])
+
+
+def _check_rotated(config: PreTrainedConfig, key: str, dimensions: int | None, name: str) -> None:
+    """Refuse a file that rotates another number of dimensions than its configuration does."""
+    if dimensions is None or not (ropes := _ropes(config)):
+        return
+    heads = _values(config, "head_dim") or [config.hidden_size // config.num_attention_heads]
+    shares = {rope.get("partial_rotary_factor") or 1.0 for rope in ropes}
+    made = {int(width * share) for width in heads for share in shares} | set(heads[1:])
+    if dimensions not in made | {getattr(config, "rotary_dim", None)}:
+        raise UnsupportedModelError(
+            f"{name!r} rotates {dimensions} dimensions of a head ({key}), and the configuration that "
+            f"transformers makes of it {min(made)}; {_NEXT}"
+        )
+
+
+def _scaled(config: PreTrainedConfig, keys: dict, factors: dict[str, list], name: str) -> PreTrainedConfig:
+    """Write a file's scaling of the rotary embedding into its configuration."""
+    said = {key.removeprefix("rope.").removeprefix("scaling."): value for key, value in keys.items()}
+    kind = said.pop("type", "linear" if "scale_linear" in said or "factor" in said else "none")
+    factor = said.pop("factor", said.pop("scale_linear", 1.0)) or 1.0
+    original = said.pop("original_context_length", None)
+    attention = said.pop("attn_factor", None)
+    new: dict[str, Any] | None = None
+    if "rope_factors_long" in factors and "rope_factors_short" in factors:
+        original = original or config.max_position_embeddings
+        new = {"rope_type": "longrope", "original_max_position_embeddings": original}
+        new |= {"long_factor": factors.pop("rope_factors_long"), "short_factor": factors.pop("rope_factors_short")}
+        new |= {"factor": config.max_position_embeddings / original} | (
+            {"attention_factor": attention} if attention else {}
+        )
+        if hasattr(config, "original_max_position_embeddings"):
+            config.original_max_position_embeddings = original
+    elif "rope_freqs" in factors and kind in ("none", "linear", "longrope"):
+        divided = [factor ** (kind == "linear") * one for one in factors.pop("rope_freqs")]
+        if not all(_same(one, 1.0) for one in divided) and not _divides(config, divided):
+            new = {"rope_type": "longrope", "factor": 1.0, "attention_factor": attention or 1.0}
+            new |= {"long_factor": divided, "short_factor": divided}
+            new |= {"original_max_position_embeddings": config.max_position_embeddings}
+    elif kind == "linear" and not _same(factor, 1.0):
+        new = {"rope_type": "linear", "factor": factor}
+    elif kind == "yarn":
+        new = {"rope_type": "yarn", "factor": factor}
+        new |= {"original_max_position_embeddings": original} if original else {}
+        for key in ("beta_fast", "beta_slow"):
+            if (value := said.pop(f"yarn_{key}", said.pop(key, None))) is not None:
+                new[key] = value
+        attention = said.pop("yarn_attn_factor", attention)
+        new |= {"attention_factor": attention * (0.1 * math.log(factor) + 1)} if attention and attention != 1 else {}
+    left = [f"rope.scaling.{key}" for key, value in said.items() if value] + [f"{key}.weight" for key in factors]
+    known = kind in ("none", "linear", "yarn") or new is not None
+    if left or not known or (new is not None and not _ropes(config)):
+        what = left[0] if left else f"rope.scaling.type = {shown(kind, 40)}"
+        raise UnsupportedModelError(
+            f"{name!r} scales its rotary embedding by {what}, which the configuration of a {config.model_type} has no "
+            f"place for; {_NEXT}"
+        )
+    if new is not None:
+        first = _ropes(config)[0]
+        kept = {key: first[key] for key in ("rope_theta", "partial_rotary_factor") if key in first}
+        first.clear()
+        first.update(kept | new)
+    return config
+
+
+def _divides(config: PreTrainedConfig, factors: list[float]) -> bool:
+    """Tell whether a configuration rotates as these divisors of its frequencies say, without being told."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    found = getattr(config, "rope_parameters", None) or {}
+    layer = next((kind for kind in ("full_attention",) if isinstance(found.get(kind), dict)), None)
+    rope = _ropes(config)[0] if found else {}
+    if (make := ROPE_INIT_FUNCTIONS.get(rope.get("rope_type"))) is None:
+        return False
+    made = make(config, layer_type=layer)[0].tolist()
+    plain = [rope["rope_theta"] ** (-at / len(factors)) for at in range(len(factors))]
+    wanted = [frequency / factor for frequency, factor in zip(plain, factors, strict=True)]
+    made += [0.0] * (len(wanted) - len(made))
+    return all(math.isclose(one, other, rel_tol=1e-4, abs_tol=1e-9) for one, other in zip(made, wanted, strict=True))

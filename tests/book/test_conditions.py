@@ -1,0 +1,103 @@
+"""Headings that compare are bound to the numbers of the build: a turned number or an edited heading is found."""
+
+from __future__ import annotations
+
+import conditions
+import named_numbers
+import page_text
+import pytest
+from executed import executed
+
+from coupling_lib.errors import ParameterError
+
+SAID = "Blocks are coupled twice as much as chance"
+BOUND = conditions.Condition("depth", "a", SAID, "[depth-coupled] > 2 * [depth-null]")
+
+
+def written(tmp_path, heading: str, **numbers: float):
+    (tmp_path / "depth.md").write_text(f"# {heading}\n", encoding="utf-8")
+    executed(tmp_path / "a" / "depth.ipynb", {f"depth-{name}": value for name, value in numbers.items()})
+    return conditions.wrong(BOUND, tmp_path, tmp_path)
+
+
+def test_a_turned_number_is_found_with_page_sentence_condition_and_values(tmp_path):
+    heading = "Blocks are coupled *twice* as much as [chance](nulls.md)"
+    assert written(tmp_path, heading, coupled=0.3, null=0.1) is None
+    assert written(tmp_path, heading, coupled=0.15, null=0.1).splitlines() == [
+        f"depth: {SAID!r}",
+        "  is not true in this build: [depth-coupled] > 2 * [depth-null]",
+        "    depth-coupled = 0.15",
+        "    depth-null = 0.1",
+    ]
+
+
+def test_a_missing_number_and_an_edited_heading_are_found(tmp_path):
+    assert "cannot be checked: there is no depth-null in" in written(tmp_path, SAID, coupled=0.3)
+    said = written(tmp_path, "Blocks are coupled", coupled=0.3, null=0.1)
+    assert said == f"depth: a sentence of conditions.toml does not stand on the page: {SAID!r}"
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[[sentence]]\npage = 'depth'", "'model'; each"),
+        ("sentence =", "each"),
+        ("[[sentence]]\npage=''\nmodel=''\nsays=''\nif=''\n" * 61, "holds 61 conditions; at most 60"),
+    ],
+)
+def test_a_wrong_table_is_refused_in_one_line(tmp_path, table, said):
+    (tmp_path / "conditions.toml").write_text(table, encoding="utf-8")
+    with pytest.raises(ParameterError, match=said):
+        conditions.read(tmp_path / "conditions.toml")
+
+
+def test_every_committed_condition_is_of_a_sentence_that_stands_on_its_page():
+    found = conditions.read(conditions.BOOK / "conditions.toml")
+    assert 40 < len(found) <= conditions.MOST
+    for each in found:
+        said = page_text.sentences_of((conditions.BOOK / f"{each.page}.md").read_text(encoding="utf-8"))
+        assert each.says in said
+        assert len(each.holds.split()) < 110
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("0.1 < [a] < 0.5", True),
+        ("0.1 < [b] < [a] < 0.3", False),
+        ("[a] > [b] and not [a] > 1", True),
+        ("[a] > 1 or [b] > 1", False),
+        ("sum(([a] > 0.3, [b] > 0.3)) == 1", True),
+        ("all((1, 2, 3) == (1, 2, 3))", True),
+        ("max([a], [b]) - min((0.1, 0.3))", 0.3),
+        ("[c] == 'trained'", True),
+    ],
+)
+def test_conditions_compare_numbers(expression, value):
+    assert named_numbers.evaluated(expression, {"a": 0.4, "b": 0.2, "c": "trained"}) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("expression", ["__import__('os')", "[a].real", "[x for x in (1,)]", "a ="])
+def test_conditions_are_nothing_else(expression):
+    with pytest.raises((ParameterError, KeyError)):
+        named_numbers.evaluated(expression, {"a": 0.4})
+
+
+@pytest.mark.parametrize(
+    ("markdown", "said"),
+    [
+        ("# A *b* `c`", ["A b c"]),
+        ("It is {glue:text}`../results/m/n.ipynb::x:.2f`\n({term}`coupling <couple>`). Next.",
+         ["It is {} (coupling).", "Next."]),
+        ("As {cite:t}`a` and {py:func}`~coupling_lib.lens` say, e.g. here.",
+         ["As and coupling_lib.lens say, e.g. here."]),
+        (":::{admonition} More `x`\n:class: finding\n\nLess. $K=1$ is.\n:::", ["More x", "Less.", "$K=1$ is."]),
+        ("| a | b |\n| --- | --- |\n| one more | two |", ["a", "b", "one more", "two"]),
+        ("```{glossary}\nterm\n    A word. Another.\n```", ["term", "A word.", "Another."]),
+        ("```{raw} html\n<p>Far <b>more</b>.</p><script>less</script>\n```", ["Far more."]),
+        ('"Step." raises it.', ['"Step." raises it.']),
+        ("{numref}`fig-more-turns` shows it.", ["Figure {} shows it."]),
+    ],
+)  # fmt: skip
+def test_a_page_is_read_as_its_reader_sees_it(markdown, said):
+    assert page_text.sentences_of(markdown) == said

@@ -1,0 +1,150 @@
+"""Padding that would be read as text, a first token that stands twice, and a last one that is no text."""
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import tiny
+import torch
+from tokenizers import processors
+
+import coupling_lib as cl
+from coupling_lib.errors import ParameterError
+from coupling_lib.inputs import token_ids
+from coupling_lib.models.load import wrap_model
+
+PARIS = "The capital of France"
+
+
+def tokenizer(pad="<pad>", first=False, last=False):
+    """A tokenizer with a token of its own for padding, or with another's, which may put tokens around a text."""
+    made = tiny.tokenizer()
+    made.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>", **({"pad_token": pad} if pad else {})})
+    around = [("<s>", made.bos_token_id), ("</s>", made.eos_token_id)]
+    form = f"{'<s> ' * first}$A{' </s>' * last}"
+    made.backend_tokenizer.post_processor = processors.TemplateProcessing(form, special_tokens=around)
+    return made
+
+
+def model(**kind):
+    return wrap_model(tiny.llama(vocab_size=300), tokenizer(**kind), name="mine")
+
+
+def traced(mine, ids):
+    """Trace ids and return what was warned of, and the Jacobian of block 1."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        J = cl.trace(mine, ids).jacobian(1).dense()
+    return [str(one.message) for one in said], J
+
+
+def refused(mine, ids):
+    with pytest.raises(ParameterError) as error:
+        cl.trace(mine, ids)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# -- padding
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("pad", ["<pad>", "</s>"])
+def test_padding_is_refused_and_the_slice_that_is_named_gives_the_text(side, pad):
+    mine = model(pad=pad)
+    mine.tokenizer.padding_side = side
+    texts = [PARIS, PARIS + ", of which it was said that"]
+    made = mine.tokenizer(texts, padding=True, return_tensors="pt")
+    ids, alone = made.input_ids[:1], torch.tensor([mine.tokenizer(PARIS).input_ids])
+    more = ids.shape[1] - alone.shape[1]
+    said = refused(mine, ids)
+    place, cut = ("beginning", f"{more}:") if side == "left" else ("end", f":-{more}")
+    assert f"(id {mine.tokenizer.pad_token_id}), {more} at its {place}, which the model would read as text" in said
+    assert said.endswith(f"input_ids=ids[:, {cut}]")
+    sliced = eval(said.rpartition("=")[2])
+    assert torch.equal(sliced, alone) and traced(mine, sliced)[0] == []
+    # What would have been measured: another Jacobian, by no means nearly the same.
+    assert side == "right" or (traced(wrap_model(mine.hf), ids)[1] - traced(mine, alone)[1]).norm() > 0.01
+
+
+def test_one_token_of_padding_is_padding_where_it_is_nothing_else():
+    mine = model()
+    pad, eos = mine.tokenizer.pad_token_id, mine.tokenizer.eos_token_id
+    assert refused(mine, torch.tensor([[pad, 40, 41]])).endswith("ids[:, 1:]")
+    assert refused(mine, torch.tensor([[pad, 40, 41, pad, pad]])).endswith("ids[:, 1:-2]")
+    for ids in ([eos, 40, 41], [40, pad, 41], [eos, 40, eos], [40, 41, eos], [pad, pad]):
+        assert traced(mine, torch.tensor([ids]))[0] == []
+
+
+@pytest.mark.parametrize("pad", ["</s>", None])
+def test_one_token_between_documents_is_text_although_it_also_pads(pad):
+    mine = model(pad=pad)
+    eos = mine.tokenizer.eos_token_id
+    for ids in ([eos, 40, 41], [40, 41, eos], [eos, 40, eos], [40, eos, eos, 41]):
+        assert traced(mine, torch.tensor([ids]))[0] == []
+    assert refused(mine, torch.tensor([[eos, eos, 40, 41]])).endswith("ids[:, 2:]")
+    assert refused(mine, torch.tensor([[40, 41, eos, eos]])).endswith("ids[:, :-2]")
+
+
+def test_a_first_token_that_also_pads_is_left_before_the_text():
+    mine = model(pad="<s>", first=True)
+    bos = mine.tokenizer.bos_token_id
+    assert traced(mine, PARIS)[0] == []
+    assert refused(mine, torch.tensor([[bos] * 4 + [40, 41]])).endswith("ids[:, 3:]")
+
+
+def test_without_a_tokenizer_the_configuration_says_what_pads():
+    mine = wrap_model(tiny.llama(pad_token_id=7))
+    for ids in ([7, 40, 41], [40, 7], [7, 7, 7]):
+        assert traced(mine, torch.tensor([ids]))[0] == []
+    assert refused(mine, torch.tensor([[7, 7, 40]])).endswith("ids[:, 2:]")
+    assert traced(wrap_model(tiny.llama()), torch.tensor([[0, 0, 40]]))[0] == []
+
+
+def test_what_a_tokenizer_returns_is_refused_with_the_ids_that_are_no_padding():
+    mine = model()
+    mine.tokenizer.padding_side = "left"
+    made = mine.tokenizer([PARIS, PARIS + " and more"], padding=True, return_tensors="pt")
+    said = refused(mine, made)
+    assert said.startswith("the input is a BatchEncoding; give a text, a `Prompt` or a tensor of input_ids; ")
+    one = mine.tokenizer([PARIS], return_tensors="pt")
+    assert torch.equal(eval(said.rpartition(": ")[2], {"made": one}), one.input_ids)
+
+
+# -- special tokens
+
+
+def test_a_first_token_that_stands_twice_is_said():
+    mine = model(first=True)
+    assert traced(mine, PARIS)[0] == []
+    said, J = traced(mine, f"<s>{PARIS}")
+    assert len(said) == 1 and said[0].startswith("mine: the input begins with '<s>' twice")
+    once = mine.tokenizer(f"<s>{PARIS}", add_special_tokens=False, return_tensors="pt").input_ids
+    nothing, right = traced(mine, once)
+    assert nothing == [] and (right - traced(mine, PARIS)[1]).norm() == 0 < (J - right).norm()
+    assert traced(model(), f"<s><s>{PARIS}")[0] == []  # no tokenizer wrote these
+
+
+def test_a_last_token_that_is_no_text_is_said_where_it_is_read():
+    mine = model(first=True, last=True)
+    said, _ = traced(mine, PARIS)
+    assert said == [
+        "mine: the last token is '</s>', which its tokenizer puts behind each text; the last of the text itself is "
+        "token=-2"
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        there = cl.trace(mine, PARIS)
+        there.jacobian(1, token_in=-2)
+        cl.measure_depth(mine, [PARIS], ks=[2], token=-2)
+        model(first=True).tokenizer, cl.trace(model(first=True), PARIS).jacobian(1)
+        cl.trace(mine, there.inputs["input_ids"][:, :-1]).jacobian(1)
+    with pytest.warns(UserWarning, match="token=-2"):
+        cl.measure_depth(mine, [PARIS], ks=[2])
+
+
+def test_a_tokenizer_of_another_kind_is_asked_nothing():
+    odd = SimpleNamespace(decode=str)
+    assert token_ids.around(lambda text: {"input_ids": [1]}) == ([], [])
+    assert token_ids.said_of_last([1, 2], None, "mine") == ""
+    token_ids.check([1, 1], None, odd, "mine")
