@@ -9,7 +9,7 @@ with the keys themselves, and what a cotangent costs does not grow with it at al
 
 import sys
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
@@ -129,7 +129,7 @@ def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Attend as the family's own plain attention does; see the module's text."""
-    eager = sys.modules[type(module).__module__].eager_attention_forward
+    eager = _eager(module)
     own = KeysValues(key, value)
     if module not in _constants:
         if _record is not None:
@@ -142,6 +142,15 @@ def _attention(
         everyone = constants.with_tokens(own, positions)
         return eager(module, query, everyone.keys, everyone.values, attention_mask, **options)
     return _attend_to_constants(query, own, constants, positions, attention_mask, options["scaling"]), None
+
+
+def _eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """Find the family's own plain attention, beside the class of a module or the one that it was made from."""
+    for kind in type(module).__mro__:
+        if found := getattr(sys.modules.get(kind.__module__), "eager_attention_forward", None):
+            return found
+    # What is common to all families; the check at load compares it with the attention that the model came with.
+    return lambda *given, **options: AttentionInterface()["sdpa"](*given, **options | {"is_causal": False})
 
 
 def _alone(x: Tensor) -> Tensor:

@@ -77,8 +77,27 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
             f"{type(hf).__name__} has no list of {depth} blocks; decoders, encoders and vision transformers with a "
             "list of equal blocks can be measured"
         )
-    _, name, module = min(fitting, key=lambda found: found[:2])
+    # Of stacks that are equally deep, the one beside the embedding of what is read.
+    beside = _embedding_path(hf).split(".")
+    apart = {
+        name: next((at for at, (a, b) in enumerate(zip(beside, name.split("."), strict=False)) if a != b), 0)
+        for _, name, _ in fitting
+    }
+    _, name, module = min(fitting, key=lambda found: (found[0], -apart[found[1]], found[1]))
+    if any("_orig_mod" in block._modules for block in module):
+        raise UnsupportedModelError(
+            f"the blocks in {name!r} of {type(hf).__name__} were wrapped by torch.compile, which hides how they are "
+            "called; wrap the model before it is compiled, or compile a block in place: block.compile()"
+        )
     return Blocks(name, module)
+
+
+def _embedding_path(hf: PreTrainedModel) -> str:
+    """Find where a model's tokens or patches are embedded."""
+    with suppress(NotImplementedError, AttributeError):
+        embedding = hf.get_input_embeddings()
+        return next((name for name, module in hf.named_modules() if module is embedding), "")
+    return ""
 
 
 def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
@@ -252,7 +271,7 @@ def _explained(hf: PreTrainedModel) -> Generator[None]:
     except CouplingError:
         raise
     except Exception as error:
-        if not standing(hf):
+        if not any(functions for _, _, *functions in standing(hf)):  # but parametrisations, as of wav2vec2
             raise
         said = (str(error).strip().splitlines() or [""])[-1][:200]
         raise UnsupportedModelError(
@@ -277,6 +296,10 @@ def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int)
             )
         shape = (1, getattr(config, "num_channels", 3), *sides(config.image_size))
         return torch.randn(shape, generator=generator).to(hf.device, hf.dtype)
+    if hf.main_input_name != "input_ids":
+        raise UnsupportedModelError(
+            f"{type(hf).__name__} reads {hf.main_input_name}; what reads input_ids or pixel_values can be measured"
+        )
     return torch.randint(0, stack_config(hf).vocab_size, (1, n_tokens), generator=generator).to(hf.device)
 
 

@@ -23,7 +23,7 @@ from coupling_lib.blocks.makeup import makeups, settings
 from coupling_lib.blocks.postnorm import passing
 from coupling_lib.blocks.record import Blocks, family_of, find_blocks, passed, random_input, record
 from coupling_lib.blocks.standing import replaced_forward, standing, where
-from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
+from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, UnsupportedModelError
 
 
 def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
@@ -73,7 +73,9 @@ class _Probe:
         attention.use(hf, self.default)
         try:
             as_it_came = passed(hf, blocks, self.inputs, self.firsts if self.slow else None)
-        except (ImportError, NotImplementedError, RuntimeError, ValueError) as error:
+        except CouplingError:
+            raise
+        except Exception as error:
             if self.slow and (layer := quantised.failing_layer(hf, error)) is not None:
                 raise UnsupportedModelError(
                     f"{self.family} does not run on 7 random tokens with {layer} in few bits ({_first_line(error)}); "
@@ -81,8 +83,7 @@ class _Probe:
                 ) from error
             raise UnsupportedModelError(
                 f"{self.family} does not run on 7 random tokens with the attention that it came with, {self.default!r} "
-                f"({_first_line(error)}); if that attention is not installed here, "
-                "load the model with attn_implementation='eager'"
+                f"({_first_line(error)}); {_next_step(hf, error)}"
             ) from error
         self.as_it_came = dict(enumerate(as_it_came))
 
@@ -140,6 +141,20 @@ class _Probe:
         if number == like:
             central_differences.check(as_it_came, dense, self.default, said)
         return found
+
+
+def _next_step(hf: PreTrainedModel, error: Exception) -> str:
+    """Suggest what to do where a model does not run."""
+    if any(part._compiled_call_impl is not None or "_orig_mod" in part._modules for part in hf.modules()):
+        return "wrap the model before it is compiled"
+    if any("_hf_hook" in vars(part) for part in hf.modules()):
+        return "load it by cl.load_model(..., memory=...), which leaves its blocks on disk, in the place of device_map"
+    parts = [f"model.{name}" for name, part in hf.named_children() if isinstance(part, PreTrainedModel)]
+    if len(parts) > 1 and isinstance(error, AttributeError | TypeError):
+        return f"it reads more than {hf.main_input_name}: wrap one of its parts, {' or '.join(parts)}"
+    if isinstance(error, ImportError) or attention.default(hf) != "eager":
+        return "if that attention is not installed here, load the model with attn_implementation='eager'"
+    return f"see that it runs on {hf.main_input_name} alone"
 
 
 def _first_line(error: Exception) -> str:

@@ -227,6 +227,7 @@ def wrap_model(
         >>> again.name, again.source, again.n_blocks
         ('mine', 'memory', 12)
     """
+    hf_model = getattr(hf_model, "_orig_mod", hf_model)  # which torch.compile leaves as it is
     given, hf_model = hf_model, adapters.unwrapped(hf_model)
     if not isinstance(hf_model, PreTrainedModel):
         raise ParameterError(f"hf_model is a {type(hf_model).__name__}; a transformers PreTrainedModel was expected")

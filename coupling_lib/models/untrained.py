@@ -187,8 +187,8 @@ def _draw(part: Part, seed: int, tied: Collection[str] = ()) -> None:
 
 def _tied(own: nn.Parameter, second: nn.Parameter) -> nn.Parameter:
     """Return a tied weight as its owner draws it; where both draw alike, with the second numbers, as ever."""
-    sizes, accepted = [float(each.std(correction=0)) for each in (own, second)], max(0.05, 4 * own.numel() ** -0.5)
-    if own is second or abs(sizes[0] - sizes[1]) > accepted * sizes[0]:
+    a, b = (float(each.std(correction=0)) for each in (own, second))
+    if own is second or abs(a - b) > a * max(0.05, 4 / max(1, own.numel()) ** 0.5):
         return own
     second.data[(own == 0).all(dim=-1)] = 0  # as that of padding
     own.data = second.data

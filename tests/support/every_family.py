@@ -170,6 +170,8 @@ def fresh(hf: PreTrainedModel, folder: str) -> dict[str, str]:
     worst = 0.0
     for pair in kinds.values():
         x, y = map(torch.cat, pair)
+        if not len(y):
+            continue
         spread, off = x.std(correction=0) - y.std(correction=0), (x.mean() - y.mean()) / 2**0.5
         # Five per cent, or four standard errors of a difference.
         accepted = max(0.05, 4 * len(y) ** -0.5) * y.square().mean().sqrt()
