@@ -97,8 +97,8 @@ MAY_IMPORT = {
     "workflow": ("notebooks", "book"),
     "tests": LOCKED,
 }
-# Only whoever loads data sets from the hub needs the first; its absence has a message of its own. The other is a peer that
-# a benchmark compares with, in an environment of its own.
+# Only whoever loads data sets from the hub needs the first; its absence has a message of its own. The other is a peer,
+# with which a benchmark compares in an environment of its own.
 OPTIONAL = {"datasets", "transformer_lens"}
 
 
