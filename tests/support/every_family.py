@@ -154,7 +154,7 @@ def compared(model: cl.Model, hf: PreTrainedModel) -> dict[str, str]:
     return {"outcome": outcome, "route": model.blocks.route} | {name: f"{value:.0e}" for name, value in errors_.items()}
 
 
-def fresh(hf: PreTrainedModel, folder: str) -> dict[str, str]:
+def fresh(folder: str) -> dict[str, str]:
     """Compare untrained weights with those of a model that transformers builds: each kind's spread and mean, pooled."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -164,7 +164,7 @@ def fresh(hf: PreTrainedModel, folder: str) -> dict[str, str]:
             return {"fresh": "refused"}  # of a weight that a constructor alone gives its value
     torch.manual_seed(12)
     kinds: dict[str, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
-    for number, made in enumerate((ours, type(hf)._from_config(copy.deepcopy(hf.config), dtype=torch.float32))):
+    for number, made in enumerate((ours, type(ours)._from_config(copy.deepcopy(ours.config), dtype=torch.float32))):
         for name, weight in made.named_parameters():
             kinds[re.sub(r"\d+", "#", name)][number].append(weight.detach().double().flatten())
     worst = 0.0
@@ -208,7 +208,7 @@ def tried(mapping: str, kind: str) -> dict[str, str]:
         row = {"class": type(hf).__name__}
         try:
             model = cl.load_model(folder)
-            row |= compared(model, default(model.hf, folder)) | fresh(hf, folder)
+            row |= compared(model, default(model.hf, folder)) | fresh(folder)
             return row | ({"outcome": "wrong"} if row["fresh"] != "refused" and float(row["fresh"]) > 1 else {})
         except Exception as error:
             refused = isinstance(error, errors.CouplingError)
