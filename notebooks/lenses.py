@@ -16,10 +16,10 @@
 # # Lenses
 #
 # What does a state in the middle of the network already say of the answer? A lens carries it to the last depth, where
-# the model's final norm and unembedding turn it into a distribution over tokens. In a causal decoder the derivative of
-# a token's last state by its state at depth $l$ is the product of the blocks' own maps,
-# $(I + J_L) \cdots (I + J_{l+1})$, exactly. This notebook reads with it, and with five others, before and after
-# training.
+# the model's final norm and unembedding turn it into a distribution over tokens. In a causal decoder whose blocks read
+# the last block's stream and nothing else of another block, the derivative of a token's last state, before the final
+# norm, by its state at depth $l$ is the product of the blocks' own maps, $(I + J_L) \cdots (I + J_{l+1})$. This
+# notebook reads with it, and with five others, before and after training.
 
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
