@@ -190,7 +190,6 @@ def _tied(own: nn.Parameter, second: nn.Parameter) -> nn.Parameter:
     a, b = (float(each.std(correction=0)) for each in (own, second))
     if own is second or abs(a - b) > a * max(0.05, 4 / max(1, own.numel()) ** 0.5):
         return own
-    second.data[(own == 0).all(dim=-1)] = 0  # as that of padding
     own.data = second.data
     return own
 

@@ -79,14 +79,6 @@ def test_a_tied_weight_is_drawn_as_its_owner_draws_it(tmp_path):
     assert tiny.same_weights(type(ours).from_pretrained(tmp_path, dtype=torch.float32), ours)
 
 
-def test_the_row_of_padding_is_zero_as_where_a_model_is_built():
-    config = transformers.LlamaConfig(**tiny.STACK, vocab_size=500, tie_word_embeddings=True, pad_token_id=7)
-    weight = drawn(transformers.LlamaForCausalLM, config).get_input_embeddings().weight
-    theirs = transformers.LlamaForCausalLM(config).get_input_embeddings().weight
-    assert weight.norm(dim=1).nonzero().flatten().tolist() == theirs.norm(dim=1).nonzero().flatten().tolist()
-    assert int((weight == 0).all(dim=1).nonzero()) == 7
-
-
 @each_family(FAMILIES)
 def test_files_hold_what_memory_holds_in_every_family(family, tmp_path):
     cls, config = made_of(family)
