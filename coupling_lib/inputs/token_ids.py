@@ -1,22 +1,28 @@
 """Token ids that a model should not be given as they are: padding at an edge, a first token twice."""
 
 import warnings
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from coupling_lib.errors import ParameterError
 
+_AROUND: weakref.WeakKeyDictionary[Any, tuple[list[int], list[int]]] = weakref.WeakKeyDictionary()
+
 
 def around(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Return the ids that a tokenizer puts before and behind each text."""
+    """Return the ids that a tokenizer puts before and behind each text; asked for once."""
     try:
+        if tokenizer in _AROUND:
+            return _AROUND[tokenizer]
         plain = list(tokenizer("a", add_special_tokens=False)["input_ids"])
         whole = list(tokenizer("a")["input_ids"])
     except (TypeError, ValueError, KeyError):  # no tokenizer of transformers: it puts what it puts
         return [], []
     starts = range(len(whole) - len(plain) + 1)
     found = next((at for at in starts if plain and whole[at : at + len(plain)] == plain), None)
-    return ([], []) if found is None else (whole[:found], whole[found + len(plain) :])
+    _AROUND[tokenizer] = ([], []) if found is None else (whole[:found], whole[found + len(plain) :])
+    return _AROUND[tokenizer]
 
 
 def check(ids: Sequence[int], tokenizer: Any, config: Any, name: str) -> None:

@@ -103,10 +103,11 @@ def test_a_text_is_tokenised_once_for_its_key_its_trace_and_its_length(model, tm
     monkeypatch.setattr(kind, "__call__", lambda self, text, **how: asked.append(text) or made(self, text, **how))
     given = inputs_for(model, ["It was the best of times"], longest=20)
     ds = cl.sweep(cl.measure_trajectories, model, given, store=tmp_path)
-    assert len(asked) == 1 and ds.prompt.values.tolist() == given
+    # What the tokenizer puts around any text is asked for once, by a letter.
+    assert asked.count(given[0]) == 1 and len(asked) <= 3 and ds.prompt.values.tolist() == given
     before = given[0].ids(model.tokenizer)
     monkeypatch.setattr(kind, "__len__", lambda self: 0)  # as after tokens were added
-    assert given[0].ids(model.tokenizer) == before and len(asked) == 2
+    assert given[0].ids(model.tokenizer) == before and asked.count(given[0]) == 2
 
 
 def test_jacobians_of_spent_traces_are_the_same_and_their_memory_is_free(model):

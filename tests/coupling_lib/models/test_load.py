@@ -267,9 +267,9 @@ def test_a_repository_with_remote_code_that_transformers_has_too_is_taken(folder
         ({"hidden_size": 3}, UnsupportedModelError, "the model type None"),
         ({"model_type": "t5"}, UnsupportedModelError, "encoder-decoder"),
         (
-            {"model_type": "llama", "quantization_config": {"quant_method": "gptq"}},
+            {"model_type": "llama", "quantization_config": "gptq"},
             UnsupportedModelError,
-            "already.*gptq",
+            "already.*gptq.*, and not how",
         ),
     ],
 )
