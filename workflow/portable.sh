@@ -33,9 +33,9 @@ numbers=(
   tests/coupling_lib/metrics/test_trajectory.py
   tests/coupling_lib/metrics/test_spectrum.py
 )
-# The newest transformers that was tried, beside the one of requirements.lock, and the library's tests in four parts.
+# The newest transformers that was tried, beside the one of requirements.lock, and the tests of blocks and of Jacobians.
 newer=transformers==5.24.0
-newer_parts=(blocks jacobian measures "inputs metrics models store svd")
+newer_parts=(blocks jacobian)
 by_themselves=(
   tests/coupling_lib/store/test_sweep_memory.py # a limit on address space, which counts threads
   tests/workflow/test_warm.py # sockets, signals, the size of an environment
@@ -131,7 +131,7 @@ if [ "${1:-}" = --one ]; then
   one "$2"
   exit
 fi
-known=(newer0 newer1 newer2 newer3 odd default avx2 plain empty $(pythons | cut -d ' ' -f 1))
+known=(newer0 newer1 odd default avx2 plain empty $(pythons | cut -d ' ' -f 1))
 for name in "$@"; do
   [[ " ${known[*]} " == *" $name "* ]] || { echo "error: no setting is called '$name'; there are: ${known[*]}" >&2; exit 1; }
 done
