@@ -35,7 +35,10 @@ numbers=(
 )
 # The newest transformers that was tried, beside the one of requirements.lock, and the tests of blocks and of Jacobians.
 newer=transformers==5.24.0
-newer_parts=(blocks jacobian)
+newer_parts=(
+  "blocks/test_blockmap.py blocks/test_attention.py blocks/test_choices.py blocks/test_validate.py"
+  "jacobian/test_operator.py jacobian/test_tracing.py"
+)
 by_themselves=(
   tests/coupling_lib/store/test_sweep_memory.py # a limit on address space, which counts threads
   tests/workflow/test_warm.py # sockets, signals, the size of an environment

@@ -52,12 +52,12 @@ class Changes:
     @contextmanager
     def applied(self) -> Generator[None]:
         """Change the model as the pass did, inside the context."""
-        if self._inside:
+        for each in self._changes:
+            each.put(each.after)
+        if self._inside:  # where a block that ran in between may have changed it further
             yield
             return
         self._inside = True
-        for each in self._changes:
-            each.put(each.after)
         try:
             with _generators_kept():
                 yield
