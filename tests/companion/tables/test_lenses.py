@@ -90,7 +90,8 @@ def test_a_lens_takes_fewer_operations_than_passes_backwards_and_the_fewer_the_l
     few, many = (lenses.operations(model, tokens) for tokens in (5, 20))
     # Backwards every token passes through every block once for each coordinate of the last state.
     assert many["operations-fit"] / few["operations-fit"] == pytest.approx(20 / 5, rel=0.2)
-    assert many["operations-own"] / few["operations-own"] < 2
+    # It is compared with one derivative of the whole model, whose passes grow with the text.
+    assert many["operations-own"] / few["operations-own"] < 2.5
     assert many["operations-ratio"] == many["operations-fit"] / many["operations-own"] > few["operations-ratio"]
     weights = sum(weight.numel() for weight in model.blocks.modules.parameters())
     assert few["operations-fit"] == pytest.approx(2 * model.d_model * weights * 5, rel=0.3)
