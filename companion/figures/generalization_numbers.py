@@ -19,6 +19,7 @@ _SUMMARY = {
     "figure 1a: R2 of score on coupling": "figure-1a-r-squared",
     "figure 1a: R2 of score on the width curve": "figure-1a-width-r-squared",
     "figure 1a: R2 of coupling on the width curve": "figure-1a-curve-r-squared",
+    "figure 1a: partial r given the curve of width": "figure-1a-partial-curve",
     "figure 1a: partial r given log width": "figure-1a-partial-width",
     "figure 1a: the same within widths": "figure-1a-partial-within",
     "suite: r of score and relative coupling": "loss-coupling-r",
@@ -63,7 +64,7 @@ def of_points(points: pd.DataFrame) -> dict[str, float]:
     found = _named("figure-1a", paper, paper)
     effects = {f"figure-1a-gain-{label.replace(' ', '-')}": lead for label, lead in figure_1a.gains(points).items()}
     for way, row in partial.iterrows():
-        found |= _named(f"figure-1a-partial-{way}", row, ("least", "most", "p"))
+        found |= _named(f"figure-1a-partial-{way}", row, ("least", "most", "p", "p_families"))
         effects[f"figure-1a-partial-{way}"] = effect_in(row, "families")
     return found | numbers(effects, "")
 
