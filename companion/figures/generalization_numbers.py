@@ -95,6 +95,11 @@ def of_suite(suite: pd.DataFrame, untrained: pd.DataFrame, reading: str = READIN
     found |= {"last-tokens": budget["tokens"].iloc[0], "most-tokens": last["tokens"].max()}
     signs = correlations.sign_along_training(suite, score, reading)
     effects = {f"sign-step-{row['step']:.0f}": effect_in(row, "models") for _, row in signs.iterrows()}
+    # Whether blocks use the same directions is another question than whether one's diagonalise the other's Jacobian.
+    for mark in ("uu", "vv"):
+        if (bases := f"basis_{mark}_k10_relative") in suite:
+            along = correlations.sign_along_training(suite, score, bases)
+            effects |= {f"sign-{mark}-step-{row['step']:.0f}": effect_in(row, "models") for _, row in along.iterrows()}
     phases = correlations.tokens_by_phase(suite, reading)
     effects |= {f"tokens-{phase}": effect_in(row, "n") for phase, row in phases.items()}
     ahead = correlations.signed_gains(budget, score, reading)
