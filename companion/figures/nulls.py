@@ -260,7 +260,7 @@ def numbers_of(
     names = {kind: f"{kind}-{{1}}-{{0}}" for kind in ("permuted", "unpaired")}
     names |= with_ends("relative-{1}-{0}", "coupling")
     found |= cells(take_summary(both, k), names)
-    errors = abs(curves.simulated / curves.closed_form - 1).max(["rule", "width", "decay"]).to_series()
+    errors = abs(curves.simulated / curves.closed_form - 1).max(["rule", "width", "decay"]).to_series().dropna()
     found |= {f"closed-form-error-{variant}": error for variant, error in errors.items()}
     table = take_decisive(tested)
     tenth = table[table.K.str.endswith("(0.1 d)") & (table.pairs == "different")].iloc[0]

@@ -13,8 +13,8 @@ import xarray as xr
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import UpToWidth, prompt_inputs
 from coupling_lib.measures import common
-from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
-from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum, relative_to_null
+from coupling_lib.metrics.expected_null import expected_null, mean_square, random_orthogonal_null
+from coupling_lib.metrics.nulls import filled_spectrum, relative_to_null
 from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
 from coupling_lib.metrics.variants import VARIANTS, different_pairs
 from coupling_lib.models.load import Model
@@ -58,8 +58,8 @@ def null_curves(
         squares = torch.stack([samples[name].square() for name in names], dim=-1)  # (sample, rule, decay, variant)
         root = squares.mean(dim=0).sqrt()
         error = squares.std(dim=0) / (2 * root * n_samples**0.5)
-        closed = torch.stack([torch.stack([closed_form_null(n, S, d, k) for n in names], dim=-1) for k in chosen])
-        found = {"simulated": (dims, root), "error": (dims, error), "closed_form": (dims, closed)}
+        closed = [torch.stack([mean_square(VARIANTS[n], S, d, k) for n in names], dim=-1) for k in chosen]
+        found = {"simulated": (dims, root), "error": (dims, error), "closed_form": (dims, torch.stack(closed).sqrt())}
         per_width.append(common.plain(found | {"k": ("rule", chosen)}))
     ds = xr.concat(per_width, dim="width").transpose("rule", "width", "decay", "variant", missing_dims="ignore")
     rules = [*map(str, ks), "0.1 d"]
@@ -118,14 +118,14 @@ def measure_nulls(
         found = [mean_over_pairs(J, U, S, V, U2, V2, ks, names) for U2, V2 in sides]
         values = torch.stack([torch.stack([of[name] for name in names]) for of in found])
         spectrum, null, error = _random_bases(J, S, ks, names, seed)
-        closed = [torch.stack([closed_form_null(n, spectrum, model.d_model, k).mean() for k in ks]) for n in names]
+        closed = [[mean_square(VARIANTS[n], spectrum, model.d_model, k).sqrt().mean() for k in ks] for n in names]
         squares, dims = torch.linalg.matrix_norm(J).square(), ("kind", "variant", "k")
         return {
             "value": (dims, values),
             "relative": (dims, torch.stack([relative_to_null(value, null) for value in values.cpu()])),
             "null": (dims[1:], null),
             "null_error": (dims[1:], error),
-            "closed_form": (dims[1:], torch.stack(closed)),
+            "closed_form": (dims[1:], torch.tensor(closed)),
             "singular_values": (("block_1", "rank"), S),
             "isotropic_share": (("block_1",), isotropic_part(J).square() * J.shape[-1] / squares),
             "without_isotropic": (("coordinates", "k"), _without_isotropic(J, ks, seed)),

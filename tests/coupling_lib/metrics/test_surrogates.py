@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.nulls import closed_form_null
 from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
 
@@ -86,7 +85,7 @@ def test_a_shared_basis_loses_all_coupling_when_rotated_and_only_its_pairs_when_
         )["released_norm"].item()
         for kind in ("rotated", "unpaired")
     }
-    assert value["rotated"] == pytest.approx(closed_form_null("released_norm", S[0], 48, 8).item(), rel=0.03)
+    assert value["rotated"] == pytest.approx(VARIANTS["released_norm"].null(S[0], 48, 8).sqrt().item(), rel=0.03)
     # Every singular value is on a wrong place: the distance has the squares of both, |A| and S, in full.
     assert value["unpaired"] == pytest.approx(2**0.5, rel=1e-6)
 
