@@ -217,7 +217,7 @@ def measure_nulls(
     return common.over_prompts(model, given, each, coords, measure="nulls", token=token, surrogate_seed=seed)
 
 
-@common.measurement(version=3)
+@common.measurement(version=4)
 def measure_decisive(
     model: Model,
     prompts: common.Prompts,

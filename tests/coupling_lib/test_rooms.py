@@ -94,7 +94,7 @@ def test_every_file_is_short():
 def test_the_core_can_be_read_in_an_hour():
     _, _, walk = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The core in an hour")
     files = re.findall(r"^\| `([\w/]+\.py)` \|", walk.partition("## ")[0], re.MULTILINE)
-    assert len(files) == 13
+    assert len(files) == 14
     assert sum(len((ROOT / "coupling_lib" / file).read_text(encoding="utf-8").splitlines()) for file in files) <= 3000
 
 
