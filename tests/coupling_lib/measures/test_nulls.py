@@ -58,7 +58,7 @@ def test_the_null_of_a_model_is_null_of_its_measurement_and_knows_its_error(mode
         found = measured.isel(prompt=0).sel(variant=name)
         both = np.hypot(expected.error, found.null_error)
         assert (abs(found.null - expected["value"]) < 5 * both + 1e-6).all(), name
-        assert (found.null_error < 2e-4).all() and (found.null <= found.closed_form + 1e-6).all()
+        assert (found.null_error < 4e-4).all() and (found.null <= found.closed_form + 1e-6).all()
 
 
 def test_without_its_isotropic_part_a_jacobian_couples_as_the_rest_of_it_does(model, measured):
