@@ -113,6 +113,8 @@ class Kind:
     effects: str
     draw: Callable[[str, Generator], Effect]
     known: Mapping[str, Any] = field(default_factory=dict)
+    often: int = 1
+    """How many times as many draws are made, where they are cheap."""
 
 
 def alone(n: int) -> Groups:
@@ -123,22 +125,23 @@ def alone(n: int) -> Groups:
 _R = {"fisher": True, "limit": 1.0}
 KINDS = {
     "mean": Kind(r"(prompts-many-(shared-)?instruction|spectra|perturbation|dynamics|vision-pairs).*",
-                 partial(_mean, n=12)),
+                 partial(_mean, n=12), often=5),
     "mean, the null has an error": Kind(
         r"(depth|nulls|readings|emergence)-.*|prompts-many-(shared-)?(self|context)-coupling.*",
-        partial(_mean, n=12, null_error=0.3), {"null_error": 0.3}),
-    "mean within a margin": Kind(r"prompts-many-(shared-)?four-bits", partial(_mean, n=12), {"null": -1.0}),
-    "median": Kind(r"prompts-many-.*-(straighter|exponential|even)", partial(_mean, n=24, statistic="median")),
+        partial(_mean, n=12, null_error=0.3), {"null_error": 0.3}, 5),
+    "mean within a margin": Kind(r"prompts-many-(shared-)?four-bits", partial(_mean, n=12), {"null": -1.0}, 5),
+    "median": Kind(r"prompts-many-.*-(straighter|exponential|even)", partial(_mean, n=24, statistic="median"), often=5),
     "mean of rank correlations": Kind(r"vision-rank-.*", _three_seeds),
     "rank correlation": Kind(r"prompts-many-(shared-)?(difficulty|length).*",
                              partial(_related, groups=alone(36), over=correlation), _R),
     "correlation": Kind(r"generalization-(sign|variant|quality-(?!.*(partial|within))).*|vision-photographs-"
-                        r"(shared-)?(accuracy|rate)", partial(_related, groups=alone(26), over=correlation_over), _R),
+                        r"(shared-)?(accuracy|rate)",
+                        partial(_related, groups=alone(26), over=correlation_over), _R, 5),
     "partial correlation": Kind(r"generalization-quality-.*(partial|within).*",
                                 partial(_given, groups=alone(26), given=1), _R),
     "correlation within rates": Kind(r"vision-photographs-.*", partial(_given, groups=alone(64), given=7), _R),
     "correlation over families": Kind(r"generalization-gsm8k-r", partial(
-        _related, groups=LEADERBOARD, alike=0.3, over=partial(correlation_over, groups=LEADERBOARD)), _R),
+        _related, groups=LEADERBOARD, alike=0.3, over=partial(correlation_over, groups=LEADERBOARD)), _R, 5),
     "partial correlation over families": Kind(r"generalization-figure-1a-partial-.*", partial(
         _given, groups=FAMILIES, given=1, alike=0.3), _R),
     "lead of one R², over families": Kind(r"generalization-figure-1a-gain-.*", partial(_lead, groups=FAMILIES)),
@@ -162,7 +165,7 @@ def drawn(kind: str, shape: str, claims: str, draws: int) -> list[Evidence]:
     """Draw evidence of one kind without an effect, sorted from surely below to surely above."""
     one, rng = KINDS[kind], np.random.default_rng(zlib.crc32(f"{kind}; {shape}".encode()))
     margin = {"margin": 1.0} if claims == "within" else {}
-    found = [Evidence.of(one.draw(shape, rng), claims, **one.known, **margin) for _ in range(draws)]
+    found = [Evidence.of(one.draw(shape, rng), claims, **one.known, **margin) for _ in range(draws * one.often)]
     return sorted(found, key=lambda e: np.sign(e.difference) * (1 - e.p.get("differs", e.p.get("small", 1.0))))
 
 
@@ -229,12 +232,12 @@ def main(arguments: list[str] | None = None) -> None:
     with ProcessPoolExecutor(given.jobs) as workers:
         found = dict(zip(todo, workers.map(partial(_drawn, draws=given.draws), todo), strict=True))
         lines = [
-            {"reading": kind, "claims": claims, "values": shape, "draws": given.draws, "false_alarms": _alarms(pool)}
+            {"reading": kind, "claims": claims, "values": shape, "draws": len(pool), "false_alarms": _alarms(pool)}
             for (kind, shape, claims), pool in found.items()
         ]
         pd.DataFrame(lines).sort_values(["reading", "claims", "values"]).to_csv(TABLE, index=False, float_format="%.4g")
         pools = {shape: {(kind, claims): found[kind, shape, claims] for kind, claims in wanted} for shape in SHAPES}
-        rows = workers.map(partial(errors_of, pools=pools, draws=given.draws), forms)
+        rows = workers.map(partial(errors_of, pools=pools, draws=5 * given.draws), forms)
         table = [
             {"shape": form.name, **row, "verdicts": ", ".join(forms[form])}
             for form, row in zip(forms, rows, strict=True)

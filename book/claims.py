@@ -11,6 +11,7 @@ import itertools
 import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ SUITES = ("suite", "nano-vit")
 KINDS = ("the paper's claim", "our question", "an assumption of the code")
 PLACES = {"decoder": "in a public decoder", "trained": "in models trained here", "paper": "in the paper's models"}
 """Where a claim has a verdict: in the models of `DECODERS`, in all others, and in the values that the paper prints."""
+ELSEWHERE = "about other models"
+"""What is counted of claims that are not about the models of a place, so that counts add up to all claims."""
 _BOUNDED = ("correlation", "rank correlation", "explained", "cosine")
 
 
@@ -197,3 +200,10 @@ def notebooks_of(claim: Mapping[str, Any]) -> set[str]:
     text = " ".join(str(value) for test in claim["test"] for value in (test["measured"], test.get("than", "")))
     names = re.findall(r"[\[{]([a-z]+)[-.]", text)
     return {claim["notebook"], *names, *(test["effect"].split("-")[0] for test in claim["test"])}
+
+
+def counted(everything: list[tuple[dict[str, Any], list[Judged]]]) -> dict[str, dict[str, int]]:
+    """Count the verdicts of each place, in the order of `VERDICTS`; each place's counts add up to all claims."""
+    counts = {place: Counter(verdict_at(*one, place) for one in everything) for place in PLACES}
+    order = (*verdicts.VERDICTS, None)
+    return {place: {name or ELSEWHERE: n[name] for name in order if n[name]} for place, n in counts.items()}

@@ -265,4 +265,7 @@ def test_a_page_calls_the_quantised_model_by_its_full_name_first_and_in_tables(p
 def test_where_coupling_is_found_the_claim_that_one_reading_reverses_is_linked(page):
     first = claims.read_claims()[0]["claim"]
     text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
-    assert first.startswith("Blocks share their strongest directions") and "{ref}`claim 1 <claim-1>` depends" in text
+    assert (
+        first.startswith("Blocks share their strongest directions")
+        and "<claim-blocks-share-directions>` depends" in text
+    )
