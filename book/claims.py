@@ -170,8 +170,11 @@ def at_place(claim: Mapping[str, Any], found: list[Judged], place: str) -> list[
 
 def networks(found: list[Judged]) -> int:
     """Count the networks that readings were taken of."""
-    of = {one.model: max(o.evidence.n for o in found if o.model == one.model) for one in found if one.decides}
-    return sum(n if model in SUITES else 1 for model, n in of.items())
+    n: dict[str, int] = {}
+    for one in found:
+        if one.decides:
+            n[one.model] = max(n.get(one.model, 0), one.evidence.n if one.model in SUITES else 1)
+    return sum(n.values())
 
 
 def verdict_at(claim: Mapping[str, Any], found: list[Judged], place: str) -> str | None:

@@ -224,7 +224,7 @@ def test_every_number_of_a_claim_is_one_that_its_notebook_remembers(claim):
 
 @pytest.mark.browser
 @pytest.mark.thorough
-def test_the_claims_print_in_at_most_eight_sheets_with_all_their_numbers(chromium, tmp_path):
+def test_the_claims_print_in_at_most_twelve_sheets_with_all_their_numbers(chromium, tmp_path):
     page = chromium.new_page(viewport={"width": 1000, "height": 1400})
     address = (HTML / "book" / "claims.html").as_uri()
     kept = pdf.printed(page, address, tmp_path / "book.pdf")
@@ -232,7 +232,7 @@ def test_the_claims_print_in_at_most_eight_sheets_with_all_their_numbers(chromiu
     page.pdf(path=tmp_path / "own.pdf", format="A4")
     for printed in (kept, pdf.PdfReader(tmp_path / "own.pdf")):
         text = " ".join(" ".join(sheet.extract_text() for sheet in printed.pages).split())
-        assert len(printed.pages) <= 8 and text.count("What is asked:") == len(CLAIMS)
+        assert len(printed.pages) <= 12 and text.count("What is asked:") == len(CLAIMS)
         assert "that matter" in text and "corrected for the readings behind the same verdict (Holm)" in text
     page.close()
 
