@@ -10,7 +10,7 @@ from companion.figures.generalization import READING, REST, TASKS
 from companion.tables import correlations, figure_1a
 from companion.tables.effects import effect_in, numbers
 from companion.tables.regression import r_squared
-from companion.tables.regularised import asked, changes, difference_table
+from companion.tables.regularised import agreement, asked, changes, difference_table, over_sham
 from companion.tables.statistics import correlation_over, squared
 
 _RIVAL = ("r", "r_squared", "p_holm", "r_low", "r_high", "low", "high", "held_out", "partial", "partial_p")
@@ -19,6 +19,7 @@ _SUMMARY = {
     "figure 1a: R2 of score on coupling": "figure-1a-r-squared",
     "figure 1a: R2 of score on the width curve": "figure-1a-width-r-squared",
     "figure 1a: R2 of coupling on the width curve": "figure-1a-curve-r-squared",
+    "figure 1a: partial r given the curve of width": "figure-1a-partial-curve",
     "figure 1a: partial r given log width": "figure-1a-partial-width",
     "figure 1a: the same within widths": "figure-1a-partial-within",
     "suite: r of score and relative coupling": "loss-coupling-r",
@@ -63,7 +64,7 @@ def of_points(points: pd.DataFrame) -> dict[str, float]:
     found = _named("figure-1a", paper, paper)
     effects = {f"figure-1a-gain-{label.replace(' ', '-')}": lead for label, lead in figure_1a.gains(points).items()}
     for way, row in partial.iterrows():
-        found |= _named(f"figure-1a-partial-{way}", row, ("least", "most", "p"))
+        found |= _named(f"figure-1a-partial-{way}", row, ("least", "most", "p", "p_families"))
         effects[f"figure-1a-partial-{way}"] = effect_in(row, "families")
     return found | numbers(effects, "")
 
@@ -130,7 +131,9 @@ def of_runs(runs: pd.DataFrame) -> dict[str, float]:
     for row in difference_table(runs).to_dict("records"):
         stem = f"regularised-{row['arm']}-from{row['begin']}-{row['column'].removeprefix('validation_')}"
         found |= numbers({stem: effect_in(row, value="value")}, "")
-    return found | numbers({re.sub(r"[ ,]+", "-", name): each for name, each in asked(runs).items()}, "regularised")
+    found |= {f"regularised-{name}": seeds for name, seeds in agreement(runs).items()}
+    answers = {re.sub(r"[ ,]+", "-", name): each for name, each in asked(runs).items()}
+    return found | numbers(over_sham(runs) | answers, "regularised")
 
 
 def _named(stem: str, row: Mapping[str, float], columns: Iterable[str]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Coupling against width, of models that are equally good: by the reading of figure 1a, and normalised at two K."""
+"""Coupling against width, of models that are equally good: figure 1a's reading as it is, and all beyond chance."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -6,34 +6,41 @@ from matplotlib.figure import Figure
 from companion.figures import parts, style
 from companion.tables import width
 
-_HOLLOW = {"marker": "o", "markerfacecolor": "none", "label": r"$K = 0.1\,d$"}
 _PANELS = {
-    "As figure 1a may show it": {"figure_1a": _HOLLOW},
-    "Normalised": {
+    "As figure 1a may show it": {
+        "figure_1a": {"marker": "o", "label": "at equal loss"},
+        "untrained": {"marker": "x", "label": "untrained"},
+    },
+    "Share of the way from chance": {
         "k10": {"marker": "s", "label": "$K = 10$"},
-        "ktenth": _HOLLOW,
+        "ktenth": {"marker": "o", "markerfacecolor": "none", "label": r"$K = 0.1\,d$"},
     },
 }
 """Titles, and of each column how it looks and what it is called."""
+_INKS = {"untrained": style.UNTRAINED}
 
 
 def take_width(table: pd.DataFrame) -> pd.DataFrame:
-    """Select every reading of each model where its loss is the lowest that all models reach."""
-    found = {name: width.equally_good(table, reading) for name, reading in width.READINGS.items()}
-    one = next(iter(found.values()))
-    return one[["model", "width", "loss", "random"]].assign(**{name: own["coupling"] for name, own in found.items()})
+    """Select each model's readings at the lowest loss that all reach: figure 1a's raw, the others beyond chance."""
+    found = {name: width.beyond_chance(table, reading) for name, reading in width.READINGS.items()}
+    one = width.equally_good(table, width.FIGURE_1A)
+    before = 1 - table[table["step"] == 0].set_index("model")[width.FIGURE_1A]
+    others = {name: own["coupling"] for name, own in found.items() if name != "figure_1a"}
+    known = one[["model", "width", "loss", "random"]]
+    return known.assign(figure_1a=one["coupling"], untrained=known["model"].map(before), **others)
 
 
 def draw_width(models: pd.DataFrame) -> Figure:
     """Draw coupling against width, a panel for each way of reading it, with the curve of no coupling on the left."""
-    figure, row = parts.panels([*_PANELS], 3.0, sharex=True, y="coupling at equal loss")
+    figure, row = parts.panels([*_PANELS], 3.0, sharex=True, y="coupling")
     for axes, shown in zip(row, _PANELS.values(), strict=True):
         for name, look in shown.items():
-            parts.points(axes, models["width"], models[name], style.colour(style.TRAINED), **look)
+            parts.points(axes, models["width"], models[name], style.colour(_INKS.get(name, style.TRAINED)), **look)
         parts.plain_log(axes, sorted(models["width"].unique()))
         axes.set_xlabel("width $d$")
         axes.margins(0.12)
     curve = models.groupby("width")["random"].first()
     row[0].plot(curve.index, curve, **parts.null_look(r"$1-1/\sqrt{0.1\,d}$: no coupling"))
+    row[1].axhline(0, color=style.colour("faint"), linewidth=1, zorder=0)
     parts.legend_under(figure, row)
     return figure

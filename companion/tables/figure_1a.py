@@ -4,6 +4,9 @@ Coupling as plotted follows $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$, a curve of the
 with $\log d$ as well. So width has to be taken out of *both* before they are compared: what is left of coupling still
 hides (suppresses) its relation to the raw score behind its own to $\log d$.
 
+How width is taken out is a choice of form. The axis follows its own curve, so that this is the form which the argument
+asks for; log d, d^-1/2, d, and the curve with log d are shown beside it.
+
 Errors come from leaving out whole families, whose models share data and recipe. A tuned model belongs to the
 family of its base (Vicuna to Llama-2); as a family of its own it narrows the interval, so both ways are shown.
 """
@@ -11,7 +14,7 @@ family of its base (Vicuna to Llama-2); as a family of its own it narrows the in
 import numpy as np
 import pandas as pd
 
-from companion.tables.inference import Effect
+from companion.tables.inference import Effect, tail
 from companion.tables.regression import lead_over, r_squared
 from companion.tables.statistics import beyond_width, partial_correlation, partial_over, width_curve
 from coupling_lib.metrics.statistics import linear_fit
@@ -30,6 +33,7 @@ def prepared(points: pd.DataFrame) -> pd.DataFrame:
     return points.assign(
         root=base_family(points["family"]),
         log_width=np.log(points["width"]),
+        root_width=points["width"] ** -0.5,
         log_parameters=np.log(points["parameters_b"]),
         width_curve=width_curve(points["width"]),
         beyond_width=beyond_width(points["coupling"], points["width"]),
@@ -83,13 +87,18 @@ def subset_table(points: pd.DataFrame, above: float = 50.0) -> pd.DataFrame:
 
 
 def partial_table(points: pd.DataFrame) -> pd.DataFrame:
-    """Correlate coupling and score once the width of the models is taken out of both, in six ways."""
+    """Correlate coupling and score once the width of the models is taken out of both, by form and by subset."""
     table = prepared(points)
     shared = table[table.groupby("width")["width"].transform("size") > 1]
     base = table[table["kind"] == "base"]
     each = pd.get_dummies(shared["width"], drop_first=True)
-    width, size = ["log_width"], ["log_width", "log_parameters"]
+    width, size, curve = ["log_width"], ["log_width", "log_parameters"], ["width_curve"]
     ways = {
+        "curve": ("the curve of width that explains the axis", table, "coupling", table[curve]),
+        "root": ("d to the power of -1/2", table, "coupling", table[["root_width"]]),
+        "linear": ("d", table, "coupling", table[["width"]]),
+        "curve-and-log": ("the curve and log width", table, "coupling", table[[*curve, *width]]),
+        "curve-base": ("the curve, base models alone", base, "coupling", base[curve]),
         "width": ("log width", table, "coupling", table[width]),
         "family": ("log width; tuned models as families of their own", table, "coupling", table[width]),
         "mismatch": ("log width; (1 - c) sqrt(0.1 d) in place of coupling", table, "beyond_width", table[width]),
@@ -112,7 +121,9 @@ def _partial(table: pd.DataFrame, x: str, given: pd.DataFrame, root: pd.Series) 
     kept = [root != family for family in np.unique(root)]
     without = [partial_over(values[rows], score[rows], given[rows]).value for rows in kept]
     line = {"n": len(table), "r": found.r, "p": found.p_value, "low": over.low, "high": over.high}
+    far = np.arctanh(found.r) / over.error
     line |= {"error": over.error, "freedom": over.freedom, "families": over.n}
+    line |= {"p_families": 2 * tail(abs(far), over.freedom)}
     return line | {"least": min(without), "most": max(without)}
 
 

@@ -6,6 +6,7 @@ from companion.tables import effects, phases
 from companion.tables.generalization import coupling_columns
 from companion.tables.inference import Effect, effect_of, widened
 from coupling_lib import paths
+from coupling_lib.models.registry import lookup
 
 MODELS = ("long-neox", "long-llama")
 PARTS = {"coupling": "coupling rises again", "shared": "the shared part rises again"}
@@ -16,6 +17,30 @@ LATE = (516, 1642)
 
 TOLD = ("million_tokens", "coupling", "shared", "near", "far", "alike", "validation_loss", "induction", "rank", "norm")
 """Columns that are told of four steps of each model."""
+
+
+PYTHIA = {"pythia-6.9b": (128, 143_000), "pythia-12b": (128, 143_000)}
+"""Models of the paper's figure 1b, and the first and last step that it shows."""
+PYTHIA_BATCH = 1024 * 2048
+"""Tokens of a step of their training."""
+
+
+def clocks(own: pd.DataFrame) -> dict[str, float]:
+    """Tokens in all, in millions, and for each parameter at the ends of training, of Pythia and of one model here."""
+    # Which of the two clocks is the right one to compare by is not known: by the first the ranges are apart.
+    found = {}
+    for name, ends in PYTHIA.items():
+        parameters = lookup(name).parameters_b * 1e9
+        for word, step in zip(("first", "last"), ends, strict=True):
+            tokens = step * PYTHIA_BATCH
+            found[f"{name.replace('.', '-')}-{word}-million-tokens"] = tokens / 1e6
+            found[f"{name.replace('.', '-')}-{word}-per-parameter"] = tokens / parameters
+    trained = own[own["step"] > 0].sort_values("step")
+    for word, at in (("first", 0), ("last", -1)):
+        row = trained.iloc[at]
+        found[f"nano-neox-{word}-million-tokens"] = row["tokens"] / 1e6
+        found[f"nano-neox-{word}-per-parameter"] = row["tokens"] / row["parameters"]
+    return found
 
 
 def later() -> pd.DataFrame:
@@ -68,9 +93,11 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     changes = {f"{model}-{part}-change": change(table, part, model)[1] for part in PARTS for model in MODELS}
     found = effects.numbers(changes, "later")
     readings = [column for column in coupling_columns(table) if column.endswith("_k10")]
+    nano = phases.phases().query("model == 'nano-neox'")
     found |= {"later-readings": float(len(readings)), "later-prompts": float(table.filter(like="coupling_p").shape[1])}
-    for name, own in (("-nano-neox", phases.phases().query("model == 'nano-neox'")), ("", table)):
+    for name, own in (("-nano-neox", nano), ("", table)):
         found[f"later-tokens-per-parameter{name}"] = float((own["tokens"] / own["parameters"]).max())
+    found |= {f"clock-{name}": float(value) for name, value in clocks(nano).items()}
     for model, own in table.groupby("model"):
         of_steps = own.set_index("step").sort_index()
         *_, before, last = of_steps.index

@@ -59,6 +59,24 @@ def asked_of_grid(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     return {(name, part): one for part, column in PARTS.items() for name, one in asked(table, column).items()}
 
 
+def held(
+    table: pd.DataFrame, columns: dict[str, str], groups: pd.Series | None = None
+) -> dict[tuple[str, str], Effect]:
+    """Correlations of coupling and accuracy with what the grid varies held fixed, by what is held and reading."""
+    # Both settings move accuracy and coupling, so that one of them alone held fixed leaves the other's doing.
+    levels = {
+        name: pd.get_dummies(table[column].astype(str), drop_first=True, dtype=float).to_numpy()
+        for name, column in {"rates": "drop_path", "decays": "weight_decay"}.items()
+    }
+    given = levels | {"both": np.column_stack([*levels.values()])}
+    y = table["test_accuracy"].to_numpy()
+    return {
+        (name, part): partial_over(1 - table[column].to_numpy(), y, fixed, groups)
+        for part, column in columns.items()
+        for name, fixed in given.items()
+    }
+
+
 def gains(table: pd.DataFrame) -> pd.DataFrame:
     """Give what the most stochastic depth adds within each pair, to coupling of each part and to accuracy."""
     values = pd.DataFrame({part: 1 - table[column] for part, column in PARTS.items()})
@@ -87,6 +105,10 @@ def _of_grid(table: pd.DataFrame) -> dict[str, float]:
     found = {
         f"photographs-{'' if part == 'whole' else 'shared-'}{words[question]}": effect
         for (question, part), effect in asked_of_grid(table).items()
+    }
+    found |= {
+        f"photographs-{'' if part == 'whole' else 'shared-'}within-{name}": effect
+        for (name, part), effect in held(table, PARTS).items()
     }
     spread = table.groupby("drop_path")["test_accuracy"].agg(np.ptp).max()
     more = {"models": len(table), "accuracy-lowest": table["test_accuracy"].min(), "accuracy-spread": spread}

@@ -16,7 +16,8 @@ from companion.tables import effects
 from companion.tables.files import without_repeats
 from companion.tables.generalization import coupling_columns, suite
 from companion.tables.inference import Effect
-from companion.tables.statistics import correlation_over, partial_over
+from companion.tables.regression import r_squared
+from companion.tables.statistics import cleared, correlation_over, partial_over
 from coupling_lib import paths
 
 EARLY = 29
@@ -25,11 +26,21 @@ EARLY = 29
 MODELS = 26
 """Models without all of which nothing is judged."""
 
+FACTORS = ("corrupted", "unique_tokens", "learning_rate")
+"""What was varied to make models better or worse, by column."""
+
 READINGS = {
     "": "normalized_miscoupling_k10", "shared-": "shared_normalized_miscoupling_k10",
     "neighbours-": "normalized_miscoupling_k10_neighbours",
 }  # fmt: skip
 """The readings that decide, and what their numbers' names begin with."""
+BASES = {"uu-": "basis_uu_k10", "vv-": "basis_vv_k10", "diagonal-": "released_diag_k10"}
+"""Readings that compare bases alone, output or input or both; they decide nothing, and stand beside those that do."""
+
+MOMENTS = ("early", "end", "equal training loss")
+"""When models are compared: at `EARLY`, at the last step, and where they fit their training text equally well."""
+ALL_HELD = "all three"
+_LEFT = ("sd_coupling", "sd_score", "explains_coupling", "explains_score")
 
 
 def quality(file: Path | None = None) -> pd.DataFrame:
@@ -70,6 +81,40 @@ def _asked_once(table: pd.DataFrame) -> list[tuple[str, int, Effect]]:
     ]
 
 
+def moments(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Models with coupling, score, what was varied, and the seed, at each of `MOMENTS`."""
+    early, end = (table[table["step"] == step] for step in (EARLY, table["step"].max()))
+    settings = end.set_index("model")[[*FACTORS, "seed"]]
+    return dict(zip(MOMENTS, (early, end, at_equal_loss(table).join(settings, on="model")), strict=True))
+
+
+def held_table(table: pd.DataFrame, reading: str) -> pd.DataFrame:
+    """Correlations of coupling and score at each moment with each factor held fixed, and what is left to correlate."""
+    # A factor is held fixed by its levels, whose means are taken out of both. Standard deviations are of what is left:
+    # where hardly any score is left, nothing can correlate with it (restriction of range).
+    rows = []
+    for moment, now in moments(table.assign(coupling=1 - table[reading])).items():
+        levels = {name: pd.get_dummies(now[name].astype(str), drop_first=True, dtype=float) for name in FACTORS}
+        coupling, score = now["coupling"].to_numpy(), now["score"].to_numpy()
+        held = {"nothing": np.empty((len(now), 0)), **{name: each.to_numpy() for name, each in levels.items()}}
+        held[ALL_HELD] = pd.concat(levels, axis=1).to_numpy()
+        for name, given in held.items():
+            r = partial_over(coupling, score, given) if given.size else correlation_over(coupling, score)
+            left = {"sd_coupling": cleared(coupling, given).std(ddof=1), "sd_score": cleared(score, given).std(ddof=1)}
+            shares = {
+                f"explains_{of}": r_squared(given, values) if given.size else 0.0
+                for of, values in (("coupling", coupling), ("score", score))
+            }
+            rows.append({"moment": moment, "held": name, **r._asdict(), **left, **shares})
+    return pd.DataFrame(rows)
+
+
+def on_clean_text(table: pd.DataFrame, reading: str) -> Effect:
+    """Correlation at the last step over the models that were trained on text without a corrupted token."""
+    clean = table[(table["step"] == table["step"].max()) & (table["corrupted"] == 0)]
+    return correlation_over(1 - clean[reading], clean["score"])
+
+
 def at_equal_loss(table: pd.DataFrame, by: str = "seen_loss") -> pd.DataFrame:
     """Take every model where its loss, by default on what it was trained on, falls to the lowest that all reach."""
     level = table.groupby("model")[by].min().max()
@@ -97,12 +142,21 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     for mark, reading in READINGS.items():
         asked = _asked_once(table.assign(coupling=1 - table[reading]))
         found |= {f"{mark}{question.replace(' ', '-')}": effect for question, _, effect in asked}
+    told: dict[str, float] = {}
+    for mark, reading in (READINGS | BASES).items():
+        for row in held_table(table, reading).to_dict("records"):
+            stem = f"{mark}{row['moment']}-held-{row['held']}".replace(" ", "-").replace("_", "-")
+            found[stem] = Effect(*(row[part] for part in Effect._fields))
+            told |= {f"{stem}-{part.replace('_', '-')}": row[part] for part in _LEFT}
+    found["clean"] = on_clean_text(table, READINGS[""])
+    trained = table[table["step"] > 0]
+    told["half-width"] = float((trained["validation_high"] - trained["validation_low"]).mean() / 2)
     end = table[table["step"] == table["step"].max()]
     left = [correlation_over(1 - part[READINGS[""]], part["score"]).value for part in without_a_level(end)]
     every = {column: correlation_over(1 - end[column], end["score"]) for column in coupling_columns(end)}
     above = [column for column, r in every.items() if r.low > 0]
     of_seeds, of_settings = scatter_of_seeds(table, READINGS[""])
-    told = {"models": end["model"].nunique(), "least": min(left), "most": max(left)}
+    told |= {"models": end["model"].nunique(), "least": min(left), "most": max(left)}
     told |= {"spread-seeds": of_seeds, "spread-settings": of_settings, "tokens": end["tokens"].max()}
     told |= {"readings": len(every), "readings-below": sum(r.high < 0 for r in every.values())}
     told |= {"readings-above": len(above), "readings-above-bases": sum(c.startswith("basis_") for c in above)}
@@ -110,9 +164,8 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
 
 
 def without_a_level(table: pd.DataFrame) -> list[pd.DataFrame]:
-    """Leave out in turn all models that share a level of what was varied, which a model's name lists."""
-    levels = table["model"].str.rsplit("-", n=1).str[0].str.split("-")
-    return [table[[level not in own for own in levels]] for level in sorted(set(levels.explode()))]
+    """Subsets of models, each without all those that share a level of a factor, the centre's own levels included."""
+    return [table[table[factor] != level] for factor in FACTORS for level in sorted(table[factor].unique())]
 
 
 def scatter_of_seeds(table: pd.DataFrame, reading: str) -> tuple[float, float]:

@@ -105,7 +105,7 @@ def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> float:
 
 
 def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike, signed: bool = False) -> Effect:
-    """How much better one variable explains y than a rival, as a difference of two R², with an error over groups."""
+    """Difference of two R², by how much one variable explains y better than a rival, with its interval over groups."""
     table = np.array([own, rival, y], dtype=float)
 
     def lead(rows: NDArray[np.int64]) -> float:
@@ -114,7 +114,11 @@ def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike,
         r = np.corrcoef(table[:, rows])[2, :2]
         return float((np.sign(r[0]) if signed else 1) * r[0] ** 2 - r[1] ** 2)
 
-    return jackknifed(lead, groups)
+    # It lies between -1 and 1 as a correlation does, and on Fisher's scale so does its interval. The error that is
+    # handed on is the one in its own unit that lies as many times in the difference.
+    found = jackknifed(lead, groups, fisher=True)
+    scaled = float(np.arctanh(np.clip(found.value, -1 + 1e-12, 1 - 1e-12)))
+    return found._replace(error=found.error * (found.value / scaled if scaled else 1.0))
 
 
 def given_all_others(variables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[str, tuple[float, float]]:

@@ -12,6 +12,8 @@ from coupling_lib.errors import ParameterError
 
 QUANTITIES = ("coupling", "shared", "validation_loss", "accuracy")
 """Columns that are compared."""
+SHAM = "sham0.3"
+"""The control: gradients as large as those of strength 0.3, in random directions. From step 0 it lowers coupling."""
 DOSES = ("decouple0.03", "encourage0.03", "encourage0.3")
 """Arms that differ in the strength alone."""
 _READINGS = {"coupling": "normalized_miscoupling_k10", "shared": "shared_normalized_miscoupling_k10"}
@@ -43,6 +45,18 @@ def changes(runs: pd.DataFrame, against: str = "without") -> pd.DataFrame:
     return paired[["seed", "begin", "arm", "strength"]].assign(**moved)
 
 
+def over_sham(runs: pd.DataFrame) -> dict[str, Effect]:
+    """Loss of every arm minus that of the sham from the same step, within seeds."""
+    found = changes(runs, against=SHAM).groupby(["arm", "begin"])["validation_loss"]
+    return {f"{arm}-from{begin}-over-sham": effect_of(part.to_numpy()) for (arm, begin), part in found}
+
+
+def agreement(runs: pd.DataFrame) -> dict[str, float]:
+    """Number of seeds in which an arm raises the loss, compared with its twin."""
+    counted = changes(runs).groupby(["arm", "begin"])["validation_loss"].agg(lambda loss: int((loss > 0).sum()))
+    return {f"{arm}-from{begin}-seeds-worse": float(n) for (arm, begin), n in counted.items()}
+
+
 def slopes(moved: pd.DataFrame) -> pd.Series:
     """Give each seed's slope, through the origin, of change of loss on change of coupling over the strengths."""
     doses = moved[moved["arm"].isin(DOSES)]
@@ -64,10 +78,10 @@ def difference_table(runs: pd.DataFrame) -> pd.DataFrame:
 def asked(runs: pd.DataFrame) -> dict[str, Effect]:
     """Answer what `data/predictions.toml` asks of the experiment, by the name of the question."""
     found: dict[str, Effect] = {}
-    over_sham = changes(runs, against="sham0.3")
+    beside_sham = changes(runs, against=SHAM)
     for begin, moved in changes(runs).groupby("begin"):
         of = {arm: part.sort_values("seed")["validation_loss"].to_numpy() for arm, part in moved.groupby("arm")}
-        sham = over_sham[(over_sham["begin"] == begin) & (over_sham["arm"] == "encourage0.3")]
+        sham = beside_sham[(beside_sham["begin"] == begin) & (beside_sham["arm"] == "encourage0.3")]
         values = {
             "encouraged": of["encourage0.03"],
             "driven apart": of["decouple0.03"],

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from companion.tables import effects
+from companion.tables import effects, photographs
 from companion.tables.statistics import fit_with_interval
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
@@ -160,6 +160,10 @@ def numbers_of(grid: pd.DataFrame, reading: Reading, model: str) -> dict[str, fl
         key = f"coupling-{row.token}-rate-{row.drop_path:g}"
         found |= {key: row.coupling, f"{key}-low": row.low, f"{key}-high": row.high}
         found |= {f"coupling-{row.token}-null": row.random_bases, f"coupling-{row.token}-untrained": row.untrained}
+    first = first_seed(grid)
+    # Models that differ in weight decay alone are near copies here, so that a rate is what counts as independent.
+    fixed = photographs.held(first, {"": reading.column}, first["drop_path"])
+    found |= effects.numbers({f"grid-within-{name}": effect for (name, _), effect in fixed.items()}, "")
     for token in TOKENS:
         one = reading._replace(token=token)
         found[f"coupling-{token}-null-error"] = null_error(one)

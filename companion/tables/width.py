@@ -1,4 +1,9 @@
-"""Width at fixed quality, `data/width.csv`: whether coupling follows width among models that are equally good."""
+"""Width at fixed quality, `data/width.csv`: whether coupling follows width among models that are equally good.
+
+Where the number of vectors K grows with the width, the value by chance falls with it, and the raw number shows that. So
+what is compared is the share of the way from chance to perfect coupling. Two models of one width are no two trials of a
+relation with width: errors are over widths as well as over models.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +24,9 @@ FIGURE_1A = "released_trace_ktenth"
 
 READINGS = {
     "figure_1a": FIGURE_1A, "k10": "normalized_miscoupling_k10", "shared": "shared_normalized_miscoupling_k10",
-    "ktenth": "normalized_miscoupling_ktenth",
+    "ktenth": "normalized_miscoupling_ktenth", "shared_ktenth": "shared_normalized_miscoupling_ktenth",
 }  # fmt: skip
-"""Readings that are shown; of the last nothing was asked beforehand."""
+"""Readings that are shown; of the last two nothing was asked beforehand."""
 
 ASIDE = (0, 289, 920)
 """Steps at which models are compared as well, whatever their loss: untrained, in the fall of coupling, and last."""
@@ -57,27 +62,55 @@ def with_width(models: pd.DataFrame, reading: str) -> Effect:
     return correlation_over(models["coupling"], beside)
 
 
+def beyond_chance(table: pd.DataFrame, reading: str) -> pd.DataFrame:
+    """Equally good models with coupling as a share of the way from its value by chance to perfect coupling."""
+    return equally_good(table.assign(**{reading: 1 - table[f"{reading}_relative"]}), reading)
+
+
+def over_widths(models: pd.DataFrame, beside: pd.Series) -> Effect:
+    """Correlation of coupling with a variable over all models, whole widths being what counts as independent."""
+    return correlation_over(models["coupling"], beside, models["width"])
+
+
+def relations(table: pd.DataFrame) -> dict[str, Effect]:
+    """Every shown reading's correlation with width: raw and beyond chance, over models and over widths."""
+    found = {}
+    for mark, reading in READINGS.items():
+        stem = mark.replace("_", "-")
+        for part, own in (("", equally_good(table, reading)), ("-relative", beyond_chance(table, reading))):
+            # What is beyond chance follows no curve of chance.
+            curve = reading == FIGURE_1A and not part
+            beside = width_curve(own["width"]) if curve else np.log(own["width"])
+            found |= {f"{stem}{part}": correlation_over(own["coupling"], beside)}
+            found |= {f"{stem}{part}-over-widths": over_widths(own, beside)}
+    untrained = table[table["step"] == 0].assign(coupling=lambda rows: 1 - rows[FIGURE_1A])
+    found["figure-1a-step-0-over-widths"] = over_widths(untrained, width_curve(untrained["width"]))
+    return found
+
+
 def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     """Name the numbers that prose quotes; none of an experiment of which a model is missing."""
     if table["model"].nunique() < MODELS:
         return {}
-    found, told = {}, {}
+    found, told = relations(table), {}
     for mark, reading in READINGS.items():
         stem, equal = mark.replace("_", "-"), equally_good(table, reading)
-        found[stem] = with_width(equal, reading)
-        of_widths = equal.groupby("width")["coupling"].mean()
-        told |= {f"{stem}-narrowest": of_widths.iloc[0], f"{stem}-widest": of_widths.iloc[-1]}
+        for part, own in (("", equal), ("-relative", beyond_chance(table, reading))):
+            of_widths = own.groupby("width")["coupling"].mean()
+            told |= {f"{stem}{part}-narrowest": of_widths.iloc[0], f"{stem}{part}-widest": of_widths.iloc[-1]}
     for mark in ("figure_1a", "k10"):
         own = table.assign(coupling=1 - table[READINGS[mark]])
         for step in ASIDE:
             now = with_width(own[own["step"] == step], READINGS[mark])
             found[f"{mark.replace('_', '-')}-step-{step}"] = now
     columns = [column for column in coupling_columns(table) if column.endswith("_k10")]
-    every = [with_width(equally_good(table, column), column) for column in columns]
+    # As a share of the way from chance, over widths.
+    each = [beyond_chance(table, column) for column in columns]
+    every = [over_widths(own, np.log(own["width"])) for own in each]
     told |= {"readings": len(every), "readings-above": sum(r.low > 0 for r in every)}
     told |= {"readings-below": sum(r.high < 0 for r in every)}
     # When a model is that good is read between checkpoints as coupling is, which is 1 minus a column.
     reached = equally_good(table.assign(reached=1 - table["tokens"]), "reached").groupby("width")["coupling"].mean()
     told |= {"tokens-narrowest": reached.iloc[0], "tokens-widest": reached.iloc[-1]}
-    told |= {"models": table["model"].nunique(), "loss": equal["loss"].iloc[0]}
+    told |= {"models": table["model"].nunique(), "widths": table["width"].nunique(), "loss": equal["loss"].iloc[0]}
     return effects.numbers(found, "width") | {f"width-{name}": float(value) for name, value in told.items()}

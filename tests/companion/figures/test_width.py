@@ -11,11 +11,14 @@ CASES = {"draw_width": (width.draw_width, lambda n: width.take_width(made_up(0.0
 
 def test_each_model_stands_at_its_width_and_the_curve_of_random_directions_beside_it():
     models = width.take_width(made_up())
-    assert {*READINGS, "model", "width", "loss", "random"} == {*models} and models["loss"].nunique() == 1
+    assert {*READINGS, "untrained", "model", "width", "loss", "random"} == {*models} and models["loss"].nunique() == 1
     left, right = width.draw_width(models).axes
-    drawn, curve = left.lines
+    drawn, before, curve = left.lines
+    np.testing.assert_allclose(before.get_ydata(), models["untrained"])
     np.testing.assert_allclose(drawn.get_xdata(), models["width"])
     np.testing.assert_allclose(drawn.get_ydata(), models["figure_1a"])
     np.testing.assert_allclose(curve.get_ydata(), 1 - 1 / np.sqrt([4, 6, 9, 12, 19]))
-    for line, name in zip(right.lines, ("k10", "ktenth"), strict=True):
+    for line, name in zip(right.lines[:2], ("k10", "ktenth"), strict=True):
         np.testing.assert_allclose(line.get_ydata(), models[name])
+    # They are shares of the way from chance, and chance is drawn.
+    assert right.lines[2].get_ydata() == [0, 0] and abs(models["ktenth"].mean() - 0.2) < 0.01

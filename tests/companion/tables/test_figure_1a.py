@@ -51,6 +51,44 @@ def test_a_partial_correlation_is_that_of_what_is_left_of_both(points):
     assert (table.low < table.r).all() and (table.r < table.high).all() and (table.error > 0).all()
 
 
+FORMS = {
+    "curve": lambda d: [np.floor(d / 10) ** -0.5], "width": lambda d: [np.log(d)], "root": lambda d: [d**-0.5],
+    "linear": lambda d: [d], "curve-and-log": lambda d: [np.floor(d / 10) ** -0.5, np.log(d)],
+}  # fmt: skip
+"""What each form takes out, written out."""
+
+
+def without_width(points, form):
+    given = FORMS[form](points.width.to_numpy(dtype=float))
+    design = np.column_stack([np.ones(len(points)), *given])
+    projection = np.eye(len(points)) - design @ np.linalg.pinv(design)
+    return r(projection @ points.coupling.to_numpy(), projection @ points.score.to_numpy())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_width_is_taken_out_and_families_are_left_out_one_by_one(points, form):
+    line = figure_1a.partial_table(points).loc[form]
+    root = figure_1a.base_family(points.family)
+    left = [np.arctanh(without_width(points[root != name], form)) for name in sorted(set(root))]
+    whole = np.arctanh(without_width(points, form))
+    error = np.sqrt(10 / 11 * np.sum((np.array(left) - whole) ** 2))
+    assert line.r == pytest.approx(np.tanh(whole), abs=1e-9) and line.families == 11
+    assert line.error == pytest.approx(max(error, 1 / np.sqrt(27 - (form == "curve-and-log") - 1)), rel=1e-6)
+    assert line.p_families == pytest.approx(2 * scipy.stats.t.sf(whole / line.error, line.freedom), rel=1e-6)
+    assert (line.p_families < 0.05) == (line.low > 0)
+
+
+def test_width_held_fixed_by_the_axis_s_own_curve_the_correlation_is_above_0_and_by_its_logarithm_undecided(points):
+    table = figure_1a.partial_table(points)
+    told = table.loc[[*FORMS], ["r", "low", "high", "p_families"]].round(3).to_numpy().tolist()
+    assert told == [
+        [0.572, 0.164, 0.813, 0.017], [0.525, -0.313, 0.904, 0.146], [0.571, 0.157, 0.814, 0.018],
+        [0.631, 0.063, 0.89, 0.036], [0.584, -0.049, 0.882, 0.06],
+    ]  # fmt: skip
+    assert table.loc["curve", "least"] == pytest.approx(0.484, abs=1e-3)
+    assert table.loc["curve-base", ["r", "low", "high"]].round(2).tolist() == [0.56, 0.14, 0.81]
+
+
 def test_a_tuned_model_belongs_to_the_family_of_its_base(points):
     table = figure_1a.prepared(points).set_index("model")
     assert table.root["vicuna-7b-v1.5"] == table.root["orca-2-7b"] == table.root["llama2-7b"] == "Llama-2"
@@ -63,7 +101,7 @@ def test_a_gain_is_the_difference_of_two_shares_of_variance(points):
     for label, column in figure_1a.RIVALS.items():
         expected = r(points.coupling, points.score) ** 2 - r(table[column], points.score) ** 2
         assert gains[label].value == pytest.approx(expected, abs=1e-9) and gains[label].n == 11
-        assert gains[label].low < expected < gains[label].high
+        assert -1 <= gains[label].low < expected < gains[label].high <= 1
 
 
 def test_subsets_of_the_figure_are_fitted_one_by_one(points):

@@ -75,3 +75,17 @@ def test_the_shipped_models_fall_to_the_level_of_random_bases_and_were_predicted
         )
         assert abs(last["coupling"] - own.iloc[-1][[c for c in own if c.startswith("pair_")]].mean()) < 1e-6
         assert later.beyond_chance(last).low < 0 < later.beyond_chance(last).high < 0.02
+
+
+def test_training_time_is_told_in_tokens_and_for_each_parameter():
+    own = phases.phases().query("model == 'nano-neox'")
+    found = later.clocks(own)
+    last = own.sort_values("step").iloc[-1]
+    # 2,097,152 tokens at each of 143,000 steps are the 300 billion that the makers state.
+    assert found["pythia-12b-last-million-tokens"] == pytest.approx(299_892.736)
+    assert found["pythia-12b-first-million-tokens"] == pytest.approx(268.4, abs=0.1)
+    assert found["nano-neox-last-per-parameter"] == pytest.approx(last["tokens"] / last["parameters"])
+    # In all, nothing here saw what Pythia has seen at its first point; for each parameter the ranges are one another's.
+    assert found["nano-neox-last-million-tokens"] < found["pythia-6-9b-first-million-tokens"]
+    ends = [found[f"{name}-{end}-per-parameter"] for name in ("nano-neox", "pythia-12b") for end in ("first", "last")]
+    assert np.round(ends, 2).tolist() == [0.03, 27.49, 0.02, 24.99]

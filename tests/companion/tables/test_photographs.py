@@ -35,6 +35,19 @@ def test_what_is_asked_of_photographs_tells_rates_from_models_of_one_rate():
     assert photographs.asked(steeper, column)["the more so with stochastic depth"].low > 0.3
 
 
+def test_rates_decays_and_both_are_held_fixed_by_the_means_of_their_levels():
+    table, column = photographs.cells(), photographs.PARTS["whole"]
+    found = photographs.held(table, photographs.PARTS)
+    values = table[["test_accuracy"]].assign(coupling=1 - table[column])
+    rates, decays = (values.groupby(table[name]).transform("mean") for name in ("drop_path", "weight_decay"))
+    for name, means in (("rates", rates), ("decays", decays), ("both", rates + decays - values.mean())):
+        expected = (values - means).corr().iloc[0, 1]  # every cell is there once, so that means add up
+        assert found[name, "whole"].value == pytest.approx(expected, abs=1e-6)
+    told = {"rates": (0.22, -0.08, 0.49), "decays": (-0.47, -0.72, -0.12), "both": (-0.13, -0.44, 0.22)}
+    for name, ends in told.items():
+        assert found[name, "whole"][:3] == pytest.approx(ends, abs=0.006)
+
+
 def test_more_seeds_of_a_cell_take_no_part_in_what_is_judged(tmp_path):
     table, file = make_photographs(), tmp_path / "grid.csv"
     more = table[table["weight_decay"] == 0.2].assign(seed=lambda rows: rows["seed"] + 100, model="again")

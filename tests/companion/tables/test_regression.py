@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from companion.tables import regression
 from coupling_lib.errors import ParameterError
@@ -96,6 +97,25 @@ def test_fits_side_by_side_are_those_of_the_points_that_each_sees():
         np.testing.assert_allclose(together, apart, rtol=1e-6)
     # Where x does not vary, the mean is all that can be told.
     assert regression.predicted([2.0, 2, 2], [1.0, 2, 6], [2.0, 5], "exponential").tolist() == [[3, 3]]
+
+
+def test_a_difference_of_two_r_squared_has_an_interval_within_its_range():
+    y, groups = X[:, 0] + 0.05 * RNG.standard_normal(30), np.repeat(np.arange(6), 5)
+    rival = np.where(groups == 0, y, 0) + 0.01 * RNG.standard_normal(30)  # one group carries it
+
+    def lead(rows):
+        return np.corrcoef(X[rows, 0], y[rows])[0, 1] ** 2 - np.corrcoef(rival[rows], y[rows])[0, 1] ** 2
+
+    whole = lead(np.arange(30))
+    left = np.arctanh([lead(np.flatnonzero(groups != group)) for group in range(6)])
+    error = np.sqrt(5 / 6 * np.sum((left - np.arctanh(whole)) ** 2))
+    found = regression.lead_over(X[:, 0], rival, y, groups)
+    assert found.value == pytest.approx(whole) and found.error == pytest.approx(error * whole / np.arctanh(whole))
+    assert -1 <= found.low < whole < found.high <= 1 and found.skew == 0
+    # The interval leaves out 0 where the difference lies so many errors from it as a verdict asks for.
+    reach = scipy.stats.t.ppf(0.975, found.freedom)
+    assert np.tanh(np.arctanh(whole) - reach * error) == pytest.approx(found.low)
+    assert regression.lead_over(X[:, 0], X[:, 0], y, groups).value == 0
 
 
 def test_given_all_others_equals_the_coefficient_of_the_inverse_covariance():

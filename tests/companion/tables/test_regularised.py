@@ -60,6 +60,24 @@ def test_what_was_asked_is_answered_by_a_second_calculation():
     assert len(found) == 10 and all(effect.n == RUNS["seed"].nunique() for effect in found.values())
 
 
+def test_the_sham_costs_as_much_from_the_start_and_more_after_the_peak():
+    loss = RUNS.pivot(index=["begin", "seed"], columns="arm", values="validation_loss")
+    found = regularised.over_sham(RUNS)
+    for begin in (0, 300):
+        lead = (loss.loc[begin, "encourage0.3"] - loss.loc[begin, "sham0.3"]).to_numpy()
+        assert found[f"encourage0.3-from{begin}-over-sham"].value == pytest.approx(lead.mean())
+    assert found["encourage0.3-from0-over-sham"].low < 0 < found["encourage0.3-from0-over-sham"].high
+    assert (lead < 0).all() and len(lead) == 6 and round(lead.mean(), 4) == -0.0064
+    counted = regularised.agreement(RUNS)
+    # From the start, driving blocks apart helps in every seed; every other arm hurts in every one.
+    assert {name for name, seeds in counted.items() if seeds == 0} == {"decouple0.03-from0-seeds-worse"}
+    assert {name for name, seeds in counted.items() if seeds < 6} == {
+        "decouple0.03-from0-seeds-worse", "decouple0.03-from300-seeds-worse",
+    }  # fmt: skip
+    assert round(CHANGES.loc[0, "decouple0.03", "validation_loss"]["value"], 3) == -0.027
+    assert CHANGES.loc[0, "sham0.3", "coupling"]["high"] < -0.1  # the control is not neutral
+
+
 def test_an_unfinished_seed_is_left_out_and_one_pair_is_too_few(tmp_path):
     part = RUNS.drop(RUNS.index[RUNS["model"] == "sham0.3-from300-seed1"])
     assert set(regularised.finished(part)["seed"]) == set(RUNS["seed"]) - {1}

@@ -28,7 +28,15 @@ def made_up(noise: float = 0.005) -> pd.DataFrame:
             row["tokens"] = 4096 * step
             row[width.FIGURE_1A] = 1 - curve - rng.normal(0, noise)
             row |= {K10: 1 - 0.05 * loss + rng.normal(0, noise), f"shared_{K10}": 0.8 + rng.normal(0, noise)}
-            row[width.READINGS["ktenth"]] = 0.5 + 0.001 * recipe.width + rng.normal(0, noise)
+            # By chance as well as measured, a tenth of the width has less coupling the wider a model is.
+            by_chance = 1 - 2 / recipe.width**0.5
+            row[width.READINGS["ktenth"]] = by_chance * (0.8 + rng.normal(0, noise))
+            row["shared_normalized_miscoupling_ktenth"] = row[width.READINGS["ktenth"]]
+            nulls = {width.FIGURE_1A: 1 - curve, width.READINGS["ktenth"]: by_chance}
+            for reading in width.READINGS.values():
+                row[f"{reading}_relative"] = 1 - row[reading] / nulls.get(
+                    reading, by_chance if "ktenth" in reading else 0.95
+                )
             rows.append(row)
     return pd.DataFrame(rows).assign(score=lambda table: -table["validation_loss"])
 
@@ -61,6 +69,10 @@ def test_the_recipes_differ_in_width_and_seed_alone():
 def test_the_numbers_that_the_book_quotes_are_of_all_models_or_there_are_none():
     found = width.numbers_of(made_up())
     assert found["width-figure-1a-low"] > 0.8 and found["width-ktenth-high"] < 0 and found["width-models"] == 10
+    # What falls by chance alone is no relation, once its value by chance is taken into account.
+    assert found["width-ktenth-relative-low"] < 0 < found["width-ktenth-relative-high"]
+    assert found["width-ktenth-over-widths-n"] == found["width-widths"] == 5 and found["width-ktenth-n"] == 10
+    assert found["width-ktenth-relative-widest"] == pytest.approx(0.2, abs=0.01)
     models = width.equally_good(made_up(), K10)
     assert found["width-loss"] == pytest.approx(models["loss"].iloc[0])
     assert found["width-k10-widest"] == pytest.approx(models.loc[models["width"] == 192, "coupling"].mean())
@@ -68,6 +80,24 @@ def test_the_numbers_that_the_book_quotes_are_of_all_models_or_there_are_none():
     assert found["width-tokens-widest"] < found["width-tokens-narrowest"] <= 4096 * 920
     assert found["width-figure-1a-step-0-low"] > 0.8
     assert width.numbers_of(made_up().query("model != 'w48-seed1'")) == {}
+
+
+def test_beyond_chance_the_sign_does_not_flip_and_five_widths_are_five_values():
+    table, found = width.width(), width.relations(width.width())
+    told = {
+        "k10-relative": (0.93, 0.66, 0.99), "ktenth": (-0.74, -0.94, -0.19), "ktenth-relative": (0.07, -0.71, 0.77),
+        "shared-ktenth-relative": (-0.01, -0.76, 0.76),
+        "ktenth-over-widths": (-0.74, -0.96, 0.06), "ktenth-relative-over-widths": (0.07, -0.78, 0.83),
+    }  # fmt: skip
+    for name, ends in told.items():
+        assert found[name][:3] == pytest.approx(ends, abs=0.006), name
+    reading = width.READINGS["ktenth"]
+    at = width.equally_good(table, reading)
+    by_chance = at["width"].map(table.groupby("width")[f"{reading}_null"].first())
+    slow = 1 - (1 - at["coupling"]) / by_chance
+    assert found["ktenth-relative"].value == pytest.approx(slow.corr(np.log(at["width"])), abs=1e-3)
+    # Before training, too, the reading of figure 1a has the curve: it is arithmetic.
+    assert found["figure-1a-step-0-over-widths"].value > 0.98
 
 
 def test_the_experiments_table_holds_every_model_at_every_step():
