@@ -9,18 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import verdicts
-from claims import (
-    ELSEWHERE,
-    PLACES,
-    Judged,
-    at_place,
-    counted,
-    judge_all,
-    networks,
-    read_margins,
-    unjudged,
-    verdict_at,
-)
+from claims import ELSEWHERE, PLACES, Judged, at_place, counted, judge_all, networks, read_margins, unjudged, verdict_at
 from named_numbers import Numbers, cells_of, filled, paper_numbers
 from template import from_template
 
