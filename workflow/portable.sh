@@ -75,10 +75,8 @@ avx2() { # avx2 instructions, 1 thread
 plain() { tried env PYTHONPATH="$root" -- "${by_themselves[@]}"; } # plain pytest
 empty() { tried env -i PATH="$PATH" -- "${by_themselves[@]}"; } # an empty environment
 
-# Its blocks keep a state on a module there, for which a Jacobian that is right is refused in some orders of calls.
 newer() { # a part of the library's tests with a newer transformers
   tried env PYTHONPATH="$root/.portable/$newer:$root" OMP_NUM_THREADS=1 -- -m "not browser and not thorough" \
-    -k "not recurrent-gemma" \
     $(printf 'tests/coupling_lib/%s ' ${newer_parts[$1]})
 }
 

@@ -28,6 +28,7 @@ from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import trace
 from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth
+from coupling_lib.measures.dynamics import measure_dynamics
 from coupling_lib.measures.parts import shared_part
 from coupling_lib.measures.prompts import ALONE, SUFFIXES, prompt_versions
 from coupling_lib.measures.tokens import KINDS, chosen_tokens
@@ -43,6 +44,8 @@ PASSAGES = 100
 """Passages of each source."""
 WITH_TOKENS = 16
 """Embedded prompts whose tokens are compared."""
+WITH_PRODUCT = 48
+"""New questions on which the product of all blocks' linear maps is formed."""
 _AT_ONCE = 20
 _HEADER = f"""\
 Coupling of single prompts (python -m companion.tables.many_prompts), one row per model, network and prompt; in float32,
@@ -54,6 +57,8 @@ of the Jacobians without their isotropic part; _neighbours: over adjacent blocks
 self, input, output: coupling, 1 - normalized_miscoupling at K = {K}, of the Jacobians of different tokens of a prompt,
 mean over all pairs of different blocks and of the last {TOKENS} tokens (the paper's self-coupling, and context coupling
 with the second token as input or the last as output); shared_: without the isotropic part.
+product_lead: cosine of the product of all I + J, applied to the embedding, with the last state, minus that of random
+bases (measures.dynamics).
 SCORE_STATES: line-shape score, expodistance and equidistance over the states (metrics.trajectory) of the last token.
 predictions_sha256: of data/predictions.toml as it was when the row was measured."""
 
@@ -66,6 +71,7 @@ class Asked(NamedTuple):
     trajectories: bool = False
     tokens: bool = False
     coupling: bool = True
+    product: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -73,7 +79,7 @@ class Asked(NamedTuple):
         return str(self.notes["id"]), str(self.notes["version"])
 
 
-def asked_of(model: Model, folder: Path | None, novels: Path | None, anew: bool = False) -> list[Asked]:
+def asked_of(model: Model, folder: Path | None, novels: Path | None, anew: bool = False, more: int = 0) -> list[Asked]:
     """List all prompts, sets taking turns, so that any beginning of the list is a smaller experiment."""
     sets = [*texts.SETS, *([texts.NEW_PROBLEMS] if anew else [])]
     of_sets = [texts.chosen_set(name, folder) for name in sets if folder or name not in texts.BENCHMARKS]
@@ -90,6 +96,9 @@ def asked_of(model: Model, folder: Path | None, novels: Path | None, anew: bool 
             cut = texts.passages(model, lengths, source, folder, novels or Path())
             notes = {"set": source, "version": ALONE, "steps": np.nan}
             listed.append([Asked(notes | {"id": name}, ids, source == "wikitext2") for name, ids in cut.items()])
+    if folder is not None and more:
+        asked = [_noted(prompt, with_tokens) for prompt in texts.new_questions(folder, more)]
+        listed.append([one._replace(product=at < WITH_PRODUCT) for at, one in enumerate(asked)])
     longest = getattr(model.hf.config, "max_position_embeddings", np.inf)
     return [one for turn in zip_longest(*listed) for one in turn if one is not None and length(model, one) <= longest]
 
@@ -130,6 +139,10 @@ def row(model: Model, network: str, asked: Asked) -> dict[str, Any]:
         for column, ds in zip(READINGS.values(), (depth, shared_part(depth)), strict=True):
             found[column] = 1 - float(pair_couplings(ds, VARIANT, K).mean())
             found[f"{column}_neighbours"] = float(ds["by_distance"].sel(variant=VARIANT, k=K, distance=1).mean())
+    if asked.product:
+        ds = measure_dynamics(model, [asked.given])
+        lead = ds["end_cosine"].sel(reading="product") - ds["null_cosine"].isel(level=-1)
+        found["product_lead"] = float(lead.isel(prompt=0))
     if asked.tokens:
         found |= token_couplings(model, asked.given)
     if asked.trajectories:
@@ -156,12 +169,14 @@ def token_couplings(model: Model, given: str | torch.Tensor) -> dict[str, float]
     return found
 
 
-def measure(model_name: str, folder: Path | None, novels: Path | None, file: Path, anew: bool = False) -> None:
+def measure(
+    model_name: str, folder: Path | None, novels: Path | None, file: Path, anew: bool = False, more: int = 0
+) -> None:
     """Measure all prompts of one model that the table has not, and keep the table up to date."""
     for network in ("trained", "untrained", IN_4_BITS):
         precision = IN_4_BITS if network == IN_4_BITS else "float32"
         model = load_model(model_name, untrained=network == "untrained", precision=precision)
-        listed = _of_network(network, asked_of(model, folder, novels, anew))
+        listed = _of_network(network, asked_of(model, folder, novels, anew, more))
         table = many_prompts(file)
         have = set()
         if not table.empty:
@@ -191,9 +206,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="holds gsm8k.jsonl and its sisters, and wikitext2/test.txt")
     parser.add_argument("--novels", type=Path, help="a folder of .txt files")
     parser.add_argument("--anew", action="store_true", help="800 new problems as well")
+    parser.add_argument("--more", type=int, default=0, help="as many new questions of more.jsonl as well")
     parser.add_argument("--table", type=Path, default=TABLE, help="where the rows go")
     given = parser.parse_args()
-    asked = given.model, given.folder, given.novels, given.table, given.anew
+    asked = given.model, given.folder, given.novels, given.table, given.anew, given.more
     if status := in_one_line(lambda: measure(*asked) or 0, "interrupted"):
         sys.exit(status)
 

@@ -13,7 +13,7 @@ from companion.tables import effects
 from companion.tables.files import read_table, without_repeats
 from companion.tables.inference import Effect, effect_of, jackknifed, widened
 from companion.tables.statistics import correlation
-from companion.tables.texts import EMBEDDED, NEW_PROBLEMS, PASSAGES, PROBLEMS, QUESTIONS
+from companion.tables.texts import EMBEDDED, NEW_PROBLEMS, NEW_QUESTIONS, PASSAGES, PROBLEMS, QUESTIONS
 from coupling_lib import paths
 from coupling_lib.inputs.prompts import BENCHMARKS
 from coupling_lib.metrics.nulls import gaussian_miscoupling
@@ -71,6 +71,8 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
     for part in READINGS:
         own = couplings(rows, part)
         found |= {(question, part): effect for question, effect in _of_coupling(own).items()}
+        if part == "whole" and own.get("product_lead", pd.Series(dtype=float)).notna().any():
+            found["product, new questions", part] = effect_of(own["product_lead"].dropna().to_numpy())
         few, all_bits = (couplings(rows, part, network).set_index("id") for network in (IN_4_BITS, "trained"))
         if len(few) > 1:
             bits = few["coupling"] - all_bits.loc[all_bits["set"] == EMBEDDED, "coupling"]
@@ -101,16 +103,24 @@ def _of_coupling(own: pd.DataFrame) -> dict[str, Effect]:
     passages = alone[alone["set"].isin(["novels", "random tokens"])]
     paired = passages.assign(pair=passages["id"].str.rpartition("-")[2]).pivot(index="pair", columns="set")["coupling"]
     instructed, fresh = versions["step by step"], alone[alone["set"] == NEW_PROBLEMS]
+    found, questions = {}, alone[alone["set"].isin(NEW_QUESTIONS)]
+    if len(questions):
+        short = effects.within(questions, "set", ["tokens", "coupling"])
+        found["length, new questions"] = correlation(short["tokens"].round(12), short["coupling"].round(12))
     anew = correlation(fresh["steps"], fresh["coupling"], given=fresh["tokens"]) if len(fresh) else None
-    return ({} if anew is None else {"difficulty, new problems": anew}) | {
-        "difficulty": correlation(counted["steps"], counted["coupling"], given=counted["tokens"]),
-        "length within sets": correlation(within["tokens"].round(12), within["coupling"].round(12)),
-        "length over all": correlation(natural["tokens"], natural["coupling"]),
-        "instruction": effect_of((instructed - versions["alone"]).to_numpy()),
-        "instruction over control": effect_of((instructed - versions["control sentence"]).to_numpy()),
-        "control": effect_of((versions["control sentence"] - versions["alone"]).to_numpy()),
-        "meaning": effect_of((paired["novels"] - paired["random tokens"]).dropna().to_numpy()),
-    }
+    return (
+        found
+        | ({} if anew is None else {"difficulty, new problems": anew})
+        | {
+            "difficulty": correlation(counted["steps"], counted["coupling"], given=counted["tokens"]),
+            "length within sets": correlation(within["tokens"].round(12), within["coupling"].round(12)),
+            "length over all": correlation(natural["tokens"], natural["coupling"]),
+            "instruction": effect_of((instructed - versions["alone"]).to_numpy()),
+            "instruction over control": effect_of((instructed - versions["control sentence"]).to_numpy()),
+            "control": effect_of((versions["control sentence"] - versions["alone"]).to_numpy()),
+            "meaning": effect_of((paired["novels"] - paired["random tokens"]).dropna().to_numpy()),
+        }
+    )
 
 
 def estimates(table: pd.DataFrame, blocks: Mapping[str, int]) -> pd.DataFrame:
@@ -134,7 +144,8 @@ def by_set(rows: pd.DataFrame) -> pd.DataFrame:
     lines = []
     for part in READINGS:
         own = couplings(rows, part)
-        for name, values in own[(own["version"] == "alone") & (own["set"] != NEW_PROBLEMS)].groupby("set")["coupling"]:
+        shown = own[(own["version"] == "alone") & ~own["set"].isin([NEW_PROBLEMS, *NEW_QUESTIONS])]
+        for name, values in shown.groupby("set")["coupling"]:
             lines.append({"set": name, "part": part, **condensed(values)})
     return pd.DataFrame(lines)
 

@@ -22,6 +22,8 @@ QUESTIONS = "gsm8k"
 PROBLEMS, EMBEDDED = "problems", "embedded"
 NEW_PROBLEMS = "new problems"
 """Problems like the others, 800 that were drawn when the 200 had been seen."""
+NEW_QUESTIONS = ("arc_easy", "piqa")
+"""Sets of short questions of which nothing had been measured when they were taken to decide on length."""
 PASSAGES = ("novels", "wikitext2", "code", "random tokens")
 SETS = (*BENCHMARKS, PROBLEMS, EMBEDDED)
 MOST_STEPS = 8
@@ -63,6 +65,13 @@ def chosen_set(name: str, folder: Path | None) -> list[Prompt]:
     if name == NEW_PROBLEMS:
         return [replace(prompt, dataset=name) for prompt in problems(1000)[200:]]
     return load_prompts(name) if name == EMBEDDED else load_prompts(name, folder=folder)
+
+
+def new_questions(folder: Path, count: int) -> list[Prompt]:
+    """Return the first questions of a file in which the sets of `NEW_QUESTIONS` are shuffled."""
+    listed = load_prompts(folder / "more.jsonl")[:count]
+    # The sets number their questions alike.
+    return [replace(prompt, id=f"{prompt.dataset}-{prompt.id}") for prompt in listed]
 
 
 def passages(model: Model, lengths: Sequence[int], source: str, folder: Path, novels: Path) -> dict[str, torch.Tensor]:

@@ -59,7 +59,8 @@ def settings(part: nn.Module) -> Iterator[tuple[str, Any]]:
             continue
         if isinstance(value, tuple):
             yield name, repr(value)  # which may hold tensors, of which no two are compared
-        elif isinstance(value, str | int | float | None) or (callable(value) and not isinstance(value, nn.Module)):
+        # Of None nothing is kept: what is None until a pass leaves a state there is no change of the block.
+        elif isinstance(value, str | int | float) or (callable(value) and not isinstance(value, nn.Module)):
             yield name, value
 
 
