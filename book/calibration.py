@@ -124,7 +124,7 @@ def alone(n: int) -> Groups:
 
 _R = {"fisher": True, "limit": 1.0}
 KINDS = {
-    "mean": Kind(r"(prompts-many-(shared-)?instruction|spectra|perturbation|dynamics|vision-pairs).*",
+    "mean": Kind(r"(prompts-many-((shared-)?instruction|product)|spectra|perturbation|dynamics|vision-pairs).*",
                  partial(_mean, n=12), often=5),
     "mean, the null has an error": Kind(
         r"(depth|nulls|readings|emergence)-.*|prompts-many-(shared-)?(self|context)-coupling.*",
