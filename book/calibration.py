@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,11 +118,6 @@ class Kind:
     """How many times as many draws are made: more where they are cheap, fewer where they are dear."""
 
 
-def alone(n: int) -> Groups:
-    """Return groups of one row each."""
-    return np.arange(n)
-
-
 _R = {"fisher": True, "limit": 1.0}
 KINDS = {
     "mean": Kind(r"(prompts-many-((shared-)?instruction|product)|spectra|perturbation|dynamics|vision-pairs).*",
@@ -133,19 +129,19 @@ KINDS = {
     "median": Kind(r"prompts-many-.*-(straighter|exponential|even)", partial(_mean, n=24, statistic="median"), often=5),
     "mean of rank correlations": Kind(r"vision-rank-.*", _three_seeds),
     "rank correlation": Kind(r"prompts-many-(shared-)?(difficulty|length).*",
-                             partial(_related, groups=alone(36), over=correlation), _R),
+                             partial(_related, groups=np.arange(36), over=correlation), _R),
     "correlation": Kind(r"generalization-(sign|variant|quality-(?!.*(partial|within))).*|vision-photographs-"
                         r"(shared-)?(accuracy|rate)",
-                        partial(_related, groups=alone(26), over=correlation_over), _R, 5),
+                        partial(_related, groups=np.arange(26), over=correlation_over), _R, 5),
     "partial correlation": Kind(r"generalization-quality-.*(partial|within).*",
-                                partial(_given, groups=alone(26), given=1), _R),
-    "correlation within rates": Kind(r"vision-photographs-.*", partial(_given, groups=alone(64), given=7), _R),
+                                partial(_given, groups=np.arange(26), given=1), _R),
+    "correlation within rates": Kind(r"vision-photographs-.*", partial(_given, groups=np.arange(64), given=7), _R),
     "correlation over families": Kind(r"generalization-gsm8k-r", partial(
         _related, groups=LEADERBOARD, alike=0.3, over=partial(correlation_over, groups=LEADERBOARD)), _R, 5),
     "partial correlation over families": Kind(r"generalization-figure-1a-partial-.*", partial(
         _given, groups=FAMILIES, given=1, alike=0.3), _R),
     "lead of one R², over families": Kind(r"generalization-figure-1a-gain-.*", partial(_lead, groups=FAMILIES)),
-    "lead of one R²": Kind(r"generalization-suite-gain-.*", partial(_lead, groups=alone(32), signed=True)),
+    "lead of one R²": Kind(r"generalization-suite-gain-.*", partial(_lead, groups=np.arange(32), signed=True)),
     "exponential against a line": Kind(r"generalization-figure-1a-cv-gain", _exponential, often=0.2),
     "coupling and tokens": Kind(r"generalization-tokens-.*", _phase, _R),
 }  # fmt: skip
@@ -161,11 +157,12 @@ def kind_of(effect: str) -> str:
 
 
 def drawn(kind: str, shape: str, claims: str, draws: int) -> list[Evidence]:
-    """Draw evidence of one kind without an effect, sorted from surely below to surely above."""
+    """Draw evidence of one kind without an effect, sorted from surely against a claim to surely for it."""
     one, rng = KINDS[kind], np.random.default_rng(zlib.crc32(f"{kind}; {shape}".encode()))
     margin = {"margin": 1.0} if claims == "within" else {}
     found = [Evidence.of(one.draw(shape, rng), claims, **one.known, **margin) for _ in range(round(draws * one.often))]
-    return sorted(found, key=lambda e: np.sign(e.difference) * (1 - e.p.get("differs", e.p.get("small", 1.0))))
+    side = -1 if claims == "below" else 1
+    return sorted(found, key=lambda e: side * np.sign(e.difference) * (1 - e.p.get("differs", e.p.get("small", 1.0))))
 
 
 class Form(NamedTuple):
@@ -229,7 +226,7 @@ def main(arguments: list[str] | None = None) -> None:
     wanted = sorted({(kind, claims) for form in forms for kind, claims, _ in form.readings})
     todo = [(kind, shape, claims) for shape in SHAPES for kind, claims in wanted]
     with ProcessPoolExecutor(given.jobs) as workers:
-        found = dict(zip(todo, workers.map(partial(_drawn, draws=given.draws), todo), strict=True))
+        found = dict(zip(todo, workers.map(drawn, *zip(*todo, strict=True), repeat(given.draws)), strict=True))
         lines = [
             {"reading": kind, "claims": claims, "values": shape, "draws": len(pool), "false_alarms": _alarms(pool)}
             for (kind, shape, claims), pool in found.items()
@@ -242,10 +239,6 @@ def main(arguments: list[str] | None = None) -> None:
             for form, row in zip(forms, rows, strict=True)
         ]
     pd.DataFrame(table).to_csv(ERRORS, index=False, float_format="%.4g")
-
-
-def _drawn(one: tuple[str, str, str], draws: int) -> list[Evidence]:
-    return drawn(*one, draws=draws)
 
 
 def _alarms(pool: Sequence[Evidence]) -> float:

@@ -97,16 +97,11 @@ def unjudged(claim: Mapping[str, Any], results: Path, model: str) -> list[str]:
 
 def read_claims() -> list[dict[str, Any]]:
     """Read the claims; an error names, in a line each, what one of them lacks."""
-    found = _read()["claim"]
+    found = _read("claims")["claim"]
     for claim in found:
         claim["test"] = [one for test in claim["test"] for one in _each(test)]
-    asked = {
-        f"{name}, {question['name']}": question["claim"]
-        for name, experiment in tomllib.loads((paths.DATA / "predictions.toml").read_text(encoding="utf-8"))[
-            "experiment"
-        ].items()
-        for question in experiment["question"]
-    }
+    registered = _read("predictions")["experiment"].items()
+    asked = {f"{name}, {asks['name']}": asks["claim"] for name, one in registered for asks in one["question"]}
     if lines := wrong(found, asked):
         raise ParameterError("\n".join(lines))
     return found
@@ -143,11 +138,11 @@ def wrong(claims: list[dict[str, Any]], asked: Mapping[str, str]) -> list[str]:
 
 def read_margins() -> dict[str, dict[str, Any]]:
     """Read the smallest effects that matter, by unit: the value, and why it matters."""
-    return _read()["margin"]
+    return _read("claims")["margin"]
 
 
-def _read() -> dict[str, Any]:
-    return tomllib.loads((paths.DATA / "claims.toml").read_text(encoding="utf-8"))
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((paths.DATA / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def decided(claim: Mapping[str, Any], found: list[Judged], scope: str) -> str:

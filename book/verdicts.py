@@ -204,8 +204,7 @@ def verdict(readings: Sequence[Sequence[str]], conditions: Sequence[str | None],
 
 def _split(readings: Sequence[Sequence[str]], conditions: Sequence[str | None]) -> str:
     """Name what outcomes depend on: what differs between readings, or else the networks."""
-    decided = [({FOR: True, UNDECIDED: None}.get(o, False) for o in one) for one in readings]
-    sides = [{side for side in one if side is not None} for one in decided]
+    sides = [{outcome == FOR for outcome in one if outcome != UNDECIDED} for one in readings]
     if {True} in sides and {False} in sides:
         differing = {condition for condition, side in zip(conditions, sides, strict=True) if side}
         return ON_CONDITION.get(differing.pop(), DEPENDS) if len(differing) == 1 else DEPENDS
