@@ -48,8 +48,8 @@ command = made_by("generalization", vars(p))
 # the notebook on nulls). That the figure shows this normalisation is an inference.
 #
 # Width explains most of the horizontal axis, and most of the score. So the question is what is left when width is
-# taken out of *both*. The right panel shows it: there, too, models with more coupling score higher, and over families
-# of models that is undecided.
+# taken out of *both*. The axis follows its own curve, so that this curve is what has to be taken out. The right panel
+# shows what is left: there, too, models with more coupling score higher.
 
 # %%
 points = generalization.figure_1a()
@@ -59,13 +59,15 @@ show(
     figures.take_paper(points),
     name="generalization-paper",
     caption="The paper's figure 1a from digitised values. Left: as plotted. Middle: the curve of width alone, without "
-    "any coupling. Right: partial regression, coupling and score both cleared of log width. Lines: least squares.",
+    "any coupling. Right: partial regression, coupling and score both cleared of that curve. Lines: least squares.",
     provenance=f"data/paper_figures.csv (digitised), data/models.csv (widths) · {len(points)} models",
 )
 
 # %% [markdown]
-# The correlation beyond width, in six ways: what is held fixed, among which models, and which models count as one
-# family in the error. `least` and `most` are its range when any one family is left out.
+# The correlation beyond width. The first five lines take width out in five forms, of which no argument prefers another
+# to the first. The others differ in what is held fixed besides, among which models, and which models count as one
+# family in the error. `p` is over models, `p_families` over families; `least` and `most` are the range of r when any
+# one family is left out.
 
 # %%
 partial = figure_1a.partial_table(points)
@@ -96,8 +98,7 @@ show(
 # %% [markdown]
 # **A trap.** $(1-c)\sqrt{0.1\,d}$ divides the width out of coupling. Set against the *raw* score it explains nothing.
 # That is no evidence: the quantity itself rises with $\log d$, and so does the score, and the two hide the relation
-# between them (suppression). With the score cleared as well, it appears over models, and over families it is undecided:
-# the line `mismatch` above.
+# between them (suppression). With the score cleared as well, it appears over models: the line `mismatch` above.
 #
 # How much better than its rivals does coupling explain the score? The table gives the differences of R², with
 # intervals over families:
@@ -197,10 +198,28 @@ show(
 quality.estimates(made, [*quality.READINGS.values()]).query("question != 'equal steps'").round(2)
 
 # %% [markdown]
+# These correlations have rivals: the settings by which models were made better and worse move coupling as well. The
+# table holds each setting fixed, and all three. Standard deviations are of what is then left: where hardly any score is
+# left, nothing can correlate with it.
+
+# %%
+quality.held_table(made, quality.READINGS[""]).drop(columns=["error", "skew", "freedom"]).round(3)
+
+# %% [markdown]
+# The same for readings that compare bases alone: whether two blocks use the same output (uu) or input (vv) directions.
+
+# %%
+for reading in quality.BASES.values():
+    held = quality.held_table(made, reading).query("held in ('nothing', 'all three')")
+    print(reading, held[["moment", "held", "value", "low", "high"]].round(2).to_string(index=False), sep="\n")
+
+# %% [markdown]
 # ## At one quality
 #
 # The converse leaves quality alone. Models of one recipe and five widths are compared where their validation loss is
-# the lowest that all of them reach. What then differs with the width is no matter of how good they are.
+# the lowest that all of them reach. What then differs with the width is no matter of how good they are. Where K grows
+# with the width, chance falls with it; so all but the reading of figure 1a are shares of the way from chance to perfect
+# coupling. Two models of a width are no two trials of a relation with width: five widths are five values.
 
 # %%
 wide = quality.finished(width.width())
@@ -209,9 +228,13 @@ show(
     width_figures.take_width(wide),
     name="generalization-width",
     caption=f"Coupling of {wide['model'].nunique()} models that are equally good against their width. Left: 1 - "
-    "released trace, K a tenth of the width, and the curve of random directions. Right: normalised coupling at two K.",
+    "released trace, K a tenth of the width, before training as well, and the curve of random directions. Right: "
+    "normalised coupling at two K, as a share of the way from chance (0) to perfect coupling (1).",
     provenance=f"data/width.csv · {wide['versions'].iloc[0]}",
 )
+
+# %%
+{name: [round(part, 2) for part in effect[:3]] for name, effect in width.relations(wide).items()}
 
 # %% [markdown]
 # ## Every reading, every number of vectors
@@ -395,10 +418,10 @@ show(
 #
 # A correlation does not say what causes what. An experiment does: `coupling_loss` measures how far blocks are from
 # sharing their singular vectors and is added to the training loss with a weight, its strength. A negative strength
-# drives blocks apart. A sham adds as large a gradient in random directions. Each begins at step 0, or at step 300,
-# when coupling has peaked. Runs of one seed share initialisation and batches, so that differences are taken within
-# seeds. It is the paper's open question, asked of small models (six blocks, width 48, 600 steps); `make regularised
-# TEXT=folder` repeats it on any text.
+# drives blocks apart. A sham adds as large a gradient in random directions: what it costs is no doing of coupling. Each
+# begins at step 0, or at step 300, when coupling has peaked. Runs of one seed share initialisation and batches, so that
+# differences are taken within seeds. It is the paper's open question, asked of small models (six blocks, width 48, 600
+# steps); `make regularised TEXT=folder` repeats it on any text.
 
 # %%
 runs = regularised.finished(regularised.regularised())
@@ -411,6 +434,12 @@ show(
     "over seeds of the slope over the three strengths.",
     provenance=f"data/regulariser.csv · {len(runs)} runs · {runs['versions'].iloc[0]}",
 )
+
+# %% [markdown]
+# The loss of every arm minus that of the sham from the same step, with its interval over seeds:
+
+# %%
+{name: [round(part, 4) for part in effect[:3]] for name, effect in regularised.over_sham(runs).items()}
 
 # %% [markdown]
 # ## In numbers

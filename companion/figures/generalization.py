@@ -34,11 +34,11 @@ LABELS = {
 
 def take_paper(points: pd.DataFrame) -> pd.DataFrame:
     """Select the digitised points, beside what width alone gives, and what is left without it."""
-    log_width = np.log(points.width)
+    curve = width_curve(points.width)
     return points[["model", "family", "width", "score", "coupling", "how"]].assign(
-        width_curve=width_curve(points.width),
-        coupling_cleared=cleared(points.coupling, log_width),
-        score_cleared=cleared(points.score, log_width),
+        width_curve=curve,
+        coupling_cleared=cleared(points.coupling, curve),
+        score_cleared=cleared(points.score, curve),
         beyond_width=beyond_width(points.coupling, points.width),
     )
 
@@ -95,7 +95,7 @@ def draw_paper(table: pd.DataFrame) -> Figure:
     shown = {
         "As plotted": ("coupling", "score", "coupling $c$ of figure 1a"),
         "Width alone": ("width_curve", "score", r"$1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$"),
-        "Beyond width": ("coupling_cleared", "score_cleared", r"$c$, cleared of $\log d$"),
+        "Beyond width": ("coupling_cleared", "score_cleared", "$c$, cleared of the curve"),
     }
     figure, row = parts.panels(list(shown), 4.1, y="mean of six benchmarks (%)")
     row[1].sharey(row[0])
@@ -106,7 +106,7 @@ def draw_paper(table: pd.DataFrame) -> Figure:
         scatter.write(axes, f"$r = {r:.2f}$" if title == "Beyond width" else f"$R^2 = {r**2:.2f}$")
         axes.margins(y=0.12)
     row[2].locator_params(axis="x", nbins=4)
-    row[2].set_ylabel(r"the same, cleared of $\log d$")
+    row[2].set_ylabel("the same, cleared of the curve")
     scatter.family_legend(figure, row, table, rows=2)
     return figure
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from companion.tables.inference import Effect, tail
 from companion.tables.regression import lead_over, r_squared
-from companion.tables.statistics import beyond_width, partial_correlation, partial_over, width_curve
+from companion.tables.statistics import beyond_width, cleared, partial_correlation, partial_over, width_curve
 from coupling_lib.metrics.statistics import linear_fit
 
 RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blocks": "blocks"}
@@ -58,6 +58,7 @@ def statistics(points: pd.DataFrame, above: float = 50.0) -> dict[str, float]:
         "parameters-r-squared": r_squared(table["log_parameters"], score),
         "blocks-r-squared": r_squared(table["blocks"], score),
         "curve-r-squared": r_squared(table["width_curve"], coupling),
+        "curve-scatter": float(cleared(coupling, table["width_curve"]).std(ddof=1)),
         "log-slope": linear_fit(table["log_width"], np.log(1 - coupling)).slope,
         "above-n": float(good.sum()),
         "above-r-squared": top.r_squared,

@@ -68,6 +68,13 @@ def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
     return Effect(value, float(low), float(high), error, n, skew)
 
 
+def seen(r: Effect, level: float = 0.05, power: float = 0.8) -> float:
+    """Correlation that an error like this one's shows with a stated power."""
+    freedom = r.n - 1 if np.isnan(r.freedom) else r.freedom
+    far = scipy.special.stdtrit(freedom, 1 - level / 2) + scipy.special.stdtrit(freedom, power)
+    return float(np.tanh(far * r.error))
+
+
 def widened(effect: Effect, error: float, freedom: float) -> Effect:
     """Add an error of another origin to that of an effect: what it was not measured over scatters as well."""
     spread = float(np.hypot(effect.error, error))

@@ -10,7 +10,7 @@ import pandas as pd
 
 from companion.tables import effects
 from companion.tables.files import read_table, without_repeats
-from companion.tables.inference import Effect, effect_of
+from companion.tables.inference import Effect, effect_of, seen
 from companion.tables.statistics import correlation_over, partial_over
 from coupling_lib import paths
 
@@ -106,13 +106,14 @@ def _of_grid(table: pd.DataFrame) -> dict[str, float]:
         f"photographs-{'' if part == 'whole' else 'shared-'}{words[question]}": effect
         for (question, part), effect in asked_of_grid(table).items()
     }
+    fixed = held(table, PARTS)
     found |= {
         f"photographs-{'' if part == 'whole' else 'shared-'}within-{name}": effect
-        for (name, part), effect in held(table, PARTS).items()
+        for (name, part), effect in fixed.items()
     }
     spread = table.groupby("drop_path")["test_accuracy"].agg(np.ptp).max()
     more = {"models": len(table), "accuracy-lowest": table["test_accuracy"].min(), "accuracy-spread": spread}
-    more["accuracy-highest"] = table["test_accuracy"].max()
+    more |= {"accuracy-highest": table["test_accuracy"].max(), "within-both-seen": seen(fixed["both", "whole"])}
     return effects.numbers(found, "") | {f"photographs-{name}": float(value) for name, value in more.items()}
 
 

@@ -60,11 +60,16 @@ def estimates(table: pd.DataFrame, readings: Sequence[str]) -> pd.DataFrame:
     found = []
     for reading in readings:
         own = table.assign(coupling=1 - table[reading])
-        for step, now in own[own["step"] > 0].groupby("step"):
-            found.append(("equal steps", reading, int(step), correlation_over(now["coupling"], now["score"])))
+        found += [("equal steps", reading, step, effect) for step, effect in equal_steps(own).items()]
         found += [(question, reading, step, effect) for question, step, effect in _asked_once(own)]
     rows = [{"question": q, "reading": r, "step": s, **effect._asdict()} for q, r, s, effect in found]
     return pd.DataFrame(rows)
+
+
+def equal_steps(table: pd.DataFrame) -> dict[int, Effect]:
+    """Correlation of coupling and score at each step of training."""
+    trained = table[table["step"] > 0].groupby("step")
+    return {int(step): correlation_over(now["coupling"], now["score"]) for step, now in trained}
 
 
 def _asked_once(table: pd.DataFrame) -> list[tuple[str, int, Effect]]:
@@ -142,15 +147,23 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     for mark, reading in READINGS.items():
         asked = _asked_once(table.assign(coupling=1 - table[reading]))
         found |= {f"{mark}{question.replace(' ', '-')}": effect for question, _, effect in asked}
+    for mark in ("", "shared-"):
+        along = equal_steps(table.assign(coupling=1 - table[READINGS[mark]]))
+        found |= {f"{mark}step-{step}": effect for step, effect in along.items()}
     told: dict[str, float] = {}
-    for mark, reading in (READINGS | BASES).items():
+    for mark, reading in ({"": READINGS[""]} | BASES).items():
         for row in held_table(table, reading).to_dict("records"):
+            if mark and row["held"] not in ("nothing", ALL_HELD):
+                continue
             stem = f"{mark}{row['moment']}-held-{row['held']}".replace(" ", "-").replace("_", "-")
             found[stem] = Effect(*(row[part] for part in Effect._fields))
-            told |= {f"{stem}-{part.replace('_', '-')}": row[part] for part in _LEFT}
+            if not mark:
+                told |= {f"{stem}-{part.replace('_', '-')}": row[part] for part in _LEFT}
     found["clean"] = on_clean_text(table, READINGS[""])
-    trained = table[table["step"] > 0]
-    told["half-width"] = float((trained["validation_high"] - trained["validation_low"]).mean() / 2)
+    # How sure the score of one model is where it first fits its training text as well as all do.
+    reached = table[table["seen_loss"] <= table.groupby("model")["seen_loss"].min().max()]
+    first = reached.sort_values("step").groupby("model").first()
+    told["half-width"] = float((first["validation_high"] - first["validation_low"]).mean() / 2)
     end = table[table["step"] == table["step"].max()]
     left = [correlation_over(1 - part[READINGS[""]], part["score"]).value for part in without_a_level(end)]
     every = {column: correlation_over(1 - end[column], end["score"]) for column in coupling_columns(end)}

@@ -109,6 +109,8 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     every = [over_widths(own, np.log(own["width"])) for own in each]
     told |= {"readings": len(every), "readings-above": sum(r.low > 0 for r in every)}
     told |= {"readings-below": sum(r.high < 0 for r in every)}
+    chance = 1 - table.groupby("width")[f"{READINGS['ktenth']}_null"].first()
+    told |= {"ktenth-chance-narrowest": chance.iloc[0], "ktenth-chance-widest": chance.iloc[-1]}
     # When a model is that good is read between checkpoints as coupling is, which is 1 minus a column.
     reached = equally_good(table.assign(reached=1 - table["tokens"]), "reached").groupby("width")["coupling"].mean()
     told |= {"tokens-narrowest": reached.iloc[0], "tokens-widest": reached.iloc[-1]}

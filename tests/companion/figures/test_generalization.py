@@ -109,7 +109,7 @@ def test_the_paper_s_points_stand_beside_the_curve_of_width_alone():
     )
 
 
-def test_the_partial_regression_is_of_what_log_width_leaves_of_both():
+def test_the_partial_regression_is_of_what_the_curve_of_width_leaves_of_both():
     table = figures.take_paper(make_points())
     panel = {axes.get_title(): axes for axes in figures.draw_paper(table).axes}["Beyond width"]
     assert drawn_points(panel) == points_of(table, "coupling_cleared", "score_cleared")
@@ -153,8 +153,8 @@ def test_the_paper_s_table_holds_what_is_drawn_and_its_distance_from_the_curve()
     assert table.model.tolist() == points.model.tolist()
     np.testing.assert_allclose(table.width_curve, 1 - 1 / np.sqrt(np.floor(0.1 * points.width)))
     for name in ("coupling", "score"):
-        slope, level = np.polyfit(np.log(points.width), points[name], 1)
-        left = points[name] - level - slope * np.log(points.width)
+        slope, level = np.polyfit(table.width_curve, points[name], 1)
+        left = points[name] - level - slope * table.width_curve
         np.testing.assert_allclose(table[f"{name}_cleared"], left, atol=1e-9)
     np.testing.assert_allclose(table.beyond_width, (1 - points.coupling) * np.sqrt(0.1 * points.width))
 

@@ -27,6 +27,7 @@ def test_statistics_equal_plain_correlations_of_the_digitised_values(points):
         "r-squared": r(c, score) ** 2,
         "width-r-squared": r(curve, score) ** 2,
         "curve-r-squared": r(curve, c) ** 2,
+        "curve-scatter": np.std(c - np.polyval(np.polyfit(curve, c, 1), curve), ddof=1),
         "suppressed-r-squared": r((1 - c) * np.sqrt(d / 10), score) ** 2,
         "suppressor-r": r((1 - c) * np.sqrt(d / 10), np.log(d)),
         "parameters-r-squared": r(np.log(points.parameters_b), score) ** 2,

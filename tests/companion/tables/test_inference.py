@@ -8,7 +8,7 @@ import scipy.optimize
 import scipy.stats
 from skewed import told
 
-from companion.tables.inference import effect_of, jackknifed, tail, widened
+from companion.tables.inference import Effect, effect_of, jackknifed, seen, tail, widened
 from companion.tables.statistics import pearson
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.statistics import ends, mean_interval
@@ -35,6 +35,14 @@ def test_the_end_on_the_side_of_the_long_tail_is_hall_s_and_the_other_student_s(
     small = 0.02
     root = scipy.optimize.brentq(lambda t: ((1 - small * t / 3) ** 3 - 1) / -small - small / 6 - quantile, 0, 9)
     assert float(ends(0.0, 1.0, 9, small)[1]) == pytest.approx(root, abs=1e-4)
+
+
+def test_a_correlation_of_the_size_that_is_seen_is_found_four_times_out_of_five():
+    error, freedom = 0.2, 30
+    size = seen(Effect(0.1, np.nan, np.nan, error, 31))
+    drawn = np.arctanh(size) + error * scipy.stats.t.rvs(freedom, size=20_000, random_state=0)
+    assert np.mean(drawn > scipy.stats.t.ppf(0.975, freedom) * error) == pytest.approx(0.8, abs=0.01)
+    assert seen(Effect(0.1, np.nan, np.nan, error, 31, freedom=5.0)) > size
 
 
 def test_the_further_out_the_less_likely_however_skewed():

@@ -105,6 +105,8 @@ def test_numbers_are_those_of_the_questions_and_none_before_all_models_are_there
         table[reading] = table[READING] if mark != "shared-" else 1 - table[READING]
     found = quality.numbers_of(table)
     end = quality.estimates(table, [READING]).set_index("question").loc["end"]
+    assert found["quality-step-300"] == found["quality-end"] and found["quality-shared-step-29"] < 0
+    assert "quality-uu-end-held-corrupted" not in found and 0 < found["quality-end-held-corrupted-explains-score"] < 1
     same = (found["quality-neighbours-end"], -found["quality-shared-end"])
     assert found["quality-end"] == end["value"] and same == pytest.approx((end["value"],) * 2)
     assert found["quality-models"] == 26 and found["quality-early-low"] > 0 > found["quality-within-seeds-high"]

@@ -33,6 +33,7 @@ def made_up(noise: float = 0.005) -> pd.DataFrame:
             row[width.READINGS["ktenth"]] = by_chance * (0.8 + rng.normal(0, noise))
             row["shared_normalized_miscoupling_ktenth"] = row[width.READINGS["ktenth"]]
             nulls = {width.FIGURE_1A: 1 - curve, width.READINGS["ktenth"]: by_chance}
+            row[f"{width.READINGS['ktenth']}_null"] = by_chance
             for reading in width.READINGS.values():
                 row[f"{reading}_relative"] = 1 - row[reading] / nulls.get(
                     reading, by_chance if "ktenth" in reading else 0.95
@@ -72,6 +73,7 @@ def test_the_numbers_that_the_book_quotes_are_of_all_models_or_there_are_none():
     # What falls by chance alone is no relation, once its value by chance is taken into account.
     assert found["width-ktenth-relative-low"] < 0 < found["width-ktenth-relative-high"]
     assert found["width-ktenth-over-widths-n"] == found["width-widths"] == 5 and found["width-ktenth-n"] == 10
+    assert found["width-ktenth-chance-narrowest"] == pytest.approx(2 / 48**0.5)
     assert found["width-ktenth-relative-widest"] == pytest.approx(0.2, abs=0.01)
     models = width.equally_good(made_up(), K10)
     assert found["width-loss"] == pytest.approx(models["loss"].iloc[0])
