@@ -21,9 +21,9 @@ from coupling_lib.errors import ParameterError
 CLAIMS = claims.read_claims()
 WAITING = (
     "prompts-many-length-new-questions", "prompts-many-shared-length-new-questions",
-    "prompts-many-product-new-questions",
+    "prompts-many-product-new-questions", "nulls-stricter", "nulls-whole-", "nulls-traceless-",
 )  # fmt: skip
-"""Effects of registered questions whose rows are not measured yet."""
+"""Effects that are not measured yet: of questions registered anew, and of the null by conjugation."""
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,10 @@ def test_without_any_result_every_card_says_so_and_gives_commands(tmp_path):
 
 def test_the_counts_are_those_of_the_cards(tmp_path):
     for model, value in (("smollm2-135m", 1.0), ("nano-neox", -1.0)):
-        ends = {"depth-local-low": value, "depth-local-high": value, "depth-neighbours-spread": 0.01}
-        remembering(tmp_path / model, "depth-local", value, **ends)
+        remembering(tmp_path / model, "depth-neighbours-spread", 0.01)
+        effect = "nulls-stricter-local"
+        kept = {effect: value, f"{effect}-error": 0.1, f"{effect}-n": 20}
+        executed(tmp_path / model / "nulls.ipynb", kept | {f"{effect}-low": value, f"{effect}-high": value})
     page = scorecard.claims_page(tmp_path)
     local = next(card for card in cards(page) if "Coupling is local" in card)
     assert re.findall(r'<li data-place="(\w+)" data-verdict="([^"]+)">', local) == [
