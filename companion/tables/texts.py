@@ -69,7 +69,8 @@ def chosen_set(name: str, folder: Path | None) -> list[Prompt]:
 
 def new_questions(folder: Path, count: int) -> list[Prompt]:
     """Return the first questions of a file in which the sets of `NEW_QUESTIONS` are shuffled."""
-    listed = load_prompts(folder / "more.jsonl")[:count]
+    inside = folder / "prompts" / "more.jsonl"
+    listed = load_prompts(inside if inside.exists() else folder / "more.jsonl")[:count]
     # The sets number their questions alike.
     return [replace(prompt, id=f"{prompt.dataset}-{prompt.id}") for prompt in listed]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -65,6 +67,44 @@ def test_what_a_table_was_made_with_is_found():
         assert found["self-coupling, emerged", part].value == pytest.approx(0.03, abs=0.003)
         assert found["four bits", part].value == pytest.approx(-0.005) and found["four bits", part].n == 200
     assert found["straighter", "default"].value == pytest.approx(-1.0) and found["straighter", "default"].n == 400
+
+
+def test_new_questions_count_within_their_sets_and_nowhere_else():
+    table = made_up()
+    longer = {"arc_easy": 0.01, "piqa": 0.05}  # sets that differ in level, and in which coupling falls with length
+    rows = [
+        {
+            "set": name,
+            "id": f"{name}-{n}",
+            "tokens": 10 + n,
+            "normalized_miscoupling_k10": 0.9 - level + n / 1e4,
+            "shared_normalized_miscoupling_k10": 0.95 - n / 1e4,
+        }
+        for name, level in longer.items()
+        for n in range(40)
+    ]
+    new = pd.DataFrame(rows).assign(
+        model="m",
+        network="trained",
+        version="alone",
+        product_lead=[0.2, 0.4] * 40,
+    )
+    found = prompt_effects.of_model(pd.concat([table, new]), blocks=30)
+    assert found["length, new questions", "whole"].value == pytest.approx(-1.0) and len(rows) == 80
+    assert found["length, new questions", "shared part"].value == pytest.approx(1.0)
+    assert found["product, new questions", "whole"].value == pytest.approx(0.3)
+    before = prompt_effects.of_model(table, blocks=30)
+    assert all(found[key].value == effect.value for key, effect in before.items())
+    assert set(prompt_effects.by_set(pd.concat([table, new]))["set"]) == set(table["set"])
+
+
+def test_the_first_new_questions_are_named_by_their_sets(tmp_path):
+    (tmp_path / "more.jsonl").write_text(
+        "".join(
+            json.dumps({"id": "7", "dataset": name, "prompt": f"{name}?"}) + "\n" for name in ("piqa", "arc_easy", "b")
+        )
+    )
+    assert [one.id for one in texts.new_questions(tmp_path, 2)] == ["piqa-7", "arc_easy-7"]
 
 
 @pytest.mark.thorough
