@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from companion.tables.inference import Effect, jackknifed
 from companion.tables.statistics import partial_correlation
 from coupling_lib.errors import ParameterError
+from coupling_lib.metrics.statistics import ends
 
 FITS = ("linear", "exponential")
 """Shapes of a dependence on one variable; each is fitted by least squares."""
@@ -107,18 +108,25 @@ def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> float:
 def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike, signed: bool = False) -> Effect:
     """Difference of two R², by how much one variable explains y better than a rival, with its interval over groups."""
     table = np.array([own, rival, y], dtype=float)
+    # It lies between -1 and 1, and with a sign between -2 and 1. Taken to (-1, 1), it is judged on Fisher's scale.
+    middle, half = (-0.5, 1.5) if signed else (0.0, 1.0)
 
     def lead(rows: NDArray[np.int64]) -> float:
         if np.ptp(table[1, rows]) == 0:
             return np.nan
         r = np.corrcoef(table[:, rows])[2, :2]
-        return float((np.sign(r[0]) if signed else 1) * r[0] ** 2 - r[1] ** 2)
+        return float(((np.sign(r[0]) if signed else 1) * r[0] ** 2 - r[1] ** 2 - middle) / half)
 
-    # It lies between -1 and 1 as a correlation does, and on Fisher's scale so does its interval. The error that is
-    # handed on is the one in its own unit that lies as many times in the difference.
     found = jackknifed(lead, groups, fisher=True)
-    scaled = float(np.arctanh(np.clip(found.value, -1 + 1e-12, 1 - 1e-12)))
-    return found._replace(error=found.error * (found.value / scaled if scaled else 1.0))
+    value, scaled = middle + half * found.value, np.arctanh(np.clip(found.value, -1 + 1e-12, 1 - 1e-12))
+    # Two slopes are fitted, so that n - 3 takes the place of n - 1, as in the variance of residuals: without it,
+    # intervals are too short.
+    error = found.error * ((found.n - 1) / max(1, found.n - 3)) ** 0.5
+    low, high = middle + half * np.tanh(ends(scaled, error, found.freedom))
+    # The error that is handed on is the one in its own unit that lies as many times in its distance from 0.
+    from_none = scaled - np.arctanh(-middle / half)
+    error *= value / from_none if from_none else half * (1 - (middle / half) ** 2)
+    return found._replace(value=value, low=float(low), high=float(high), error=float(error))
 
 
 def given_all_others(variables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[str, tuple[float, float]]:

@@ -108,7 +108,7 @@ def test_a_difference_of_two_r_squared_has_an_interval_within_its_range():
 
     whole = lead(np.arange(30))
     left = np.arctanh([lead(np.flatnonzero(groups != group)) for group in range(6)])
-    error = np.sqrt(5 / 6 * np.sum((left - np.arctanh(whole)) ** 2))
+    error = np.sqrt(5 / 6 * np.sum((left - np.arctanh(whole)) ** 2)) * np.sqrt(5 / 3)  # two slopes are fitted
     found = regression.lead_over(X[:, 0], rival, y, groups)
     assert found.value == pytest.approx(whole) and found.error == pytest.approx(error * whole / np.arctanh(whole))
     assert -1 <= found.low < whole < found.high <= 1 and found.skew == 0
@@ -116,6 +116,25 @@ def test_a_difference_of_two_r_squared_has_an_interval_within_its_range():
     reach = scipy.stats.t.ppf(0.975, found.freedom)
     assert np.tanh(np.arctanh(whole) - reach * error) == pytest.approx(found.low)
     assert regression.lead_over(X[:, 0], X[:, 0], y, groups).value == 0
+
+
+def test_a_signed_difference_reaches_down_to_minus_two():
+    rival, noise = RNG.standard_normal((2, 30))
+    y = rival + 0.05 * noise
+    found = regression.lead_over(-rival, rival + 0.05 * X[:, 0], y, np.arange(30), signed=True)
+    assert -2 <= found.low < found.value < found.high < -1.9
+
+    def lead(rows):
+        both = np.corrcoef([rival[rows], rival[rows] + 0.05 * X[rows, 0], y[rows]])[2, :2]
+        return -(both**2).sum()
+
+    every = np.arange(30)
+    on_scale = np.arctanh([(lead(every[every != i]) + 0.5) / 1.5 for i in every])
+    whole = np.arctanh((lead(every) + 0.5) / 1.5)
+    error = np.sqrt(29 / 30 * np.sum((on_scale - whole) ** 2) * 29 / 27)
+    assert found.value == pytest.approx(lead(every)) and found.value / found.error == pytest.approx(
+        (whole - np.arctanh(1 / 3)) / error
+    )
 
 
 def test_given_all_others_equals_the_coefficient_of_the_inverse_covariance():
