@@ -4,9 +4,8 @@
 
     model = cl.load_model("nano-neox")
     trace = cl.trace(model, "What is the capital of France? The capital is")
-    J = trace.jacobian(block=8)            # residual Jacobian of block 9 at the last token
-    A = cl.coupling_matrix(J, trace.jacobian(block=4).svd(k=10), k=10)
-    cl.miscoupling(A, normalized=True)     # 0 where the blocks are perfectly coupled
+    J_1, J_2 = trace.jacobian(block=4), trace.jacobian(block=8)  # residual Jacobians at the last token
+    cl.coupling(J_1, J_2, k=10)            # coupling, 1 where J_2's vectors diagonalise J_1, and what it is by chance
 
 Names are loaded when they are first used, so that importing the package takes no time.
 """
@@ -28,7 +27,7 @@ _HOMES = {
     "jacobian.operator": ("BlockJacobian",),
     "jacobian.derivatives": ("block_jacobians",),
     "jacobian.lens": ("lens",),
-    "svd.triplets": ("top_triplets", "SingularTriplets"),
+    "svd.triplets": ("top_triplets",),
     "svd.shared": ("shared",),
     "inputs.prompts": ("load_prompts", "Prompt"),
     "metrics.coupling": ("coupling_matrix", "miscoupling", "mismatch"),
@@ -40,6 +39,7 @@ _HOMES = {
     "store.lens_files": ("read_lens",),
     "measures.depth": ("measure_depth", "depth_summary"),
     "measures.random_bases": ("null_of",),
+    "measures.pair": ("coupling",),
     "measures.precision": ("measure_precision",),
     "measures.parts": ("shared_part",),
     "measures.lens": ("measure_lens",),

@@ -118,8 +118,8 @@ def numbers_of(networks: Networks, variant: str = VARIANT, k: K = None, null: Nu
         "coupling-null": 1 - null,
         "coupling-null-error": null.error,
         "prompts": trained.sizes["prompt"],
-        "null-spread": effects.null_spread(k, blocks * (blocks - 1) // 2),
-        "neighbours-spread": effects.null_spread(k, blocks - 1),
+        "null-spread": effects.null_spread(k, blocks),
+        "neighbours-spread": effects.null_spread(k, blocks, neighbours=True),
     }
 
 

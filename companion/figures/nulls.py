@@ -28,6 +28,15 @@ KINDS = {
     "unpaired": ("partners exchanged", {"marker": "^", "markersize": 3.8, "markerfacecolor": "none"}),
 }
 """The model and its surrogates, and how they are drawn; the surrogate `rotated` is a draw of the null, a check."""
+SHOWN = {
+    "measured": "its own",
+    "conjugated": "turned as a whole",
+    "permuted": "coordinates permuted",
+    "outliers kept": "… but the 5 largest",
+    "other prompt": "of another prompt",
+    "state directions": "directions of the states",
+}
+"""What the vectors of the other block are in the figure of both parts."""
 REPORTED = ("normalized_miscoupling", "mismatch", "released_norm", "basis_vv")
 """Variants drawn against K: one for each of the paper, its project page, its code, and the bases alone."""
 CURVES = ("normalized_miscoupling", "released_norm", "released_trace")
@@ -120,18 +129,27 @@ def take_summary(measured: Measured, k: K = None) -> pd.DataFrame:
 
 @of_networks
 def take_parts(both: xr.Dataset, k: K = None) -> xr.Dataset:
-    """Select coupling relative to random bases of whole Jacobians and of the shared part, as it is and permuted."""
-    whole = both.relative.sel(variant="normalized_miscoupling", kind=["measured", "permuted"]).drop_vars("variant")
-    whole = whole.rename(kind="coordinates").assign_coords(coordinates=["own", "permuted"])
-    parts = joined({"whole": whole, "shared part": both.without_isotropic}, "part")
-    return interval(parts.sel(k=take.chosen_k(both, k))).transpose("network", "part", "coordinates")
+    """Select the coupling of both parts with the vectors of each kind, over prompts, beside that of random bases."""
+    k = take.chosen_k(both, k)
+    found = interval(1 - both.normalised.sel(k=k, span="all pairs", kind=list(SHOWN), drop=True))
+    chance = 1 - both.normalised_null.sel(k=k, drop=True).mean("prompt")
+    return found.assign(random_bases=chance).transpose("network", "part", "kind").assign_attrs(k=k)
 
 
 def parts_table(measured: Measured) -> pd.DataFrame:
-    """Tabulate coupling of both parts relative to random bases, a row per network, number of vectors and part."""
+    """Tabulate coupling of both parts beside its value by chance, a row per network, number of vectors and part."""
     both = take.side_by_side(measured)
-    found = joined({k: take_parts(both, k).drop_vars("k") for k in both.k.values}, "k")
-    return found.to_dataframe(dim_order=["network", "k", "part", "coordinates"])
+    found = joined({k: take_parts(both, k) for k in both.k.values}, "k")
+    table = found["mean"].to_dataframe("coupling")["coupling"].unstack("kind")[list(SHOWN)]
+    chance = found.random_bases.to_dataframe().random_bases
+    table.insert(1, "random bases", chance.reorder_levels(table.index.names).loc[table.index])
+    return table.reorder_levels(["network", "k", "part"]).sort_index()
+
+
+def stricter_table(measured: Measured, k: int) -> pd.DataFrame:
+    """Tabulate what coupling is beyond the larger of the two nulls, with its 95 % interval over prompts."""
+    table = effects.tabulated(effects.of_stricter_nulls(take.side_by_side(measured), k))
+    return table[["question", "value", "low", "high", "error", "n"]]
 
 
 def draw_curves(curves: xr.Dataset) -> Figure:
@@ -188,19 +206,17 @@ def draw_surrogates(surrogates: xr.Dataset) -> Figure:
 
 
 def draw_parts(both: xr.Dataset) -> Figure:
-    """Draw relative coupling of whole Jacobians and of the shared part, and what permuted coordinates leave of each."""
-    names = [
-        f"{part}{', permuted' * (of == 'permuted')}" for part in both.part.values for of in both.coordinates.values
-    ]
-    figure, row = parts.panels(both.network.values, 1.9, named=True, sharex=True, sharey=True)
+    """Draw the coupling of both parts with the vectors of each kind, beside that of random bases."""
+    rows = [f"{part}: {SHOWN[kind]}" for part, kind in product(both.part.values, both.kind.values)]
+    figure, row = parts.panels(both.network.values, 0.2 * len(rows) + 1.2, named=True, sharex=True, sharey=True)
     for axes, (_, ink, own) in zip(row, parts.networks(both), strict=True):
-        axes.axvline(0, **parts.null_look("random bases"))
-        for place, (part, of) in enumerate(product(both.part.values, both.coordinates.values)):
-            one = own.sel(part=part, coordinates=of)
-            look = {"marker": "s", "markersize": 3.8, "markerfacecolor": "none"} if of == "permuted" else {}
+        axes.axvline(float(own.random_bases.mean()), **parts.null_look("random bases"))
+        for place, (part, kind) in enumerate(product(both.part.values, both.kind.values)):
+            one = own.sel(part=part, kind=kind)
+            look = {} if kind == "measured" else {"marker": "s", "markersize": 3.8, "markerfacecolor": "none"}
             parts.dots(axes, [place], [one["mean"]], ([one.low], [one.high]), ink, **look)
-        axes.set_xlabel(f"relative coupling  $(K={int(both.k)})$")
-        parts.rows_axis(axes, names)
+        axes.set_xlabel(f"coupling  $(K={both.k})$")
+        parts.rows_axis(axes, rows)
     parts.legend_under(figure, row)
     return figure
 
@@ -252,7 +268,7 @@ def numbers_of(
     both, tested = take.side_by_side(measured), take.side_by_side(decisive)
     trained, blocks = both.sel(network="trained"), both.sizes["block_1"]
     found = {"prompts": both.sizes["prompt"], "k": k, "decisive-prompts": tested.sizes["prompt"]}
-    found["spread"] = effects.null_spread(k, blocks * (blocks - 1) // 2)
+    found["spread"] = effects.null_spread(k, blocks)
     chance = trained.sel(k=k, variant=VARIANT).mean("prompt")
     found |= {"coupling-null": 1 - chance.null, "coupling-null-error": chance.null_error}
     found |= {"coupling-null-least": spectra.coupling.min(), "coupling-null-largest": spectra.coupling.max()}
@@ -260,18 +276,32 @@ def numbers_of(
     names = {kind: f"{kind}-{{1}}-{{0}}" for kind in ("permuted", "unpaired")}
     names |= with_ends("relative-{1}-{0}", "coupling")
     found |= cells(take_summary(both, k), names)
-    errors = abs(curves.simulated / curves.closed_form - 1).max(["rule", "width", "decay"]).to_series()
+    errors = abs(curves.simulated / curves.closed_form - 1).max(["rule", "width", "decay"]).to_series().dropna()
     found |= {f"closed-form-error-{variant}": error for variant, error in errors.items()}
     table = take_decisive(tested)
     tenth = table[table.K.str.endswith("(0.1 d)") & (table.pairs == "different")].iloc[0]
     for short, part in product(("trace", "norm"), ("trained", "untrained", "null", "null_error")):
         found[f"decisive-{short}-{part.replace('_', '-')}"] = tenth[f"c_{short}_{part}"]
-    rest = take_parts(both, k).sel(part="shared part", drop=True).drop_vars("k").to_dataframe()
-    found |= cells(rest, with_ends("rest-{1}-{0}"))
-    found |= {name.replace("-own-", "-"): found.pop(name) for name in list(found) if name.startswith("rest-own-")}
+    relative = 1 - both.normalised.sel(part="traceless", span="all pairs") / both.normalised_null.sel(part="traceless")
+    for kind, name in (("measured", "rest"), ("permuted", "rest-permuted")):
+        rest = interval(relative.sel(kind=kind, k=k, drop=True)).to_dataframe()[["mean", "low", "high"]]
+        found |= cells(rest, with_ends(f"{name}-{{}}", "mean"))
+    found |= _by_chance(take_parts(both, k))
     share = both.isotropic_share.mean(["prompt", "block_1"])
     found |= {f"isotropic-share-{name}": share.sel(network=name) for name in both.network.values}
     found |= {"decisive-flat": tenth.c_flat, "decay": spectrum_decay(trained, k)}
-    others = effects.of_rest(trained, k) | effects.of_decisive(tested)
+    others = effects.of_rest(trained, k) | effects.of_decisive(tested) | effects.of_stricter_nulls(both, k)
     found |= effects.numbers(effects.of_nulls(trained, k, REPORTED) | others, "")
     return {name: float(value) for name, value in found.items()}
+
+
+def _by_chance(couplings: xr.Dataset) -> dict[str, float]:
+    """Name the coupling of every kind and of random bases, by network and part, as the book quotes them."""
+    found = {}
+    for network, part in product(couplings.network.values, couplings.part.values):
+        own = couplings.sel(network=network, part=part)
+        found[f"{part}-random-{network}"] = own.random_bases
+        for kind, name in product(own.kind.values, ("mean", "low", "high")):
+            called = f"{part}-{str(kind).replace(' ', '-')}-{network}"
+            found[called if name == "mean" else f"{called}-{name}"] = own[name].sel(kind=kind)
+    return found

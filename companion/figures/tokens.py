@@ -109,7 +109,7 @@ def numbers_of(summary: xr.Dataset, k: int, **groups: Sequence[str]) -> dict[str
     }
     found |= effects.numbers(effects.of_tokens(coupled["trained"], coupled["untrained"]), "")
     found |= effects.numbers(effects.of_shared_tokens(coupled), "shared")
-    return found | {"null-spread": effects.null_spread(k, 1)}
+    return found | {"null-spread": effects.pair_spread(k)}
 
 
 def draw_grid(grid: xr.Dataset) -> Figure:

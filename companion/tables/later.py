@@ -116,5 +116,5 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
 def beyond_chance(row: pd.Series) -> Effect:
     """Set coupling at one step against random bases; a network is one draw of bases, whatever the number of prompts."""
     values = row.filter(regex=r"^coupling_p\d+$").to_numpy(float) - (1 - row["normalized_miscoupling_k10_null"])
-    chance = effects.null_spread(10, pairs=int(row["blocks"] * (row["blocks"] - 1)))
+    chance = effects.null_spread(10, int(row["blocks"]))
     return widened(effect_of(values), chance, len(values) - 1.0)

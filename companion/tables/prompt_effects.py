@@ -78,7 +78,7 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
             bits = few["coupling"] - all_bits.loc[all_bits["set"] == EMBEDDED, "coupling"]
             found["four bits", part] = effect_of(bits.dropna().to_numpy())
         random = 1 - gaussian_miscoupling(K)
-        spread = effects.null_spread(K, blocks * (blocks - 1) // 2)
+        spread = effects.null_spread(K, blocks)
         for question, column in ACROSS.items():
             across = both[f"{'' if part == 'whole' else 'shared_'}{column}"].dropna().unstack("network").dropna()
             if len(across) > 1:

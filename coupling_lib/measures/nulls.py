@@ -5,18 +5,21 @@ headline figure may have used.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pandas as pd
 import torch
 import xarray as xr
+from tqdm import tqdm
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import UpToWidth, prompt_inputs
+from coupling_lib.inputs.given import UpToWidth, inputs_for, prompt_inputs
+from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures import common
-from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
-from coupling_lib.metrics.nulls import closed_form_null, filled_spectrum, relative_to_null
-from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
-from coupling_lib.metrics.variants import VARIANTS, different_pairs
+from coupling_lib.metrics.expected_null import expected_null, mean_square, random_orthogonal_null
+from coupling_lib.metrics.nulls import filled_spectrum, relative_to_null
+from coupling_lib.metrics.surrogates import SURROGATES, surrogate_vectors, values_of_pairs
+from coupling_lib.metrics.variants import VARIANTS, different_pairs, locality
 from coupling_lib.models.load import Model
 from coupling_lib.provenance import versions
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
@@ -24,6 +27,12 @@ from coupling_lib.svd.triplets import top_triplets_stacked
 
 DECISIVE = ("released_norm", "released_trace")
 """Variants of the decisive test: the two normalisations of the released code."""
+MAIN = "normalized_miscoupling"
+KINDS = ("measured", *SURROGATES, "other prompt", "state directions")
+"""What the vectors of the other block are: its own, surrogates of them, or controls."""
+PARTS, SPANS = ("whole", "traceless"), ("all pairs", "neighbours")
+# Rotations over which the conjugated surrogate is averaged, and coordinates that count as outliers.
+_DRAWS, _OUTLIERS = 4, 5
 
 
 def tenth_of_width(d: int) -> int:
@@ -58,8 +67,8 @@ def null_curves(
         squares = torch.stack([samples[name].square() for name in names], dim=-1)  # (sample, rule, decay, variant)
         root = squares.mean(dim=0).sqrt()
         error = squares.std(dim=0) / (2 * root * n_samples**0.5)
-        closed = torch.stack([torch.stack([closed_form_null(n, S, d, k) for n in names], dim=-1) for k in chosen])
-        found = {"simulated": (dims, root), "error": (dims, error), "closed_form": (dims, closed)}
+        closed = [torch.stack([mean_square(VARIANTS[n], S, d, k) for n in names], dim=-1) for k in chosen]
+        found = {"simulated": (dims, root), "error": (dims, error), "closed_form": (dims, torch.stack(closed).sqrt())}
         per_width.append(common.plain(found | {"k": ("rule", chosen)}))
     ds = xr.concat(per_width, dim="width").transpose("rule", "width", "decay", "variant", missing_dims="ignore")
     rules = [*map(str, ks), "0.1 d"]
@@ -84,59 +93,131 @@ def _random_bases(J: torch.Tensor, S: torch.Tensor, ks: Sequence[int], names: Se
     """Full spectra of Jacobians, and with random bases each variant's mean and its standard error, (variant, k)."""
     # The spectrum beyond the measured head enters the null through its norm, and hardly through its shape.
     spectrum = filled_spectrum(S, J.shape[-1], torch.linalg.matrix_norm(J)).cpu()
-    found = expected_null(spectrum, J.shape[-1], ks, names, seed=seed)
+    found = expected_null(spectrum, J.shape[-1], ks, names, n_samples=1000, seed=seed)
     parts = (torch.stack([getattr(found[name], part).mean(dim=-1) for name in names]) for part in ("value", "error"))
     return spectrum, *parts
 
 
-def _without_isotropic(J: torch.Tensor, ks: Sequence[int], seed: int) -> torch.Tensor:
-    """Relative normalised coupling (coordinates, k) of J - (tr J / d) I with its own vectors; J is changed."""
-    U, S, Vh, _ = top_triplets_stacked(without_isotropic(J), ks[-1])
-    V, name = Vh.mT, "normalized_miscoupling"
-    shuffled = surrogate_vectors(U, V, "permuted", torch.Generator().manual_seed(seed))
-    found = [mean_over_pairs(J, U, S, V, U2, V2, ks, [name])[name] for U2, V2 in ((U, V), shuffled)]
-    _, null, _ = _random_bases(J, S, ks, [name], seed)
-    return torch.stack([relative_to_null(value.cpu(), null[0]) for value in found])
+class _Vectors(NamedTuple):
+    """What a surrogate is made of: vectors and states of one prompt, vectors of another."""
+
+    U: torch.Tensor
+    V: torch.Tensor
+    other: tuple[torch.Tensor, torch.Tensor]
+    states: torch.Tensor
+    seed: int
 
 
-@common.measurement(version=4)
+def another(model: Model, prompt: str | torch.Tensor) -> str | torch.Tensor:
+    """Another prompt of the same kind: an embedded text, token ids in the opposite order, or an image of noise."""
+    if isinstance(prompt, torch.Tensor):
+        noise = torch.randn(prompt.shape, generator=torch.Generator().manual_seed(0))
+        return prompt.flip(1) if prompt.ndim == 2 else noise.to(prompt)
+    (text,) = inputs_for(model, [next(one for one in load_prompts(n=2) if one.text != prompt)])
+    return text
+
+
+def principal_directions(states: torch.Tensor, k: int) -> torch.Tensor:
+    """First K principal directions (d, K) of states (..., d), each at unit length, so that all depths count alike."""
+    flat = torch.nn.functional.normalize(states.flatten(0, -2), dim=-1)
+    return torch.linalg.svd(flat - flat.mean(dim=0)).Vh[:k].mT
+
+
+def _sides(vectors: _Vectors, kind: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Vectors of the other blocks under one kind, several draws where they are random rotations."""
+    if kind == "measured":
+        return [(vectors.U, vectors.V)]
+    if kind == "other prompt":
+        return [vectors.other]
+    if kind == "state directions":
+        P = principal_directions(vectors.states, vectors.U.shape[-1]).to(vectors.U).expand_as(vectors.U)
+        return [(P, P)]
+    generator = torch.Generator().manual_seed(vectors.seed + KINDS.index(kind))
+    outliers = vectors.states.square().flatten(0, -2).mean(dim=0).topk(_OUTLIERS).indices.tolist()
+    draws = range(_DRAWS if kind == "conjugated" else 1)
+    return [surrogate_vectors(vectors.U, vectors.V, kind, generator, outliers) for _ in draws]
+
+
+def _top(J: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    U, S, Vh, _ = top_triplets_stacked(J, k)
+    return U, S, Vh.mT
+
+
+def _spans(values: torch.Tensor) -> torch.Tensor:
+    """Means of (K, L, L) over all ordered pairs of different blocks and over those of neighbours, (span, K)."""
+    return torch.stack([different_pairs(values).double().mean(dim=-1), locality(values)[..., 1].double()]).cpu()
+
+
+def _by_kind(
+    J: torch.Tensor, S: torch.Tensor, vectors: _Vectors, ks: Sequence[int], names: Sequence[str]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means over pairs (kind, variant, span, k), and the standard error over draws of the conjugated ones."""
+    means, error = [], torch.empty(0)
+    for kind in KINDS:
+        found = [values_of_pairs(J, vectors.U, S, vectors.V, *side, ks, names) for side in _sides(vectors, kind)]
+        draws = torch.stack([torch.stack([_spans(one[name]) for name in names]) for one in found])
+        means.append(draws.mean(dim=0))
+        if kind == "conjugated":
+            error = draws.std(dim=0) / len(draws) ** 0.5
+    return torch.stack(means), error
+
+
+@common.measurement(version=5)
 def measure_nulls(
     model: Model, prompts: common.Prompts, ks: Sequence[int] = UpToWidth((10, 30)), token: int = -1, seed: int = 0
 ) -> xr.Dataset:
     """Measure all variants of coupling across depth, and the same against surrogates of the model itself."""
     # Every value is the mean over ordered pairs of different blocks. *Relative* coupling sets it in proportion to the
     # expectation for random bases and the same singular values, prompt by prompt: 0 without coupling, 1 at perfect
-    # coupling. The surrogate `rotated` is one draw of that null for each pair, and stands beside it as a check.
+    # coupling. The surrogate `rotated` is one draw of that null for each pair, and stands beside it as a check. Two
+    # controls are no surrogates: `other prompt` takes the vectors that the other block has at another prompt, and
+    # `state directions` the principal directions of the states, on both sides, in place of any block's vectors. What
+    # a network has learned once for all prompts the first keeps; what the stream alone imposes the second keeps.
+    # `normalised` holds the main variant of the whole and of the traceless part, with its own vectors, over all pairs
+    # and over neighbours.
     given, ks, names = prompt_inputs(prompts, model), common.several_k(model, ks), list(VARIANTS)
     if ks[0] < 2:
         raise ParameterError(f"ks is {ks!r}; some variants need off-diagonal entries, so K is at least 2")
+    if model.n_blocks < 2:
+        raise ParameterError("the model has 1 block; coupling needs pairs of different blocks, take a deeper model")
 
-    def of_one_prompt(J: torch.Tensor) -> common.Variables:
-        U, S, Vh, _ = top_triplets_stacked(J, ks[-1])
-        V, generator = Vh.mT, torch.Generator().manual_seed(seed)
-        sides = [(U, V), *(surrogate_vectors(U, V, kind, generator) for kind in SURROGATES)]
-        found = [mean_over_pairs(J, U, S, V, U2, V2, ks, names) for U2, V2 in sides]
-        values = torch.stack([torch.stack([of[name] for name in names]) for of in found])
+    def of_one_prompt(prompt: str | torch.Tensor) -> common.Variables:
+        (elsewhere,) = common.traces(model, [another(model, prompt)])
+        place = token if -elsewhere.n_tokens <= token < elsewhere.n_tokens else -1
+        J = common.depth_jacobians(elsewhere, place, forget=True)
+        other = [_top(J, ks[-1])[::2], _top(without_isotropic(J), ks[-1])[::2]]
+        (traced,) = common.traces(model, [prompt])
+        states = traced.hidden.detach()
+        J = common.depth_jacobians(traced, token, forget=True)
+        squares, share = torch.linalg.matrix_norm(J).square(), isotropic_part(J).square() * J.shape[-1]
+        U, S, V = _top(J, ks[-1])
+        values, errors = _by_kind(J, S, _Vectors(U, V, other[0], states, seed), ks, names)
         spectrum, null, error = _random_bases(J, S, ks, names, seed)
-        closed = [torch.stack([closed_form_null(n, spectrum, model.d_model, k).mean() for k in ks]) for n in names]
-        squares, dims = torch.linalg.matrix_norm(J).square(), ("kind", "variant", "k")
+        closed = [[mean_square(VARIANTS[n], spectrum, model.d_model, k).sqrt().mean() for k in ks] for n in names]
+        U, rest_S, V = _top(without_isotropic(J), ks[-1])
+        rest, rest_errors = _by_kind(J, rest_S, _Vectors(U, V, other[1], states, seed), ks, [MAIN])
+        _, rest_null, _ = _random_bases(J, rest_S, ks, [MAIN], seed)
+        main, dims, of_parts = names.index(MAIN), ("kind", "variant", "k"), ("part", "kind", "span", "k")
         return {
-            "value": (dims, values),
-            "relative": (dims, torch.stack([relative_to_null(value, null) for value in values.cpu()])),
+            "value": (dims, values[:, :, 0]),
+            "relative": (dims, torch.stack([relative_to_null(value, null) for value in values[:, :, 0]])),
             "null": (dims[1:], null),
             "null_error": (dims[1:], error),
-            "closed_form": (dims[1:], torch.stack(closed)),
+            "closed_form": (dims[1:], torch.tensor(closed)),
+            "conjugated_error": (dims[1:], errors[:, 0]),
+            "normalised": (of_parts, torch.stack([values[:, main], rest[:, 0]])),
+            "normalised_conjugated_error": (("part", "span", "k"), torch.stack([errors[main], rest_errors[0]])),
+            "normalised_null": (("part", "k"), torch.stack([null[main], rest_null[0]])),
             "singular_values": (("block_1", "rank"), S),
-            "isotropic_share": (("block_1",), isotropic_part(J).square() * J.shape[-1] / squares),
-            "without_isotropic": (("coordinates", "k"), _without_isotropic(J, ks, seed)),
+            "isotropic_share": (("block_1",), share / squares),
         }
 
-    each = map(of_one_prompt, common.jacobians_by_prompt(model, given, token))
-    coords = {"k": ks, "variant": names, "kind": ["measured", *SURROGATES], "coordinates": ["own", "permuted"]}
+    each = map(of_one_prompt, tqdm(given, desc=f"{model.name}: prompts", disable=len(given) < 2 or None, leave=False))
+    coords = {"k": ks, "variant": names, "kind": list(KINDS), "part": list(PARTS), "span": list(SPANS)}
     return common.over_prompts(model, given, each, coords, measure="nulls", token=token, surrogate_seed=seed)
 
 
-@common.measurement(version=3)
+@common.measurement(version=4)
 def measure_decisive(
     model: Model,
     prompts: common.Prompts,

@@ -40,25 +40,29 @@ class Chance(float):
 def null_of(
     ds: xr.Dataset, variant: str | Sequence[str] | None = None, n_samples: int = DRAWS, seed: int = 0
 ) -> xr.Dataset:
-    r"""Give what a reading is when blocks share no directions but keep their singular values, and how well it is known.
+    r"""Mean of a reading when blocks share no directions but keep their singular values, and how well it is known.
 
     Both blocks' singular vectors are independent, uniformly random orthonormal frames; the singular values are those
     of each Jacobian (root mean square over prompts), with the unmeasured tail filled so that its Frobenius norm is
-    kept. The mean has no closed form, but the mean square does (`coupling_lib.metrics.nulls`), and only the small
-    difference between the two is drawn. The normalised mis-coupling comes out with an error of about 1e-5: $K$ decides
-    it, $\sqrt{1 - 1/K}$ less about 0.0003 at $K = 10$, and no spectrum or width moves it by more than 0.0003 there.
+    kept. Where an entry of `VARIANTS` has a closed form of the mean square, its `null`, only the small difference from
+    there to the mean is drawn; of any other, one of your own included, the mean of plain draws stands with its error.
+    The normalised mis-coupling comes out with an error of about 2e-5: $K$ decides it, $\sqrt{1 - 1/K}$ less about
+    0.0003 at $K = 10$, and no spectrum or width moves it by more than 0.0003 there.
+
+    What is kept of a network in reality is more than its singular values: `cl.coupling` and the surrogate `conjugated`
+    of `measure_nulls` keep each block's own alignment of left and right vectors as well.
 
     Args:
         ds: A dataset of `measure_depth`, `measure_relations` or `measure_tokens`.
         variant: A name of `VARIANTS`; or several; or None for all that were measured.
-        n_samples: Number of draws; a variant takes no more of them once its relative error is below 5e-6.
+        n_samples: Number of draws; a variant takes no more of them once its relative error is below 2e-5.
         seed: Seed of the draws.
 
     Returns:
-        `value`, `error`, its standard error, and `mean_square`, the exact mean of the square (not a number for
-        `old_off_over_diagonal`): dimensions `(k, block_1)`, `(relation, block_1)` or `(jacobian,)`, after `variant`
+        `value`, `error`, its standard error, and `mean_square`, the exact mean of the square (not a number where
+        none is known): dimensions `(k, block_1)`, `(relation, block_1)` or `(jacobian,)`, after `variant`
         unless a single name was given. All blocks share the draws, so that the error of a mean over blocks is the mean
-        of the errors. Attributes: `draws`, and `note`, which says how the value was obtained.
+        of the errors. Attributes: `draws`, the most that were taken, and `note`, which says how the value was obtained.
 
     Raises:
         ParameterError: If the dataset has no singular values, or a name is unknown.
@@ -81,9 +85,8 @@ def null_of(
     }
     dims = ("variant", *blank.dims)
     null = xr.Dataset({part: (dims, x) for part, x in parts.items()}, {"variant": names, **blank.coords})
-    draws = max(found[name].draws for name in names)
-    note = f"closed form of the mean square and {draws:,} draws"
-    return (null.isel(variant=0, drop=True) if single else null).assign_attrs(draws=draws, seed=seed, note=note)
+    note = f"closed form of the mean square, where there is one, and up to {n_samples:,} draws"
+    return (null.isel(variant=0, drop=True) if single else null).assign_attrs(draws=n_samples, seed=seed, note=note)
 
 
 def chance(null: xr.Dataset) -> Chance:

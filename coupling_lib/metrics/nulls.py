@@ -3,7 +3,8 @@ r"""What each variant measures when there is no coupling at all.
 The null hypothesis: both blocks keep their singular values, but all singular bases $U_1, V_1, U_2, V_2$ are
 independent and uniformly (Haar) distributed. A raw value means little without it, because several variants depend on
 the width $d$ and on $K$ alone. Measured values are means over pairs, so they are set against the *mean* of a variant
-under the null, `coupling_lib.metrics.expected_null`; it leans on the exact root mean square, derived here.
+under the null, `coupling_lib.metrics.expected_null`; it leans on the exact mean square, derived here. Each entry of
+`coupling_lib.metrics.variants.VARIANTS` names the function of this module that is its own, or none.
 
 **Derivation.** With $x = V_1^\top v$ and $y = U_1^\top u$ independent and uniform on the sphere, an entry of the
 coupling matrix is $a = u^\top J_1 v = \sum_i \sigma_i y_i x_i$. The signs are symmetric and
@@ -68,7 +69,6 @@ from torch import Tensor
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.coupling import divided, trustworthy, widened
-from coupling_lib.metrics.variants import checked_ks, chosen_variants
 
 DRAWS = 3000
 """Random draws of a null, wherever one is drawn."""
@@ -92,34 +92,34 @@ def filled_spectrum(S: Tensor, d: int, frobenius: Tensor) -> Tensor:
     return torch.cat([S, tail.unsqueeze(-1).expand(*S.shape[:-1], d - r)], dim=-1)
 
 
-def closed_form_null(name: str, S: Tensor, d: int, k: int) -> Tensor:
-    """Root-mean-square value of a variant with no coupling, in closed form (derivation at the top of this module)."""
-    # Exact for all variants but one, whatever the spectrum: `old_off_over_diagonal` is about $1 + (\pi/2 - 1)/K$, as
-    # if the entries of the coupling matrix were independent and Gaussian.
-    (variant,) = chosen_variants([name])
-    (S,) = widened(S)
-    checked_ks([k], available=S.shape[-1])
+def raw_square(S: Tensor, d: int, k: int) -> Tensor:
+    r"""Mean square of $m$, the norm beside the diagonal: exact for every spectrum."""
+    return k * (k - 1) * S.square().sum(dim=-1) / d**2
+
+
+def normalised_square(S: Tensor, d: int, k: int) -> Tensor:
+    r"""Mean square of $\tilde m$: $1 - 1/K$, exact for every spectrum and width."""
+    return torch.full_like(S[..., 0], 1 - 1 / k)
+
+
+def mismatch_square(
+    S: Tensor, d: int, k: int, *, absolute: bool = True, p: float = 2, cut: bool = False, diagonal: bool = False
+) -> Tensor:
+    r"""Mean square of $\lVert A - S_{1,K} \rVert_F / \lVert s_{1,K} \rVert_p$: exact for every spectrum."""
+    # `cut`: of the rank-K part of J_1 alone. `diagonal`: only the diagonal of A enters.
     top = S[..., :k]
-    energy = S.square().sum(dim=-1) / d**2  # mean square of one entry of the coupling matrix
-    if name == "miscoupling":
-        return (k * (k - 1) * energy).sqrt()
-    if name == "normalized_miscoupling":
-        return torch.full_like(energy, math.sqrt(1 - 1 / k))
-    if name == "old_off_over_diagonal":
-        return torch.full_like(energy, 1 + (math.pi / 2 - 1) / k)
-    if name.startswith("basis_"):
-        return torch.full_like(energy, math.sqrt(k**2 / d + k - 2 * k * mean_absolute_coordinate(d)))
-    if name == "released_diag":
-        ones = torch.ones_like(top)
-        return (k**2 * k / d**2 + k - 2 * k * mean_absolute_entry(ones, d).to(top)).sqrt()
-    # What is left are mismatches: a matrix with entries of mean square `energy` against the top singular values.
-    spectrum = top if name.endswith("_k") else S
-    entries = k if name == "old_norm_diagonal" else k**2
-    square = entries * spectrum.square().sum(dim=-1) / d**2 + top.square().sum(dim=-1)
-    if variant.absolute:
+    spectrum = top if cut else S
+    square = (k if diagonal else k**2) * spectrum.square().sum(dim=-1) / d**2 + top.square().sum(dim=-1)
+    if absolute:
         square = square - 2 * mean_absolute_entry(spectrum, d).to(top) * top.sum(dim=-1)
-    normaliser = top.sum(dim=-1) if "trace" in name else torch.linalg.vector_norm(top, dim=-1)
-    return divided(square.sqrt(), normaliser, "norm of the singular values")
+    return divided(square, torch.linalg.vector_norm(top, ord=p, dim=-1) ** 2, "norm of the singular values")
+
+
+def bases_square(S: Tensor, d: int, k: int, *, products: int = 1) -> Tensor:
+    r"""Mean square of $\lVert |X^\top Y| - I \rVert_F$ for two frames, or a product of two such: exact."""
+    # The product U_2' U_1 V_1' V_2 is the coupling matrix of K singular values that are all 1.
+    size = mean_absolute_coordinate(d) if products == 1 else float(mean_absolute_entry(S.new_ones(k), d))
+    return torch.full_like(S[..., 0], k**2 * (k / d) ** (products - 1) / d + k - 2 * k * size)
 
 
 def diagonal_share_variance(k: int, purity: float) -> float:

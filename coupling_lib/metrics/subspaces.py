@@ -59,6 +59,21 @@ def frame_pairs(n: int, d: int, r: int, k: int, generator: Generator | None = No
     return FramePairs(left, right, torch.linalg.solve_triangular(R[1], tail, upper=True, left=False))
 
 
+def frames_in_two_bases(n: int, d: int, r: int, k: int, generator: Generator | None = None) -> FramePairs:
+    """Draw two independent frames side by side, (., r, 2 K), as two independent random bases see them."""
+    # Of two independent frames X, Y only the triangular factor R of [X Y] matters: its orthonormal factor is uniform
+    # in either basis. The upper left of R is I and the upper right X'Y, a corner of a uniform orthogonal matrix.
+    if 2 * k > d:
+        R = torch.linalg.qr(torch.cat([random_frames(n, d, k, generator) for _ in range(2)], dim=-1), mode="r").R
+    else:
+        C = frame_pairs(n, d, k, k, generator).left
+        one = torch.eye(k, dtype=C.dtype)
+        lower = torch.linalg.cholesky(one - C.mT @ C).mT
+        R = torch.cat([torch.cat([one.expand_as(C), C], dim=-1), torch.cat([0 * C, lower], dim=-1)], dim=-2)
+    left, right, tail = frame_pairs(n, d, r, R.shape[-2], generator)
+    return FramePairs(left @ R, right @ R, R.mT @ tail @ R)
+
+
 def _gaussian(n: int, rows: int, columns: int, generator: Generator | None) -> Tensor:
     return torch.randn(n, rows, columns, generator=generator, dtype=torch.float64)
 

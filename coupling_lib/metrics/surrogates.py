@@ -5,14 +5,19 @@ singular vectors. The vectors of block $l'$ are replaced:
 
 - `rotated`: $U_{l'} \to Q\, U_{l'}$, $V_{l'} \to R\, V_{l'}$ with independent, uniformly random rotations. Nothing is
   left but orthonormality: the null hypothesis of `coupling_lib.metrics.nulls`.
-- `permuted`: the coordinates of the residual stream are shuffled, by one permutation for $U_{l'}$ and $V_{l'}$. How the
-  entries of a vector are distributed and how a block's left and right vectors lie to each other both stay; their place
-  in the stream is lost.
+- `conjugated`: $Q$ for both, as if the block were $Q J_{l'} Q^\top$. How a block's own left and right vectors lie to
+  each other stays, with its trace and its spectrum; where in the stream its directions lie is lost. It is the stricter
+  null: two blocks whose left and right vectors nearly agree, as of a symmetric matrix, couple in any position.
+- `permuted`: the coordinates of the residual stream are shuffled, by one permutation for $U_{l'}$ and $V_{l'}$. Beside
+  what `conjugated` keeps, the distribution of the entries of a vector stays.
+- `outliers kept`: the same, but a few coordinates stay in place: those in which the states are largest. What this
+  keeps beyond `permuted` is the doing of a few outlier coordinates that all blocks see, and no learned direction. They
+  are left in place and not set to zero, so that the vectors stay orthonormal and one block changes alone.
 - `unpaired`: $U_{l'}$ and $V_{l'}$ stay, but $v_i$ is matched with another $u_{\pi(i)}$. The subspaces stay shared, the
   partners do not: what exceeds this is coupling of single directions and not of subspaces alone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,13 +25,15 @@ from torch import Tensor
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.coupling import widened
 from coupling_lib.metrics.subspaces import random_frame
-from coupling_lib.metrics.variants import block_products, checked_ks, chosen_variants, evaluated
+from coupling_lib.metrics.variants import block_products, checked_ks, chosen_variants, different_pairs, evaluated
 
-SURROGATES = ("rotated", "permuted", "unpaired")
+SURROGATES = ("rotated", "conjugated", "permuted", "outliers kept", "unpaired")
 """What can be done to the singular vectors of block l'."""
 
 
-def surrogate_vectors(U: Tensor, V: Tensor, kind: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def surrogate_vectors(
+    U: Tensor, V: Tensor, kind: str, generator: torch.Generator, outliers: Sequence[int] = ()
+) -> tuple[Tensor, Tensor]:
     """Replace the singular vectors of every block, each block by a draw of its own."""
     if kind not in SURROGATES:
         raise ParameterError(f"kind is {kind!r}; expected one of {', '.join(SURROGATES)}")
@@ -34,11 +41,26 @@ def surrogate_vectors(U: Tensor, V: Tensor, kind: str, generator: torch.Generato
     if kind == "rotated":
         frames = [torch.stack([random_frame(d, k, generator, U.dtype) for _ in U]).to(U.device) for _ in range(2)]
         return frames[0], frames[1]
-    if kind == "permuted":
-        orders = torch.stack([torch.randperm(d, generator=generator) for _ in U]).to(U.device).unsqueeze(-1)
+    if kind == "conjugated":
+        pairs = [conjugated(u, v, generator) for u, v in zip(U, V, strict=True)]
+        return torch.stack([pair[0] for pair in pairs]), torch.stack([pair[1] for pair in pairs])
+    if kind in ("permuted", "outliers kept"):
+        free = torch.tensor([i for i in range(d) if kind == "permuted" or i not in set(outliers)])
+        orders = torch.arange(d).repeat(len(U), 1)
+        for order in orders:
+            order[free] = free[torch.randperm(len(free), generator=generator)]
+        orders = orders.to(U.device).unsqueeze(-1)
         return U.take_along_dim(orders, dim=1), V.take_along_dim(orders, dim=1)
     orders = torch.stack([_derangement(k, generator) for _ in U]).to(U.device).unsqueeze(1)
     return U, V.take_along_dim(orders, dim=2)
+
+
+def conjugated(U: Tensor, V: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Turn left and right vectors (d, K) by one uniformly random rotation, (d, K) each."""
+    # With [U V] = B R and orthonormal B, Q [U V] = (Q B) R, and Q B is a random frame: Q itself is never drawn.
+    R = torch.linalg.qr(torch.cat([U, V], dim=-1), mode="r").R
+    turned = random_frame(len(U), len(R), generator, U.dtype).to(U.device) @ R
+    return turned[:, : U.shape[-1]], turned[:, U.shape[-1] :]
 
 
 def _derangement(k: int, generator: torch.Generator) -> Tensor:
@@ -49,19 +71,23 @@ def _derangement(k: int, generator: torch.Generator) -> Tensor:
     return partners
 
 
-def mean_over_pairs(
+def values_of_pairs(
     J: Tensor, U: Tensor, S: Tensor, V: Tensor, U2: Tensor, V2: Tensor, ks: Iterable[int], names: Iterable[str]
 ) -> dict[str, Tensor]:
-    """Mean of variants over all ordered pairs of different blocks, the other block's vectors given separately."""
-    # With `U2 = U` and `V2 = V` these are the means of `measure_variants` off its diagonal.
+    """Values of variants (K, L, L) for all pairs of blocks, the other block's vectors given separately."""
     J, U, S, V, U2, V2 = widened(J, U, S, V, U2, V2)
     n_blocks, _, k = U.shape
     if n_blocks < 2:
         raise ParameterError("the model has 1 block; coupling needs pairs of different blocks, take a deeper model")
     ks, variants = checked_ks(ks, available=k), chosen_variants(names)
-    different = ~torch.eye(n_blocks, dtype=torch.bool, device=U.device)
-    totals = {variant.name: torch.zeros(len(ks), dtype=torch.float64, device=U.device) for variant in variants}
-    for rows, products in block_products(J, U, S, V, U2, V2, variants):
-        for name, values in evaluated(variants, products, ks).items():
-            totals[name] += values[:, different[rows]].sum(dim=-1)
-    return {name: total / (n_blocks * (n_blocks - 1)) for name, total in totals.items()}
+    parts = [evaluated(variants, products, ks) for _, products in block_products(J, U, S, V, U2, V2, variants)]
+    return {v.name: torch.cat([part[v.name] for part in parts], dim=1) for v in variants}
+
+
+def mean_over_pairs(
+    J: Tensor, U: Tensor, S: Tensor, V: Tensor, U2: Tensor, V2: Tensor, ks: Iterable[int], names: Iterable[str]
+) -> dict[str, Tensor]:
+    """Mean of variants over all ordered pairs of different blocks, the other block's vectors given separately."""
+    # With `U2 = U` and `V2 = V` these are the means of `measure_variants` off its diagonal.
+    found = values_of_pairs(J, U, S, V, U2, V2, ks, names)
+    return {name: different_pairs(values).double().mean(dim=-1) for name, values in found.items()}

@@ -11,6 +11,7 @@ Every variant is a distance: 0 for perfect coupling. What the paper plots as *co
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from coupling_lib.metrics.coupling import (
     trustworthy,
     widened,
 )
+from coupling_lib.metrics.nulls import bases_square, mismatch_square, normalised_square, raw_square
 
 # Entries of the largest intermediate product: 32 MB in float32. Blocks are taken in groups that stay below it.
 _MAX_ENTRIES = 2**23
@@ -65,6 +67,8 @@ class Variant(NamedTuple):
     needs: tuple[str, ...]  #: Fields of `PairProducts` that it is read off.
     value: Formula  #: Singular values and those products (L1, L2, K, K) to values (L1, L2).
     absolute: bool = True  #: Whether the entries' absolute values are taken; a signed variant sees the diagonal's sign.
+    #: Exact mean square with random bases, from spectra (L, r), width and K; None where none is known, as of a new one.
+    null: Callable[[Tensor, int, int], Tensor] | None = None
 
 
 def _from_identity(M: Tensor) -> Tensor:
@@ -81,17 +85,6 @@ def _off_over_diagonal(s: Tensor, A: Tensor) -> Tensor:
     diagonal = size.diagonal(dim1=-2, dim2=-1)
     off_diagonal = size - torch.diag_embed(diagonal)
     return divided(off_diagonal.sum(dim=(-2, -1)) / (k * (k - 1)), diagonal.mean(dim=-1), "mean diagonal")
-
-
-def cyclic_mean(A: Tensor) -> Tensor:
-    """Value of `old_off_over_diagonal`, mean over the K cyclic orders of the columns: (..., K, K) to (...)."""
-    size, k = _sizes(A)
-    place = torch.arange(k, device=size.device)
-    # Entry (i, j) belongs to the cyclic diagonal j - i. A product with ones and zeros adds up faster than a selection.
-    diagonal = (place - place[:, None]).remainder(k).flatten()
-    diagonals = size.flatten(-2) @ (diagonal[:, None] == place).to(size)
-    ratio = divided(diagonals.sum(dim=-1, keepdim=True), diagonals, "mean diagonal")
-    return (ratio.mean(dim=-1) - 1) / (k - 1)
 
 
 def _sizes(A: Tensor) -> tuple[Tensor, int]:
@@ -114,7 +107,11 @@ def _both(
 
     def variant(name: str, p: int) -> Variant:
         formula = rf"\lVert {matrix} - S_1 \rVert_F \,/\, \lVert s_1 \rVert_{p}"
-        return Variant(name, source, formula, needs, lambda s, *M: mismatch(formed(s, *M), s, absolute, p), absolute)
+        null = partial(mismatch_square, absolute=absolute, p=p, cut=len(needs) > 1)
+        return Variant(name, source, formula, needs, partial(value, p=p), absolute, null)
+
+    def value(s: Tensor, *M: Tensor, p: int) -> Tensor:
+        return mismatch(formed(s, *M), s, absolute, p)
 
     return [variant(name, p) for name, p in zip(names.split(), (2, 1), strict=True)]
 
@@ -126,10 +123,13 @@ _SHARE = r"\mathrm{mean}_{i \ne j} |a_{ij}| \,/\, \mathrm{mean}_i |a_{ii}|"
 _DIAGONAL = r"\lVert\, |\mathrm{diag} A| - s_1 \rVert_2 \,/\, \lVert s_1 \rVert_2"
 
 _TABLE = (
-    Variant("miscoupling", _TEXT, rf"{_OFF},\; A = {_A}", ("ujv",), lambda s, A: miscoupling(A), absolute=False),
+    Variant(
+        "miscoupling", _TEXT, rf"{_OFF},\; A = {_A}", ("ujv",),
+        lambda s, A: miscoupling(A), absolute=False, null=raw_square,
+    ),
     Variant(
         "normalized_miscoupling", _TEXT, rf"{_OFF} \,/\, \lVert A \rVert_F", ("ujv",),
-        lambda s, A: miscoupling(A, normalized=True), absolute=False,
+        lambda s, A: miscoupling(A, normalized=True), absolute=False, null=normalised_square,
     ),
     *_both("mismatch mismatch_trace", _PAGE, _A, "ujv", absolute=False),
     *_both("released_norm released_trace", _RELEASE, f"|{_A}|", "ujv"),
@@ -140,12 +140,17 @@ _TABLE = (
     ),
     Variant(
         "released_diag", _PRE, r"\lVert |U_2^\top U_1 V_1^\top V_2| - I \rVert_F", ("uu", "vv"),
-        lambda s, uu, vv: _from_identity(uu @ vv),
+        lambda s, uu, vv: _from_identity(uu @ vv), null=partial(bases_square, products=2),
     ),
-    Variant("old_norm_diagonal", _OLD, _DIAGONAL, ("ujv",), _diagonal_only),
+    Variant(
+        "old_norm_diagonal", _OLD, _DIAGONAL, ("ujv",), _diagonal_only, null=partial(mismatch_square, diagonal=True)
+    ),
     Variant("old_off_over_diagonal", _OLD, _SHARE, ("ujv",), _off_over_diagonal),
     *(
-        Variant(f"basis_{sides}", _OLD, rf"\lVert |{formula}| - I \rVert_F", (sides,), lambda s, M: _from_identity(M))
+        Variant(
+            f"basis_{sides}", _OLD, rf"\lVert |{formula}| - I \rVert_F", (sides,),
+            lambda s, M: _from_identity(M), null=bases_square,
+        )
         for sides, formula in (
             ("uu", r"U_2^\top U_1"), ("vv", r"V_2^\top V_1"), ("uv", r"U_2^\top V_1"), ("vu", r"V_2^\top U_1")
         )

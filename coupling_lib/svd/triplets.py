@@ -48,19 +48,12 @@ class IllDefinedSubspaceWarning(UserWarning):
 
 
 class SingularTriplets(NamedTuple):
-    """The K largest singular values of a matrix with their vectors, in descending order.
+    """The K largest singular values of a matrix with their vectors, in descending order."""
 
-    Args:
-        U: left singular vectors (output space), shape `(d, k)`, orthonormal columns.
-        S: singular values, shape `(k,)`, descending, in the units of the matrix.
-        Vh: right singular vectors (input space), shape `(k, d)`, orthonormal rows.
-        residual: `max(|J v - s u|, |J^T u - s v|) / s_1` of each triplet, shape `(k,)`.
-    """
-
-    U: Tensor
-    S: Tensor
-    Vh: Tensor
-    residual: Tensor
+    U: Tensor  #: Left singular vectors (output space) as orthonormal columns (d, k).
+    S: Tensor  #: Singular values (k,), descending, in the units of the matrix.
+    Vh: Tensor  #: Right singular vectors (input space) as orthonormal rows (k, d).
+    residual: Tensor  #: `max(|J v - s u|, |J^T u - s v|) / s_1` of each triplet (k,).
 
 
 def top_triplets(matrix: Any, k: int, tolerance: float = 1e-4) -> SingularTriplets:

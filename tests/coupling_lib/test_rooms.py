@@ -94,8 +94,8 @@ def test_every_file_is_short():
 def test_the_core_can_be_read_in_an_hour():
     _, _, walk = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The core in an hour")
     files = re.findall(r"^\| `([\w/]+\.py)` \|", walk.partition("## ")[0], re.MULTILINE)
-    assert len(files) == 13
-    assert sum(len((ROOT / "coupling_lib" / file).read_text(encoding="utf-8").splitlines()) for file in files) <= 3000
+    assert len(files) == 14
+    assert sum(len((ROOT / "coupling_lib" / file).read_text(encoding="utf-8").splitlines()) for file in files) <= 3050
 
 
 def test_importing_the_library_loads_none_of_what_it_stands_on():

@@ -115,6 +115,26 @@ def test_what_lies_beyond_the_scale_is_written_at_its_edge(both):
     assert panels[1].get_xlim()[0] > -7
 
 
+def test_both_parts_are_drawn_beside_random_bases_with_the_vectors_of_every_kind(both):
+    couplings = nulls.take_parts(both, K)
+    panels = [axes for axes in nulls.draw_parts(couplings).axes if axes.get_title()]
+    assert len(panels[0].get_yticklabels()) == 2 * len(nulls.SHOWN)
+    for network, axes in zip(both.network.values, panels, strict=True):
+        own = 1 - both.normalised.sel(network=network, k=K, span="all pairs", kind=list(nulls.SHOWN)).mean("prompt")
+        drawn = [line.get_xdata()[0] for line in axes.lines if line.get_marker() in ("o", "s")]
+        np.testing.assert_allclose(drawn, own.transpose("part", "kind").values.ravel())
+        chance = 1 - both.normalised_null.sel(network=network, k=K).mean()
+        (line,) = [line for line in axes.lines if line.get_label() == "random bases"]
+        assert line.get_xdata()[0] == pytest.approx(float(chance))
+    table = nulls.parts_table(both)
+    assert table.columns.tolist() == ["measured", "random bases", *list(nulls.SHOWN)[1:]]
+    row = table.loc["trained", K, "traceless"]
+    assert row["conjugated"] == pytest.approx(
+        float(couplings["mean"].sel(network="trained", part="traceless", kind="conjugated"))
+    )
+    assert row["random bases"] == pytest.approx(float(couplings.random_bases.sel(network="trained", part="traceless")))
+
+
 def test_relative_coupling_is_drawn_against_the_number_of_vectors(both):
     couplings = nulls.take_across_k(both)
     assert couplings["mean"].size == 2 * len(nulls.REPORTED) * 2
@@ -176,10 +196,14 @@ def test_the_summary_and_the_quoted_numbers_are_those_of_the_tables(curves, both
     null = both.null.sel(network="trained", k=K, variant="normalized_miscoupling")
     assert quoted["coupling-null"] == pytest.approx(1 - float(null.mean()))
     assert quoted["decisive-trace-null"] == tenth.c_trace_null[2]
-    rest = both.without_isotropic.sel(network="trained", k=K)
-    for name, place in (("rest", "own"), ("rest-permuted", "permuted")):
-        assert quoted[f"{name}-trained"] == pytest.approx(float(rest.sel(coordinates=place).mean()))
+    at = both.sel(network="trained", part="traceless", k=K)
+    rest = 1 - at.normalised.sel(span="all pairs") / at.normalised_null
+    for name, kind in (("rest", "measured"), ("rest-permuted", "permuted")):
+        assert quoted[f"{name}-trained"] == pytest.approx(float(rest.sel(kind=kind).mean()))
         assert quoted[f"{name}-trained-low"] < quoted[f"{name}-trained"] < quoted[f"{name}-trained-high"]
+    assert quoted["traceless-random-trained"] == pytest.approx(1 - float(at.normalised_null.mean()))
+    other = at.normalised.sel(span="all pairs", kind="other prompt")
+    assert quoted["traceless-other-prompt-trained"] == pytest.approx(1 - float(other.mean()))
     shares = both.isotropic_share.sel(network="untrained")
     assert quoted["isotropic-share-untrained"] == pytest.approx(float(shares.mean()))
     closed = frame(nulls.take_curves(curves))

@@ -58,7 +58,7 @@ def test_numbers_are_of_the_peak_the_lowest_step_and_the_last_and_there_are_none
     assert found["later-long-llama-shared-change"] == pytest.approx(0.04)
     # Prompts lie up to .05 above the course, so .025 in the mean.
     assert found["later-long-neox-beyond"] == pytest.approx(0.15 + 0.025 - 0.05)
-    chance, prompts = effects.null_spread(10, 30), np.std(np.arange(6) / 100, ddof=1) / 6**0.5
+    chance, prompts = effects.null_spread(10, 6), np.std(np.arange(6) / 100, ddof=1) / 6**0.5
     assert found["later-long-neox-beyond-error"] == pytest.approx(np.hypot(chance, prompts))
     assert later.numbers_of(table().query("model == 'long-neox'")) == {}
 

@@ -61,13 +61,15 @@ def test_tokens_of_the_shared_part_are_those_of_the_matrices_without_their_trace
 
 
 def test_depth_and_nulls_say_the_same_of_the_shared_part(model, measured):
-    """Coupling relative to random bases, which two chapters give."""
+    """Coupling and its value for random bases, which two chapters give."""
     of_nulls = nulls.measure_nulls(model, [PARIS, "It was the best of times"], ks=(K,))
     for n, prompt in enumerate(measured.prompt.values):
         part = cl.shared_part(measured.sel(prompt=[prompt]))
         null = float(cl.null_of(part, VARIANT).value.mean())
-        relative = (null - float(part[VARIANT].where(part.block_1 != part.block_2).mean())) / null
-        assert float(of_nulls.without_isotropic.sel(coordinates="own", k=K)[n]) == pytest.approx(relative, abs=1e-4)
+        at = of_nulls.sel(part="traceless", k=K)
+        own = float(part[VARIANT].where(part.block_1 != part.block_2).mean())
+        assert float(at.normalised.sel(kind="measured", span="all pairs")[n]) == pytest.approx(own, abs=1e-4)
+        assert float(at.normalised_null[n]) == pytest.approx(null, abs=4e-4)
 
 
 def test_the_shared_part_is_a_measurement_like_the_whole(measured):

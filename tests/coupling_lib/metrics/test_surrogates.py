@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.nulls import closed_form_null
+from coupling_lib.metrics.subspaces import random_frame
 from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
 from coupling_lib.metrics.variants import VARIANTS, measure_variants
 
@@ -36,6 +36,41 @@ def test_permuted_coordinates_keep_each_vectors_entries_and_the_angles_between_l
     assert (U2 - U).abs().amax(dim=(1, 2)).min() > 0.1
 
 
+def test_conjugated_vectors_have_the_distribution_of_whole_rotations():
+    (J, U, _, V), _ = drawn("conjugated")
+    # A matrix near to its transpose, so that left and right vectors hang together.
+    J = J + J.mT - 4 * torch.eye(24)
+    U, _, Vh = torch.linalg.svd(J)
+    U, V = U[..., :6], Vh[:, :6].mT
+    generator, found, wanted = torch.Generator().manual_seed(3), [], []
+    for _ in range(600):
+        U2, V2 = surrogate_vectors(U[1:2], V[1:2], "conjugated", generator)
+        torch.testing.assert_close(U2.mT @ V2, U[1:2].mT @ V[1:2])
+        Q = random_frame(24, 24, generator, torch.float64)
+        for values, (u, v) in ((found, (U2[0], V2[0])), (wanted, (Q @ U[1], Q @ V[1]))):
+            A = u.T @ J[0] @ v
+            values.append(torch.stack([A.diagonal().abs().mean(), A.square().mean().sqrt(), A[0, 1]]))
+    one, two = torch.stack(found), torch.stack(wanted)
+    z = (one.mean(0) - two.mean(0)) / ((one.var(0) + two.var(0)) / 600).sqrt()
+    assert z.abs().max() < 4
+    assert one.std(0).tolist() == pytest.approx(two.std(0).tolist(), rel=0.15)
+
+
+def test_conjugated_vectors_exist_where_left_and_right_together_exceed_the_width():
+    _, U, _, V = blocks(d=8, k=6)
+    U2, V2 = surrogate_vectors(U, V, "conjugated", torch.Generator().manual_seed(0))
+    torch.testing.assert_close(U2.mT @ V2, U.mT @ V)
+
+
+def test_outliers_stay_in_place_while_all_other_coordinates_are_shuffled():
+    _, U, _, V = blocks()
+    U2, V2 = surrogate_vectors(U, V, "outliers kept", torch.Generator().manual_seed(1), outliers=[3, 7])
+    assert torch.equal(U2[:, [3, 7]], U[:, [3, 7]]) and torch.equal(V2[:, [3, 7]], V[:, [3, 7]])
+    torch.testing.assert_close(U2.mT @ V2, U.mT @ V)
+    others = [i for i in range(24) if i not in (3, 7)]
+    assert ((U2 - U)[:, others].abs() > 1e-3).float().mean() > 0.8
+
+
 def test_rotated_vectors_keep_nothing_of_left_against_right():
     (_, U, _, V), (U2, V2) = drawn("rotated")
     assert not torch.allclose(U2.mT @ V2, U.mT @ V, atol=0.05)
@@ -52,7 +87,9 @@ def test_unpaired_vectors_keep_both_subspaces_and_no_partner():
 
 def test_an_unknown_surrogate_is_refused_by_name():
     _, U, _, V = blocks()
-    with pytest.raises(ParameterError, match="'shaken'; expected one of rotated, permuted, unpaired"):
+    with pytest.raises(
+        ParameterError, match="'shaken'; expected one of rotated, conjugated, permuted, outliers kept, unpaired"
+    ):
         surrogate_vectors(U, V, "shaken", torch.Generator())
 
 
@@ -86,7 +123,7 @@ def test_a_shared_basis_loses_all_coupling_when_rotated_and_only_its_pairs_when_
         )["released_norm"].item()
         for kind in ("rotated", "unpaired")
     }
-    assert value["rotated"] == pytest.approx(closed_form_null("released_norm", S[0], 48, 8).item(), rel=0.03)
+    assert value["rotated"] == pytest.approx(VARIANTS["released_norm"].null(S[0], 48, 8).sqrt().item(), rel=0.03)
     # Every singular value is on a wrong place: the distance has the squares of both, |A| and S, in full.
     assert value["unpaired"] == pytest.approx(2**0.5, rel=1e-6)
 
