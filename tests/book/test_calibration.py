@@ -42,7 +42,7 @@ def test_values_have_mean_0_and_variance_1_in_every_shape():
 
 @pytest.mark.parametrize(
     ("kind", "claims_", "quantifier", "readings", "networks"),
-    [("mean", "above", "every", 4, 1), ("mean within a margin", "within", "every", 2, 1),
+    [("mean of 200", "above", "every", 4, 1), ("mean within a margin", "within", "every", 2, 1),
      ("median", "below", "typical", 4, 1)],
 )  # fmt: skip
 def test_the_table_is_what_the_program_gives(kind, claims_, quantifier, readings, networks):
