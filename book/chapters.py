@@ -74,8 +74,8 @@ def run_part(chapter: str, results: Path = paths.RESULTS) -> str:
 
 def verdicts_part(chapter: str, results: Path = paths.RESULTS) -> str:
     """Writes the verdicts on the claims that a chapter is about, in the words of the page of claims."""
-    about: list[tuple[int, str, dict[str, list[str]]]] = []
-    for number, (claim, found) in enumerate(claims.judge_all(results), start=1):
+    about: list[tuple[str, str, dict[str, list[str]]]] = []
+    for claim, found in claims.judge_all(results):
         if chapter not in claim.get("chapters", [claim["notebook"]]):
             continue
         places: dict[str, list[str]] = {}
@@ -85,5 +85,5 @@ def verdicts_part(chapter: str, results: Path = paths.RESULTS) -> str:
             verdict = claims.verdict_at(claim, found, place)
             if verdict and ("paper" if place == "paper" else "here") in scopes:
                 places.setdefault(verdict, []).append(words)
-        about.append((number, claim["claim"], places))
+        about.append((claim["id"], claim["claim"], places))
     return from_template("verdicts.md.jinja", about=about)

@@ -7,9 +7,11 @@ from executed notebooks, which keep them as records, and from `data/paper_figure
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +21,16 @@ import verdicts
 from named_numbers import Numbers, computed, filled, remembered
 
 from coupling_lib import paths
+from coupling_lib.errors import ParameterError
 
 DECODERS = ("smollm2-135m",)
+SUITES = ("suite", "nano-vit")
+"""Folders of results that hold the measurements of many networks: as many as a reading's n."""
+KINDS = ("the paper's claim", "our question", "an assumption of the code")
 PLACES = {"decoder": "in a public decoder", "trained": "in models trained here", "paper": "in the paper's models"}
 """Where a claim has a verdict: in the models of `DECODERS`, in all others, and in the values that the paper prints."""
+ELSEWHERE = "about other models"
+"""What is counted of claims that are not about the models of a place, so that counts add up to all claims."""
 _BOUNDED = ("correlation", "rank correlation", "explained", "cosine")
 
 
@@ -36,6 +44,8 @@ class Judged:
     evidence: verdicts.Evidence
     measured: str
     numbers: Numbers
+    decides: bool = True
+    """Whether it is a reading of the claim itself, and not of a question that stands beside it."""
 
 
 def judge(claim: Mapping[str, Any], results: Path, model: str, margins: Mapping[str, float]) -> list[Judged]:
@@ -47,14 +57,18 @@ def judge(claim: Mapping[str, Any], results: Path, model: str, margins: Mapping[
     for at, test in enumerate(claim["test"]):
         evidence, text = _evidence(test, numbers, margins), filled(test["measured"], numbers)
         if evidence is not None and text is not None:
-            found.append(Judged(model, at, test.get("scope", "here"), evidence, text, numbers))
+            found.append(
+                Judged(model, at, test.get("scope", "here"), evidence, text, numbers, decides="beside" not in test)
+            )
     return found
 
 
 def _evidence(test: Mapping[str, Any], numbers: Numbers, margins: Mapping[str, float]) -> verdicts.Evidence | None:
     effect = test["effect"]
     parts = [numbers.get(f"{effect}{end}") for end in ("", "-error", "-n")]
-    more = {part: float(numbers[f"{effect}-{part}"]) for part in ("skew", "freedom") if f"{effect}-{part}" in numbers}
+    more: dict[str, Any] = {
+        part: float(numbers[f"{effect}-{part}"]) for part in ("skew", "freedom") if f"{effect}-{part}" in numbers
+    }
     null = computed(test.get("than", 0.0), numbers)
     # The null's own error stands beside it, unless another is named.
     lone = re.fullmatch(r"\[([^\]]+)\]", str(test.get("than", "")))
@@ -66,6 +80,8 @@ def _evidence(test: Mapping[str, Any], numbers: Numbers, margins: Mapping[str, f
     value, error, n = parts
     more["limit"] = 1.0 if test.get("unit") in _BOUNDED else math.inf
     more["fisher"] = test.get("unit") == "correlation"
+    if "size" in test:
+        more["size"] = _evidence({"effect": test["size"], "claims": "other", "unit": "coupling"}, numbers, margins)
     return verdicts.Evidence(float(value), float(error), int(n), test["claims"], null, null_error, margin, **more)
 
 
@@ -80,47 +96,100 @@ def unjudged(claim: Mapping[str, Any], results: Path, model: str) -> list[str]:
 
 
 def read_claims() -> list[dict[str, Any]]:
-    """Read the claims."""
-    return _read()["claim"]
+    """Read the claims; an error names, in a line each, what one of them lacks."""
+    found = _read("claims")["claim"]
+    for claim in found:
+        claim["test"] = [one for test in claim["test"] for one in _each(test)]
+    registered = _read("predictions")["experiment"].items()
+    asked = {f"{name}, {asks['name']}": asks["claim"] for name, one in registered for asks in one["question"]}
+    if lines := wrong(found, asked):
+        raise ParameterError("\n".join(lines))
+    return found
+
+
+def _each(test: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Write out a reading that stands for several: `<each>` in its texts is one of `each`."""
+    return [
+        {key: value.replace("<each>", word) if isinstance(value, str) else value for key, value in test.items()}
+        for word in test.get("each", [""])
+    ]
+
+
+def wrong(claims: list[dict[str, Any]], asked: Mapping[str, str]) -> list[str]:
+    """Return what is wrong with claims, in a line each; `asked` names the claim of every registered question."""
+    lines, named, holds = [], {}, {}
+    for claim in claims:
+        known = {"id": None, "kind": KINDS, "quantifier": verdicts.QUANTIFIERS, "quote": None, "where": None}
+        lines += [
+            f"the claim {claim['claim']!r} has no {key}" + (f"; known are {', '.join(words)}" if words else "")
+            for key, words in known.items()
+            if not claim.get(key) or (words and claim[key] not in words)
+        ]
+        if (one := claim.get("id")) in holds:
+            lines.append(f"two claims have the id {one!r}")
+        holds[one] = {question for test in claim["test"] for question in test.get("asked", ())}
+        named |= dict.fromkeys([claim["claim"], *claim.get("former", ())], one)
+    for question, about in asked.items():
+        if about and question not in holds.get(named.get(about), ()):
+            lines.append(f"the registered question {question!r} is in no reading of the claim {about!r}")
+    known_questions = {question for several in holds.values() for question in several}
+    return lines + [f"no question {one!r} is registered" for one in sorted(known_questions - asked.keys())]
 
 
 def read_margins() -> dict[str, dict[str, Any]]:
     """Read the smallest effects that matter, by unit: the value, and why it matters."""
-    return _read()["margin"]
+    return _read("claims")["margin"]
 
 
-def _read() -> dict[str, Any]:
-    return tomllib.loads((paths.DATA / "claims.toml").read_text(encoding="utf-8"))
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((paths.DATA / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def decided(claim: Mapping[str, Any], found: list[Judged], scope: str) -> str:
     """Join readings of a scope, "here" or "paper", to a verdict; readings without numbers do not count."""
-    readings, conditions = [], []
-    for at, test in enumerate(claim["test"]):
-        outcomes = [one.evidence.outcome for one in found if one.reading == at]
-        if test.get("scope", "here") == scope and outcomes:
-            readings.append(verdicts.across(outcomes))
-            conditions.append(test.get("condition"))
-    return verdicts.verdict(readings, conditions)
+    outcomes: dict[int, list[str]] = {}
+    for one in found:
+        if one.decides and one.scope == scope:
+            outcomes.setdefault(one.reading, []).append(one.evidence.outcome)
+    conditions = [claim["test"][at].get("condition") for at in outcomes]
+    return verdicts.verdict([*outcomes.values()], conditions, claim["quantifier"])
+
+
+def at_place(claim: Mapping[str, Any], found: list[Judged], place: str) -> list[Judged] | None:
+    """Take what was found in one of `PLACES`; None where the claim is about models of another kind."""
+    if place == "paper":
+        return [one for one in found if one.scope == "paper"]
+    models = [model for model in claim["models"] if (model in DECODERS) == (place == "decoder")]
+    return [one for one in found if one.model in models and one.scope == "here"] if models else None
+
+
+def networks(found: list[Judged]) -> int:
+    """Count the networks that readings were taken of."""
+    n: dict[str, int] = {}
+    for one in found:
+        if one.decides:
+            n[one.model] = max(n.get(one.model, 0), one.evidence.n if one.model in SUITES else 1)
+    return sum(n.values())
 
 
 def verdict_at(claim: Mapping[str, Any], found: list[Judged], place: str) -> str | None:
-    """Give the verdict of one of `PLACES`; None where the claim is about models of another kind."""
-    if place == "paper":
-        return decided(claim, found, "paper")
-    models = [model for model in claim["models"] if (model in DECODERS) == (place == "decoder")]
-    return decided(claim, [one for one in found if one.model in models], "here") if models else None
+    """Return the verdict of one of `PLACES`; None where the claim is about models of another kind."""
+    there = at_place(claim, found, place)
+    return None if there is None else decided(claim, there, "paper" if place == "paper" else "here")
 
 
 @functools.cache
 def judge_all(results: Path) -> list[tuple[dict[str, Any], list[Judged]]]:
-    """Give each claim with its evidence, all probabilities corrected together."""
+    """Return each claim with its evidence; probabilities are corrected within each verdict, those beside it apart."""
     margins = {unit: entry["value"] for unit, entry in read_margins().items()}
     found = [
         (claim, [one for model in claim["models"] for one in judge(claim, results, model, margins)])
         for claim in read_claims()
     ]
-    verdicts.correct(one.evidence for _, several in found for one in several)
+    for claim, several in found:
+        for place, decides in itertools.product(PLACES, (True, False)):
+            there = at_place(claim, several, place) or []
+            verdicts.correct([one.evidence for one in there if one.decides == decides])
     return found
 
 
@@ -129,3 +198,10 @@ def notebooks_of(claim: Mapping[str, Any]) -> set[str]:
     text = " ".join(str(value) for test in claim["test"] for value in (test["measured"], test.get("than", "")))
     names = re.findall(r"[\[{]([a-z]+)[-.]", text)
     return {claim["notebook"], *names, *(test["effect"].split("-")[0] for test in claim["test"])}
+
+
+def counted(everything: list[tuple[dict[str, Any], list[Judged]]]) -> dict[str, dict[str, int]]:
+    """Count the verdicts of each place, in the order of `VERDICTS`; each place's counts add up to all claims."""
+    counts = {place: Counter(verdict_at(*one, place) for one in everything) for place in PLACES}
+    order = (*verdicts.VERDICTS, None)
+    return {place: {name or ELSEWHERE: n[name] for name in order if n[name]} for place, n in counts.items()}

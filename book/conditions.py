@@ -11,8 +11,8 @@
 `says` is the sentence without markup, with `{}` for a number that is put in. `if` is an expression that `evaluated` of
 `named_numbers` knows. In it `[nano-neox/depth-coupled]` is a number as a notebook remembers it,
 `column("depth-mismatch", "value", network="trained")` a column of the table under a figure, `data("suite", "step")` one
-of a table of `data/`, `verdict(1, "decoder")` the verdict on a claim, and `margin("coupling")` the smallest effect that
-matters.
+of a table of `data/`, `verdict("local", "decoder")` the verdict on a claim, and `margin("coupling")` the smallest
+effect that matters.
 """
 
 from __future__ import annotations

@@ -52,10 +52,10 @@ class Known:
         """Give the smallest effect of a unit that matters."""
         return read_margins()[unit]["value"]
 
-    def verdict(self, number: int, place: str) -> str | None:
-        """Give the verdict on a claim in one place."""
-        claim, found = judge_all(self.results)[number - 1]
-        return verdict_at(claim, found, place)
+    def verdict(self, claim: str, place: str) -> str | None:
+        """Return the verdict on a claim, by its id, in one place."""
+        (of_it,) = (one for one in judge_all(self.results) if one[0]["id"] == claim)
+        return verdict_at(*of_it, place)
 
 
 def _rows(table: pd.DataFrame, called: str, name: str, where: Mapping[str, Any]) -> np.ndarray:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import Any
 
-import verdicts
-from claims import PLACES, judge_all, verdict_at
+from claims import PLACES, counted, judge_all
 from template import from_template
 
 from companion.figures import generalization as figures
@@ -21,10 +19,6 @@ READINGS = {
     "blocks with shuffled coordinates": f"permuted_{figures.READING}",
 }
 """What the second handle of the moving figure chooses from, and the column of the suite for each."""
-
-
-ELSEWHERE = "about other models"
-"""What the strip says of claims that are not about the models of a place, so that its counts add up to all claims."""
 
 
 def answer_part() -> str:
@@ -61,9 +55,5 @@ def moments(suite: Any) -> dict[str, Any]:
 
 def verdicts_strip() -> str:
     """Write how many claims got which verdict, in each place, as a strip that leads to them."""
-    everything = judge_all(paths.RESULTS)
-    counted = {}
-    for place, where in PLACES.items():
-        found = Counter(verdict_at(claim, judged, place) for claim, judged in everything)
-        counted[where] = {name or ELSEWHERE: found[name] for name in (*verdicts.VERDICTS, None) if found[name]}
-    return from_template("strip.html.jinja", counted=counted)
+    counts = counted(judge_all(paths.RESULTS))
+    return from_template("strip.html.jinja", counted={PLACES[place]: n for place, n in counts.items()})

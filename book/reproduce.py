@@ -57,9 +57,9 @@ def repeated(claim: Mapping[str, Any], results: Path) -> tuple[str, float | None
 def reproduce_page(results: Path = paths.RESULTS) -> str:
     """Writes the table from claims to commands."""
     rows = []
-    for at, claim in enumerate(read_claims(), start=1):
+    for claim in read_claims():
         command, seconds, allowed = repeated(claim, results)
-        rows.append((f"{at}. {claim['claim']}", f"`{command}`", spoken(seconds), allowed))
+        rows.append((claim["claim"], f"`{command}`", spoken(seconds), allowed))
     times = [
         (f"[{', '.join(page.parts)}](../results/{page}.ipynb)", spoken(duration(results / f"{page}.ipynb")))
         for page in executed()

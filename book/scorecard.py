@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import verdicts
-from claims import PLACES, Judged, judge_all, read_margins, unjudged, verdict_at
+from claims import ELSEWHERE, PLACES, Judged, at_place, counted, judge_all, networks, read_margins, unjudged, verdict_at
 from named_numbers import Numbers, cells_of, filled, paper_numbers
 from template import from_template
 
@@ -20,79 +19,104 @@ from coupling_lib.errors import ParameterError
 RULES = "% The rules"
 """Line of the written text below which the claims end and the margins begin; `claims.md` includes the two apart."""
 
-_OUTCOMES = {verdicts.FOR: "✓ for", verdicts.AGAINST: "✗ against", verdicts.UNDECIDED: "? undecided"}
+_OUTCOMES = {
+    verdicts.FOR: "✓ for", verdicts.AGAINST: "✗ against", verdicts.NEGLIGIBLE: "≈ negligible",
+    verdicts.UNDECIDED: "? undecided",
+}  # fmt: skip
 
 
 def claims_page(results: Path = paths.RESULTS) -> str:
     """Write the counts, the cards and, below `RULES`, the smallest effects that matter."""
     paper, everything = paper_numbers(), judge_all(results)
-    given = [{place: verdict_at(claim, found, place) for place in PLACES} for claim, found in everything]
-    cards = [
-        card(number, claim, found, verdict, _filled_paper(claim, paper), results)
-        for number, ((claim, found), verdict) in enumerate(zip(everything, given, strict=True), start=1)
-    ]
-    counts = {place: Counter(verdict[place] for verdict in given) for place in PLACES}
     return from_template(
         "claims.md.jinja",
         places=PLACES,
         # A script makes buttons of the counts, which choose the cards that are shown.
-        counted={at: {name: n[name] for name in verdicts.VERDICTS if n[name]} for at, n in counts.items()},
-        cards=cards,
+        counted=counted(everything),
+        elsewhere=ELSEWHERE,
+        cards=[card(claim, found, _filled_paper(claim, paper), results) for claim, found in everything],
         rules=RULES,
-        hypotheses=sum(len(one.evidence.p) for _, several in everything for one in several),
+        readings=sum(len(found) for _, found in everything),
         margins=read_margins(),
     )
 
 
-def card(
-    number: int,
-    claim: Mapping[str, Any],
-    found: list[Judged],
-    given: Mapping[str, str | None],
-    reported: str,
-    results: Path,
-) -> str:
+def card(claim: Mapping[str, Any], found: list[Judged], reported: str, results: Path) -> str:
     """Write one claim: what was found here beside what the paper reports, and the numbers behind it."""
     readings = len(found)
+    given = {place: verdict_at(claim, found, place) for place in PLACES}
+    open_at = [place for place in PLACES if given[place] == verdicts.INCONCLUSIVE]
+    numbers = {name: value for one in found for name, value in one.numbers.items()}
     return from_template(
         "claim.md.jinja",
-        number=number,
         claim=claim,
         given=given,
         reported=reported,
-        here=[(place, words) for place, words in PLACES.items() if place != "paper"],
+        here=[(place, _where(claim, found, place)) for place in PLACES if place != "paper"],
+        power=[f"{PLACES[place]} {_power(claim, at_place(claim, found, place) or [])}" for place in open_at],
+        settle=filled(claim.get("settle", ""), numbers) or claim.get("settle", ""),
         link=_link(claim, results),
         summary=f"{readings} reading{'s' * (readings != 1)} in numbers" if readings else "How it is measured",
         measured=_measured(claim, found, results),
     )
 
 
+def _where(claim: Mapping[str, Any], found: list[Judged], place: str) -> str:
+    """Name a place by how many networks it is that were measured there."""
+    n = networks(at_place(claim, found, place) or [])
+    if not n:
+        return PLACES[place]
+    return (
+        f"in {n} public decoder{'s' * (n > 1)}" if place == "decoder" else f"in {n} network{'s' * (n > 1)} trained here"
+    )
+
+
+def _power(claim: Mapping[str, Any], there: list[Judged]) -> str:
+    """Write which effects the undecided readings of a place would have found four times out of five, by unit."""
+    seen: dict[str, list[float]] = {}
+    for one in there:
+        if one.decides and one.evidence.outcome == verdicts.UNDECIDED:
+            unit = claim["test"][one.reading].get("unit", "the effect's unit")
+            seen.setdefault(unit, []).append(min(one.evidence.detectable, one.evidence.limit))
+    parts = []
+    for unit, several in seen.items():
+        ends = dict.fromkeys(f"{value:.2g}" for value in (min(several), max(several)))
+        parts.append(f"{' to '.join(ends)} ({unit})")
+    return "we had 80 % power for " + ", ".join(parts)
+
+
 def _measured(claim: Mapping[str, Any], found: list[Judged], results: Path) -> str:
     """Write the evidence: a line per reading under each model's name, with outcome and probabilities."""
     lines = []
     for model in claim["models"]:
-        readings = [f"  - {one.measured}: {_outcome(one.evidence)}" for one in found if one.model == model]
+        own = sorted((one for one in found if one.model == model), key=lambda one: not one.decides)
+        readings = [f"  - {one.measured}: {_outcome(one)}" for one in own]
         readings += [f"  - {line}" for line in unjudged(claim, results, model)]
         where = "" if model == "suite" else f" -p model {model}"
         command = f"papermill notebooks/{claim['notebook']}.ipynb out.ipynb{where}"
         lines += [f"- `{model}`", *readings] if readings else [f"- `{model}`: not measured here; run `{command}`"]
+    apart = dict.fromkeys(test["beside"] for test in claim["test"] if "beside" in test)
     needs = filled(claim.get("needs", ""), found[0].numbers if found else {})
-    return "\n".join([*lines, "", f"{needs}\n" if needs else ""])
+    lines += ["", *(f"What stands beside the claim decides nothing: {why}.\n" for why in apart)]
+    return "\n".join([*lines, f"{needs}\n" if needs else ""])
 
 
-def _outcome(evidence: verdicts.Evidence) -> str:
+def _outcome(one: Judged) -> str:
     """Write what a reading says: its mark, the probability before and after correction, what this n could have seen."""
-    name = "small" if evidence.claims == "within" or evidence.corrected["differs"] >= verdicts.LEVEL else "differs"
-    name = name if name in evidence.p else "differs"
-    if name == "small" and evidence.corrected[name] >= verdicts.LEVEL:
-        name = "large" if "large" in evidence.p else "differs"
+    evidence, within = one.evidence, one.evidence.claims == "within"
+    name = {verdicts.NEGLIGIBLE: "small", verdicts.AGAINST: "large" if within else "differs"}.get(
+        evidence.outcome, "small" if within else "differs"
+    )
     shown = f"p {_probability(evidence.p[name])}, corrected {_probability(evidence.corrected[name])}"
     if name == "small":
-        shown = f"smaller than {evidence.margin:.2g}: {shown}"
+        shown = f"smaller than {(evidence.size or evidence).margin:.2g}: {shown}"
     if evidence.outcome == verdicts.UNDECIDED:
         seen = f"{evidence.detectable:.2g}" if evidence.detectable < evidence.limit else "nothing, however large"
         shown += f"; this n could have seen {seen}"
-    return f"**{_OUTCOMES[evidence.outcome]}** ({shown})"
+    mark = _OUTCOMES[evidence.outcome]
+    if not one.decides and evidence.outcome in (verdicts.FOR, verdicts.AGAINST):
+        mark = f"beside it, {'above' if evidence.difference > 0 else 'below'} {evidence.null:.2g}"
+    return f"**{mark}** ({shown})"
 
 
 def _probability(p: float) -> str:

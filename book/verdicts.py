@@ -1,43 +1,51 @@
 r"""The rule that turns measured effects into verdicts.
 
-Each claim has one or more readings, each a statement about one effect: that it lies above a value (or below it, or away
-from it, or within a margin around it). The value is 0, or a null that has an error of its own. With the effect $e$, the
-null $e_0$, their standard errors $s$ and $s_0$ and $n$ independent values,
+Each claim holds one family of readings, each a statement about one effect: that it lies above a value (or below it, or
+away from it, or within a margin around it). The value is 0, or a null that has an error of its own. With the effect
+$e$, the null $e_0$, their standard errors $s$ and $s_0$ and $n$ independent values,
 
 $$t = \frac{e - e_0}{\sqrt{s^2 + s_0^2}}$$
 
 is compared with Student's t, and with Hall's transformation of it where values are skewed: the less sure of the two
 counts (`companion.tables.inference`). A correlation, its null and its margin are taken on Fisher's scale,
-$\operatorname{artanh} r$. How often this is wrong is measured by `calibration`. All probabilities of the page are
-corrected together (Benjamini and Hochberg), and 5 % of the corrected ones decides:
+$\operatorname{artanh} r$. The probabilities behind one verdict, of one claim in one kind of models, are corrected
+together (Holm), so that no other claim changes them, and 5 % of the corrected ones decides. In one network a reading is
 
-- a reading is **for** the claim if the effect differs from the null in the direction that is claimed;
-- it is **against** it if it differs in the other direction, or if it is shown to be smaller than a margin stated
-  beforehand, however sure its sign (two one-sided tests);
-- else it is **undecided**, and what this n could have seen is said: the effect that is found four times out of five.
+- **negligible** if the effect is shown to be smaller than the margin, the smallest effect that matters, whatever its
+  sign (two one-sided tests);
+- else **for** the claim if the effect differs from the null in the direction that is claimed, and **against** it if it
+  differs in the other direction;
+- else **undecided**, and what this n could have seen is said: the effect that is found four times out of five.
 
-Of several models a reading is for (against) the claim if it is so in each of them; if it is for it in one and against
-it in another, the models differ. Then the verdict is
+A reading within a margin is for the claim if the effect is shown to be smaller, and against it if it is shown to be
+larger. The quantifier of a claim, which follows from the sentence that is quoted, says how many outcomes it takes:
 
-- *reproduced*: all readings are for it;
-- *contradicted*: all readings are against it;
-- *depends on the definition*: some reading is for it, another against it;
+- *every*: one that is against it contradicts it; it is reproduced if all are for it;
+- *typical*: more than half of all outcomes, with none that is shown to be otherwise;
+- *some*: one that is for it reproduces it; it takes all to contradict it.
+
+Then the verdict is
+
+- *reproduced*: so many are for it;
+- *contradicted*: so many are against it or negligible, and none is for it; *negligible* where none is against it;
+- *depends on the definition*: some reading is for it, another is against it or negligible;
 - *depends on the training step*: the same, where those readings are one definition at several steps of training. A
-  reading says so itself: `condition` names in what it differs from its sisters, the definition apart. If any reading
-  that is for or against names no condition or another one, definitions differ as well, and the former verdict stands;
-- *depends on the model*: no reading is so split from another, and in some reading the models differ;
+  reading says so itself: `condition` names in what it differs from its sisters, the definition apart;
+- *depends on the model*: no reading is so split from another, and in some reading the networks are;
 - *inconclusive*: anything else;
 - *not measured here*: no reading has numbers.
+
+How often a verdict is *reproduced*, *contradicted* or split without any effect is simulated by `calibration`.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.stats import false_discovery_control
 from scipy.stats import t as student
 
 from companion.tables.inference import Effect, tail
@@ -48,14 +56,16 @@ CONDITIONS = ("training step",)
 REPRODUCED, DEPENDS = "reproduced", "depends on the definition"
 ON_MODEL = "depends on the model"
 CONTRADICTED, INCONCLUSIVE, MISSING = "contradicted", "inconclusive", "not measured here"
+NEGLIGIBLE = "negligible"
 ON_CONDITION = {condition: f"depends on the {condition}" for condition in CONDITIONS}
-VERDICTS = (REPRODUCED, DEPENDS, *ON_CONDITION.values(), ON_MODEL, CONTRADICTED, INCONCLUSIVE, MISSING)
+VERDICTS = (REPRODUCED, DEPENDS, *ON_CONDITION.values(), ON_MODEL, CONTRADICTED, NEGLIGIBLE, INCONCLUSIVE, MISSING)
 """All verdicts."""
 
 FOR, AGAINST, UNDECIDED = "for", "against", "undecided"
-"""What one reading says in one model."""
-DIFFERENT = "the models differ"
-"""What one reading says in several models of which one is for the claim and another against it."""
+"""What one reading says in one model, where it is not negligible."""
+
+EVERY, TYPICAL, SOME = QUANTIFIERS = ("every", "typical", "some")
+"""How much a claim says."""
 
 DIRECTIONS = ("above", "below", "other", "within")
 """What a reading claims of its effect: above or below the null, other than it, within a margin around it."""
@@ -84,8 +94,12 @@ class Evidence:
     """Skewness of the n values that the effect is the mean of."""
     freedom: float = math.nan
     """Degrees of freedom of the error; n - 1 where it is NaN."""
+    size: Evidence | None = None
+    """The same in the unit in which it has to matter, where that is another one."""
     corrected: dict[str, float] = field(default_factory=dict)
-    """The probabilities, corrected for all of the page; `correct` fills it."""
+    """The probabilities, corrected within the verdict; `correct` fills it."""
+    family: int = 1
+    """How many readings they were corrected for."""
 
     @classmethod
     def of(cls, effect: Effect, claims: str, **more: float) -> Evidence:
@@ -102,11 +116,13 @@ class Evidence:
         """Standard error of the difference, the null's own included."""
         return math.hypot(self.error, self.null_error)
 
-    @property
+    @functools.cached_property
     def p(self) -> dict[str, float]:
         """Probabilities by hypothesis: `differs`, and with a margin `small` (less than it) and `large` (more)."""
         found = {"differs": min(1.0, 2 * min(self._beyond(0.0, 1), self._beyond(0.0, -1)))}
-        if not math.isnan(self.margin):
+        if self.size is not None:
+            found["small"] = self.size.p["small"]
+        elif not math.isnan(self.margin):
             margin = self._scaled(self.margin)
             # Both are two-sided as well: at 5 % the 95 % interval lies on one side of the margin as a whole.
             found["small"] = min(1.0, 2 * max(self._beyond(-margin, 1), self._beyond(margin, -1)))
@@ -117,8 +133,9 @@ class Evidence:
 
     @property
     def detectable(self) -> float:
-        """Effect that this n and this spread find four times out of five, at the uncorrected level."""
-        far = float((student.ppf(1 - LEVEL / 2, self._freedom) + student.ppf(0.8, self._freedom)) * self.spread)
+        """Effect that this n and this spread find four times out of five, at the level of its family."""
+        level = LEVEL / self.family
+        far = float((student.ppf(1 - level / 2, self._freedom) + student.ppf(0.8, self._freedom)) * self.spread)
         return math.tanh(far) if self.fisher else far
 
     @property
@@ -128,7 +145,7 @@ class Evidence:
         if self.claims == "within":
             return FOR if "small" in sure else AGAINST if "large" in sure else UNDECIDED
         if "small" in sure:
-            return AGAINST
+            return NEGLIGIBLE
         if "differs" not in sure:
             return UNDECIDED
         agrees = {"above": self.difference > 0, "below": self.difference < 0, "other": True}[self.claims]
@@ -151,31 +168,44 @@ class Evidence:
         return float(np.arctanh(np.clip(value, -1 + 1e-12, 1 - 1e-12))) if self.fisher else value
 
 
-def correct(all_evidence: Iterable[Evidence]) -> None:
-    """Correct every probability of a page for the number of them, in place."""
-    slots = [(evidence, name, p) for evidence in all_evidence for name, p in evidence.p.items()]
-    if slots:
-        adjusted = false_discovery_control([p for *_, p in slots])
-        for (evidence, name, _), value in zip(slots, adjusted, strict=True):
-            evidence.corrected[name] = float(value)
+def correct(family: Sequence[Evidence]) -> None:
+    """Correct the probabilities behind one verdict for the number of its readings, in place (Holm)."""
+    slots = [(evidence, name, p) for evidence in family for name, p in evidence.p.items()]
+    ps = np.array([p for *_, p in slots], dtype=float)
+    order = np.argsort(ps)
+    for evidence in family:
+        evidence.corrected, evidence.family = {}, len(family)
+    # Of one reading's hypotheses (no effect; one that matters) at most one is true: Shaffer's restriction of Holm's.
+    left = np.minimum(len(family), len(ps) - np.arange(len(ps)))
+    for place, value in zip(order, np.maximum.accumulate(np.minimum(1.0, ps[order] * left)), strict=True):
+        evidence, name, _ = slots[place]
+        evidence.corrected[name] = float(value)
 
 
-def across(outcomes: Sequence[str]) -> str:
-    """Join what one reading says in several models; a model that is undecided leaves open what the others say."""
-    if {FOR, AGAINST} <= set(outcomes):
-        return DIFFERENT
-    return outcomes[0] if len(set(outcomes)) == 1 else UNDECIDED
-
-
-def verdict(readings: Sequence[str], conditions: Sequence[str | None]) -> str:
-    """Join the outcomes of readings to a verdict; each may name the condition in which it differs from its sisters."""
-    said = set(readings)
+def verdict(readings: Sequence[Sequence[str]], conditions: Sequence[str | None], quantifier: str) -> str:
+    """Join outcomes, a list of one per network for each reading, to a verdict; readings may name a condition."""
+    said = [outcome for one in readings for outcome in one]
+    yes, no, little = (said.count(outcome) for outcome in (FOR, AGAINST, NEGLIGIBLE))
     if not said:
         return MISSING
-    if {FOR, AGAINST} <= said:
-        named = zip(readings, conditions, strict=True)
-        differing = {condition for outcome, condition in named if outcome in (FOR, AGAINST)}
+    if quantifier == EVERY and no:
+        return CONTRADICTED
+    if quantifier == SOME and yes:
+        return REPRODUCED
+    if yes and no + little:
+        return _split(readings, conditions)
+    enough = len(said) // 2 + 1 if quantifier == TYPICAL else len(said)
+    if yes >= enough:
+        return REPRODUCED
+    if no + little >= enough:
+        return CONTRADICTED if no else NEGLIGIBLE
+    return INCONCLUSIVE
+
+
+def _split(readings: Sequence[Sequence[str]], conditions: Sequence[str | None]) -> str:
+    """Name what outcomes depend on: what differs between readings, or else the networks."""
+    sides = [{outcome == FOR for outcome in one if outcome != UNDECIDED} for one in readings]
+    if {True} in sides and {False} in sides:
+        differing = {condition for condition, side in zip(conditions, sides, strict=True) if side}
         return ON_CONDITION.get(differing.pop(), DEPENDS) if len(differing) == 1 else DEPENDS
-    if DIFFERENT in said:
-        return ON_MODEL
-    return {frozenset([FOR]): REPRODUCED, frozenset([AGAINST]): CONTRADICTED}.get(frozenset(said), INCONCLUSIVE)
+    return ON_MODEL

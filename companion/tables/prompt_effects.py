@@ -11,7 +11,7 @@ import pandas as pd
 
 from companion.tables import effects
 from companion.tables.files import read_table, without_repeats
-from companion.tables.inference import Effect, effect_of, widened
+from companion.tables.inference import Effect, effect_of, jackknifed, widened
 from companion.tables.statistics import correlation
 from companion.tables.texts import EMBEDDED, NEW_PROBLEMS, NEW_QUESTIONS, PASSAGES, PROBLEMS, QUESTIONS
 from coupling_lib import paths
@@ -190,9 +190,18 @@ def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
     more = {f"many-needed-{name.replace(' ', '-')}": float(n) for name, n in sizes["needed"].items()}
     own = couplings(rows, "whole")
     problems = own[own["set"] == (NEW_PROBLEMS if NEW_PROBLEMS in own["set"].to_numpy() else PROBLEMS)]
-    slope = linear_fit(problems["steps"], problems["coupling"]).slope
-    more["many-difficulty-range"] = slope * float(np.ptp(problems["steps"]))
+    found["many-difficulty-range"] = _difference(problems)
+    shared = couplings(rows, "shared part")
+    found["many-shared-difficulty-range"] = _difference(shared[shared["set"].isin(problems["set"])])
     return effects.numbers(found, "") | more
+
+
+def _difference(problems: pd.DataFrame) -> Effect:
+    """Estimate how much more coupling problems with the most steps evoke than those with the fewest, by a line."""
+    steps, coupling = problems["steps"].to_numpy(), problems["coupling"].to_numpy()
+    return jackknifed(
+        lambda rows: linear_fit(steps[rows], coupling[rows]).slope * float(np.ptp(steps)), np.arange(len(steps))
+    )
 
 
 def chosen(

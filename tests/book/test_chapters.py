@@ -89,18 +89,19 @@ def test_a_chapter_s_numbers_stand_under_what_was_measured_nothing_has_one_name_
 
 def test_a_chapter_has_the_verdicts_of_its_claims_in_the_words_of_the_page_of_claims(monkeypatch):
     known = [
-        {"claim": "A", "notebook": "depth", "models": ["smollm2-135m", "nano-neox"], "test": [{}]},
-        {"claim": "B", "notebook": "nulls", "chapters": ["depth"], "models": ["suite"], "test": [{"scope": "paper"}]},
-        {"claim": "C", "notebook": "tokens", "models": ["nano-neox"], "test": [{}]},
-    ]
+        {"id": "a", "claim": "A", "notebook": "depth", "models": ["smollm2-135m", "nano-neox"], "test": [{}]},
+        {"id": "b", "claim": "B", "notebook": "nulls", "chapters": ["depth"], "models": ["suite"],
+         "test": [{"scope": "paper"}]},
+        {"id": "c", "claim": "C", "notebook": "tokens", "models": ["nano-neox"], "test": [{}]},
+    ]  # fmt: skip
     given = {"A": {"decoder": verdicts.REPRODUCED, "trained": verdicts.REPRODUCED, "paper": verdicts.MISSING},
              "B": {"decoder": None, "trained": verdicts.MISSING, "paper": verdicts.CONTRADICTED}}  # fmt: skip
     monkeypatch.setattr(claims, "judge_all", lambda results: [(claim, []) for claim in known])
     monkeypatch.setattr(claims, "verdict_at", lambda claim, found, place: given[claim["claim"]][place])
     lines = chapters.verdicts_part("depth").splitlines()
     assert lines[:2] == [
-        "- Claim 1, *A*: **reproduced** in a public decoder and in models trained here",
-        "- Claim 2, *B*: **contradicted** in the paper's models",
+        "- {ref}`A <claim-a>`: **reproduced** in a public decoder and in models trained here",
+        "- {ref}`B <claim-b>`: **contradicted** in the paper's models",
     ]
     assert chapters.verdicts_part("vision").startswith("The paper claims nothing")
 

@@ -19,6 +19,11 @@ from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
 CLAIMS = claims.read_claims()
+WAITING = (
+    "prompts-many-length-new-questions", "prompts-many-shared-length-new-questions",
+    "prompts-many-product-new-questions", "nulls-stricter", "nulls-whole-", "nulls-traceless-",
+)  # fmt: skip
+"""Effects that are not measured yet: of questions registered anew, and of the null by conjugation."""
 
 
 @pytest.mark.parametrize(
@@ -38,7 +43,8 @@ def test_a_number_that_is_more_than_arithmetic_is_refused(number):
 
 def claim(*tests):
     where = {"notebook": "depth", "section": "In numbers", "models": ["one", "two"]}
-    return {"claim": "More is more", **where, "test": tests}
+    said = {"id": "more", "kind": "our question", "quantifier": "typical", "quote": "More is more", "where": "here"}
+    return {"claim": "More is more", "paper": "more", **said, **where, "test": tests}
 
 
 LOCAL = {"effect": "depth-local", "claims": "above", "measured": "local {depth-local:.2f}, {depth.prompts} prompts"}
@@ -51,7 +57,7 @@ def remembering(folder, name, value, error=0.1, n=20, **more):
 
 def decided(one, results, scope="here"):
     found = [judged for model in one["models"] for judged in claims.judge(one, results, model, {"coupling": 0.3})]
-    verdicts.correct(judged.evidence for judged in found)
+    verdicts.correct([judged.evidence for judged in found])
     return claims.decided(one, found, scope), found
 
 
@@ -112,15 +118,16 @@ def test_the_margin_is_the_unit_s_or_one_of_its_own(tmp_path):
 
 
 def cards(page: str) -> list[str]:
-    return re.split(r"^\(claim-\d+\)=$", page.partition(scorecard.RULES)[0], flags=re.MULTILINE)[1:]
+    return re.split(r"^\(claim-[a-z0-9-]+\)=$", page.partition(scorecard.RULES)[0], flags=re.MULTILINE)[1:]
 
 
 def test_without_any_result_every_card_says_so_and_gives_commands(tmp_path):
     page = scorecard.claims_page(tmp_path)
     found = cards(page)
     assert len(found) == len(CLAIMS) == 27
-    for number, card in enumerate(found, start=1):
-        assert re.match(rf"\n### {number}\. \S", card)
+    for one, card in zip(CLAIMS, found, strict=True):
+        assert card.startswith(f"\n### {one['claim']}\n") and "At the paper's scale: no" in card
+        assert f"<b>{one['kind'][0].upper()}{one['kind'][1:]}</b> ({one['quantifier']})" in card
         assert card.count("not measured here") >= 2 and "papermill notebooks/" in card
         assert set(re.findall(r'data-verdict="([^"]+)"', card)) == {"not measured here"}
     assert re.findall(r'data-verdict="([^"]+)"><b>(\d+)</b>', page) == [
@@ -131,8 +138,10 @@ def test_without_any_result_every_card_says_so_and_gives_commands(tmp_path):
 
 def test_the_counts_are_those_of_the_cards(tmp_path):
     for model, value in (("smollm2-135m", 1.0), ("nano-neox", -1.0)):
-        ends = {"depth-local-low": value, "depth-local-high": value, "depth-neighbours-spread": 0.01}
-        remembering(tmp_path / model, "depth-local", value, **ends)
+        remembering(tmp_path / model, "depth-neighbours-spread", 0.01)
+        effect = "nulls-stricter-local"
+        kept = {effect: value, f"{effect}-error": 0.1, f"{effect}-n": 20}
+        executed(tmp_path / model / "nulls.ipynb", kept | {f"{effect}-low": value, f"{effect}-high": value})
     page = scorecard.claims_page(tmp_path)
     local = next(card for card in cards(page) if "Coupling is local" in card)
     assert re.findall(r'<li data-place="(\w+)" data-verdict="([^"]+)">', local) == [
@@ -144,19 +153,20 @@ def test_the_counts_are_those_of_the_cards(tmp_path):
         (place, name): int(n) for place, name, n in counted
     }
     assert sum(int(n) for *_, n in counted) == len(shown)
+    elsewhere = [int(n) for n in re.findall(r"<b>(\d+)</b> about other models", page)]
+    assert len(shown) + sum(elsewhere) == len(claims.PLACES) * len(CLAIMS)
 
 
 def test_a_card_folds_its_numbers_and_links_the_section_that_measured_them(tmp_path):
     remembering(tmp_path / "one", "depth-local", 1.0)
     one = claim(LOCAL | {"says": "it is more"}) | {"models": ["one"]}
     _, found = decided(one, tmp_path)
-    given = {"decoder": None, "trained": "reproduced", "paper": "not measured here"}
-    card = scorecard.card(3, one, found, given, "more", tmp_path)
+    card = scorecard.card(one, found, "more", tmp_path)
     before, _, folded = card.partition("<details")
     assert "local 1.00, 5 prompts: **✓ for** (p < .001, corrected < .001)" in folded and "local 1.00" not in before
-    assert "<summary>1 reading in numbers" in folded and "of claim 3</span></summary>" in folded
+    assert "<summary>1 reading in numbers" in folded and "of “More is more”</span></summary>" in folded
     assert "](../results/one/depth.ipynb#in-numbers)" in before and "The paper reports: more." in before
-    assert "in a public decoder" not in card
+    assert "in a public decoder" not in card and "in 1 network trained here" in card
 
 
 def test_a_reading_of_one_prompt_has_no_verdict_and_says_so_in_one_line(tmp_path):
@@ -166,8 +176,7 @@ def test_a_reading_of_one_prompt_has_no_verdict_and_says_so_in_one_line(tmp_path
     assert (verdict, found) == ("not measured here", [])
     line = "neighbours are more: 1 value has no error, a verdict needs 2 or more; run with `-p prompts 2`"
     assert claims.unjudged(one, tmp_path, "one") == [line]
-    given = {"decoder": None, "trained": verdict, "paper": verdict}
-    assert f"  - {line}\n" in scorecard.card(3, one, found, given, "more", tmp_path)
+    assert f"  - {line}\n" in scorecard.card(one, found, "more", tmp_path)
 
 
 def test_a_correlation_is_judged_on_its_own_scale_with_its_own_freedom(tmp_path):
@@ -211,8 +220,12 @@ def test_every_claim_about_no_effect_states_its_margin_and_every_margin_its_reas
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["claim"][:40])
 def test_every_number_of_a_claim_is_one_that_its_notebook_remembers(claim):
     texts = [str(t.get(part, "")) for t in claim["test"] for part in ("measured", "than", "than_error", "margin")]
-    names = re.findall(r"[\[{]([a-z][\w.-]*-[\w.%-]+)", " ".join([*texts, claim.get("needs", "")]))
-    names += [f"{test['effect']}{end}" for test in claim["test"] for end in ("", "-error", "-n")]
+    names = re.findall(
+        r"[\[{]([a-z][\w.-]*-[\w.%-]+)", " ".join([*texts, claim.get("needs", ""), claim.get("settle", "")])
+    )
+    effects = [test[part] for test in claim["test"] for part in ("effect", "size") if part in test]
+    names += [f"{effect}{end}" for effect in effects for end in ("", "-error", "-n")]
+    names = [name for name in names if not any(name.startswith(effect) for effect in WAITING)]
     for notebook in claims.notebooks_of(claim):
         kept = named_numbers.remembered(paths.ROOT / "notebooks" / f"{notebook}.ipynb")
         missing = {n for n in names if n.startswith(f"{notebook}-")} - set(kept)
@@ -221,7 +234,7 @@ def test_every_number_of_a_claim_is_one_that_its_notebook_remembers(claim):
 
 @pytest.mark.browser
 @pytest.mark.thorough
-def test_the_claims_print_in_at_most_eight_sheets_with_all_their_numbers(chromium, tmp_path):
+def test_the_claims_print_in_at_most_twelve_sheets_with_all_their_numbers(chromium, tmp_path):
     page = chromium.new_page(viewport={"width": 1000, "height": 1400})
     address = (HTML / "book" / "claims.html").as_uri()
     kept = pdf.printed(page, address, tmp_path / "book.pdf")
@@ -229,12 +242,59 @@ def test_the_claims_print_in_at_most_eight_sheets_with_all_their_numbers(chromiu
     page.pdf(path=tmp_path / "own.pdf", format="A4")
     for printed in (kept, pdf.PdfReader(tmp_path / "own.pdf")):
         text = " ".join(" ".join(sheet.extract_text() for sheet in printed.pages).split())
-        assert len(printed.pages) <= 8 and text.count("What is asked:") == len(CLAIMS)
-        assert "that matter" in text and "Benjamini and Hochberg" in text
+        assert len(printed.pages) <= 12 and text.count("What is asked:") == len(CLAIMS)
+        assert "that matter" in text and "corrected for the readings behind the same verdict (Holm)" in text
     page.close()
 
 
 def test_a_claim_that_is_inconclusive_somewhere_says_what_would_settle_it():
-    for number, (asked, judged_here) in enumerate(claims.judge_all(paths.RESULTS), start=1):
+    for asked, judged_here in claims.judge_all(paths.RESULTS):
         given = {claims.verdict_at(asked, judged_here, place) for place in claims.PLACES}
-        assert "inconclusive" not in given or len(asked["settle"]) > 60, number
+        assert "inconclusive" not in given or len(asked["settle"]) > 60, asked["id"]
+        card = scorecard.card(asked, judged_here, "", paths.RESULTS)
+        assert ("*Power:*" in card and "we had 80 % power for" in card) == ("inconclusive" in given)
+
+
+def test_a_claim_that_lacks_something_is_one_clear_line():
+    one = claim(LOCAL | {"asked": ["quality, early"]})
+    asked = {"quality, early": "More is more", "edits, skip": ""}
+    assert claims.wrong([one], asked) == []
+    for key, known in (("id", ""), ("quote", ""), ("kind", "; known are the paper's claim, our question,"),
+                       ("quantifier", "; known are every, typical, some")):  # fmt: skip
+        (line,) = (one for one in claims.wrong([one | {key: ""}], asked) if "registered" not in one)
+        assert line.startswith(f"the claim 'More is more' has no {key}{known}") and "\n" not in line
+    assert "two claims have the id 'more'" in claims.wrong([one, one], asked)
+    assert claims.wrong([claim(LOCAL)], asked) == [
+        "the registered question 'quality, early' is in no reading of the claim 'More is more'"
+    ]
+    assert claims.wrong([one], {}) == ["no question 'quality, early' is registered"]
+    # A claim's former wording is what a question may still name.
+    anew = one | {"claim": "More is much more", "former": ["More is more"]}
+    assert claims.wrong([anew], asked) == []
+
+
+def test_a_reading_beside_a_claim_is_shown_and_decides_nothing(tmp_path):
+    remembering(
+        tmp_path / "one", "depth-local", 1.0, **{"depth-cause": -1.0, "depth-cause-error": 0.1, "depth-cause-n": 9}
+    )
+    beside = {"effect": "depth-cause", "claims": "above", "measured": "{depth-cause:.1f}", "beside": "it is a cause"}
+    both = claim(LOCAL | {"says": "local"}, beside | {"says": "cause"}) | {"models": ["one"]}
+    given, found = decided(both, tmp_path)
+    assert given == "reproduced" and [one.decides for one in found] == [True, False]
+    card = scorecard.card(both, found, "more", tmp_path)
+    assert "**beside it, below 0**" in card and "decides nothing: it is a cause." in card
+
+
+def test_each_stands_for_several_readings_in_the_texts_of_one():
+    test = {"each": ["a", "b"], "effect": "depth-<each>", "asked": ["x, y"], "says": "<each>"}
+    assert [(one["effect"], one["says"], one["asked"]) for one in claims._each(test)] == [
+        ("depth-a", "a", ["x, y"]), ("depth-b", "b", ["x, y"]),
+    ]  # fmt: skip
+
+
+def test_networks_are_counted_once_each_and_a_suite_by_its_models(tmp_path):
+    for name in ("one", "two"):
+        remembering(tmp_path / name, "depth-local", 1.0)
+    assert claims.networks(decided(claim(LOCAL), tmp_path)[1]) == 2
+    remembering(tmp_path / "suite", "depth-local", 1.0, n=32)
+    assert claims.networks(decided(claim(LOCAL) | {"models": ["suite", "one"]}, tmp_path)[1]) == 33

@@ -8,7 +8,7 @@ import pytest
 
 from companion.tables.statistics import correlation_over
 
-CLAIMS = {claim["claim"] for claim in claims.read_claims()}
+CLAIMS = {words for claim in claims.read_claims() for words in (claim["claim"], *claim.get("former", ()))}
 MANY = 60
 
 

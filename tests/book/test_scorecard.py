@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import verdicts
 from browser import DESKTOP, HTML, address, show
-from claims import PLACES
+from claims import PLACES, read_claims
 
 pytestmark = pytest.mark.browser
 
@@ -22,7 +22,7 @@ def test_every_count_is_a_button_that_shows_as_many_cards(tab):
     show(tab, PAGE)
     everything = tab.evaluate(SHOWN)
     assert everything == 27
-    items = tab.locator(".scorecard li")
+    items = tab.locator(".scorecard li[data-place]")
     assert items.count() >= len(PLACES)
     for at in range(items.count()):
         item = items.nth(at)
@@ -60,11 +60,12 @@ def test_an_address_opens_what_it_names(tab):
     tab.goto(f"{PAGE.as_uri()}#{place}={verdict.replace(' ', '-')}", wait_until="load")
     chosen = tab.evaluate(SHOWN)
     assert chosen < 27 and len(pressed(tab)) == 1
-    hidden = tab.evaluate("[...document.querySelectorAll('.claim')].findIndex(e => !e.checkVisibility()) + 1")
-    tab.evaluate(f"location.hash = '#claim-{hidden}'")
+    hidden = tab.evaluate("[...document.querySelectorAll('.claim')].findIndex(e => !e.checkVisibility())")
+    target = f"claim-{read_claims()[hidden]['id']}"
+    tab.evaluate(f"location.hash = '#{target}'")
     tab.wait_for_function(f"({SHOWN})() === 27")
     assert pressed(tab) == []
-    top = tab.evaluate(f"document.getElementById('claim-{hidden}').getBoundingClientRect().top")
+    top = tab.evaluate(f"document.getElementById('{target}').getBoundingClientRect().top")
     assert 0 <= top < DESKTOP["height"]
 
 
@@ -73,7 +74,9 @@ def test_numbers_are_folded_under_a_summary_that_names_its_claim(tab):
     details = tab.locator(".claim details")
     assert details.count() == 27 and tab.locator(".claim details[open]").count() == 0
     said = tab.eval_on_selector_all(".claim summary", "all => all.map(e => e.textContent)")
-    assert len(set(said)) == 27 and all(text.endswith(f" of claim {n}") for n, text in enumerate(said, start=1))
+    assert len(set(said)) == 27 and all(
+        text.endswith(f" of “{c['claim']}”") for c, text in zip(read_claims(), said, strict=True)
+    )
     tab.locator(".claim summary").first.click()
     assert "What is asked:" in details.first.inner_text()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import verdicts
-from verdicts import AGAINST, DIFFERENT, FOR, UNDECIDED, Evidence
+from verdicts import AGAINST, FOR, NEGLIGIBLE, UNDECIDED, Evidence
 
 from companion.tables.inference import effect_of, tail
 from companion.tables.statistics import correlation_over
@@ -44,9 +44,10 @@ def test_an_effect_that_differs_is_for_or_against_by_its_direction(claims, value
 
 
 @pytest.mark.parametrize("claims", ["above", "below", "other"])
-def test_an_effect_shown_to_be_smaller_than_the_margin_is_against_however_sure_its_sign(claims):
+def test_an_effect_shown_to_be_smaller_than_the_margin_is_negligible_for_and_against_alike(claims):
     tiny = Evidence(0.002, 0.0002, 50, claims, margin=0.01)
-    assert tiny.p["differs"] < 1e-6 and judged(tiny) == [AGAINST]
+    assert tiny.p["differs"] < 1e-6 and judged(tiny) == [NEGLIGIBLE]
+    assert judged(Evidence(-0.002, 0.0002, 50, claims, margin=0.01)) == [NEGLIGIBLE]
     assert judged(Evidence(0.002, 0.0002, 50, "below", margin=0.001)) == [AGAINST]
     assert judged(Evidence(0.002, 0.1, 50, claims, margin=0.01)) == [UNDECIDED]
 
@@ -93,13 +94,35 @@ def test_skewed_values_are_judged_by_the_less_sure_of_student_s_and_hall_s(side)
     assert half.p["differs"] == pytest.approx(2 * tail(abs(t), 11, np.sign(t) * lean))
 
 
-def test_all_probabilities_of_a_page_are_corrected_together():
-    several = [Evidence(value, 0.1, 25, "above") for value in (0.21, 0.22, 0.4, 0.01)]
-    alone = [judged(Evidence(0.21, 0.1, 25, "above"))[0], judged(*several)[0]]
+def test_what_is_small_in_the_unit_that_matters_is_negligible_however_close_the_correlation():
+    size = Evidence(0.0021, 0.0002, 200, "other", margin=0.005)
+    close = {"claims": "other", "margin": 0.1, "fisher": True}
+    assert judged(Evidence(0.33, 0.07, 200, **close)) == [FOR]
+    assert judged(Evidence(0.33, 0.07, 200, size=size, **close)) == [NEGLIGIBLE]
+
+
+def test_probabilities_of_a_verdict_are_corrected_together_by_holm():
+    several = [Evidence(value, 0.1, 25, "above") for value in (0.29, 0.22, 0.4, 0.01)]
+    alone = judged(Evidence(0.22, 0.1, 25, "above"))
+    outcomes = judged(*several)
     p = sorted(evidence.p["differs"] for evidence in several)
-    expected = min(p[k] * 4 / (k + 1) for k in range(1, 4))
-    assert sorted(evidence.corrected["differs"] for evidence in several)[1] == pytest.approx(expected)
-    assert alone == [FOR, UNDECIDED]
+    expected = np.minimum(1, np.maximum.accumulate([p[0] * 4, p[1] * 3, p[2] * 2, p[3]]))
+    assert sorted(e.corrected["differs"] for e in several) == pytest.approx(expected)
+    assert alone == [FOR] and outcomes == [FOR, UNDECIDED, FOR, UNDECIDED]
+    assert {evidence.family for evidence in several} == {4}
+    in_family = several[0].detectable
+    judged(several[0])
+    assert several[0].detectable < in_family
+
+
+def test_of_one_reading_s_two_hypotheses_only_one_can_be_true_so_that_readings_are_counted():
+    both = [Evidence(0.5, 0.1, 25, "above", margin=0.1), Evidence(0.001, 0.01, 25, "above", margin=0.1)]
+    judged(*both)
+    first, second = both[0], both[1]
+    p = sorted([*first.p.values(), *second.p.values()])
+    expected = np.minimum(1, np.maximum.accumulate([p[0] * 2, p[1] * 2, p[2] * 2, p[3]]))
+    assert sorted([*first.corrected.values(), *second.corrected.values()]) == pytest.approx(expected)
+    assert [first.outcome, second.outcome] == [FOR, NEGLIGIBLE]
 
 
 def test_the_detectable_effect_is_found_four_times_out_of_five():
@@ -118,34 +141,54 @@ STEP = "training step"
     [
         ([(FOR, None), (FOR, None)], "reproduced"),
         ([(AGAINST, None)], "contradicted"),
+        ([(NEGLIGIBLE, None), (NEGLIGIBLE, None)], "negligible"),
+        ([(NEGLIGIBLE, None), (AGAINST, None)], "contradicted"),
         ([(FOR, None), (AGAINST, None), (UNDECIDED, None)], "depends on the definition"),
+        ([(FOR, None), (NEGLIGIBLE, None)], "depends on the definition"),
         ([(FOR, None), (UNDECIDED, None)], "inconclusive"),
         ([(AGAINST, None), (UNDECIDED, None)], "inconclusive"),
         ([(UNDECIDED, None)], "inconclusive"),
         ([], "not measured here"),
         ([(FOR, STEP), (FOR, STEP), (AGAINST, STEP)], "depends on the training step"),
-        ([(FOR, STEP), (AGAINST, STEP), (UNDECIDED, STEP)], "depends on the training step"),
         # An undecided reading of another definition takes no part in the split.
         ([(FOR, STEP), (AGAINST, STEP), (UNDECIDED, None)], "depends on the training step"),
         ([(FOR, STEP), (AGAINST, STEP), (FOR, None)], "depends on the definition"),
         ([(FOR, STEP), (AGAINST, None)], "depends on the definition"),
-        ([(FOR, None), (AGAINST, None)], "depends on the definition"),
-        ([(FOR, STEP), (AGAINST, "model")], "depends on the definition"),
-        ([(FOR, STEP), (FOR, STEP)], "reproduced"),
-        ([(AGAINST, STEP)], "contradicted"),
         ([(FOR, STEP), (UNDECIDED, STEP)], "inconclusive"),
-        ([(DIFFERENT, None), (AGAINST, None), (UNDECIDED, None)], "depends on the model"),
-        ([(DIFFERENT, STEP), (FOR, STEP), (AGAINST, STEP)], "depends on the training step"),
     ],
 )
 def test_readings_make_a_verdict_and_a_split_within_one_definition_is_its_condition_s(readings, verdict):
     outcomes, conditions = zip(*readings, strict=True) if readings else ((), ())
-    assert verdicts.verdict(outcomes, conditions) == verdict and verdict in verdicts.VERDICTS
+    assert verdicts.verdict([[one] for one in outcomes], conditions, "typical") == verdict
+    assert verdict in verdicts.VERDICTS
 
 
-def test_models_differ_where_one_is_for_and_another_against_and_decide_nothing_where_one_is_undecided():
-    assert verdicts.across([FOR, FOR]) == FOR and verdicts.across([AGAINST, UNDECIDED]) == UNDECIDED
-    assert verdicts.across([FOR, AGAINST]) == verdicts.across([FOR, UNDECIDED, AGAINST]) == DIFFERENT
+@pytest.mark.parametrize(
+    ("outcomes", "every", "typical", "some"),
+    [
+        ([FOR, FOR, FOR], "reproduced", "reproduced", "reproduced"),
+        ([FOR, FOR, UNDECIDED], "inconclusive", "reproduced", "reproduced"),
+        ([FOR, UNDECIDED, UNDECIDED], "inconclusive", "inconclusive", "reproduced"),
+        ([FOR, FOR, AGAINST], "contradicted", "depends on the definition", "reproduced"),
+        ([UNDECIDED, UNDECIDED, AGAINST], "contradicted", "inconclusive", "inconclusive"),
+        ([AGAINST, AGAINST, UNDECIDED], "contradicted", "contradicted", "inconclusive"),
+        ([AGAINST, NEGLIGIBLE, AGAINST], "contradicted", "contradicted", "contradicted"),
+        ([NEGLIGIBLE, NEGLIGIBLE, UNDECIDED], "inconclusive", "negligible", "inconclusive"),
+        ([FOR, NEGLIGIBLE, UNDECIDED], "depends on the definition", "depends on the definition", "reproduced"),
+    ],
+)
+def test_the_quantifier_says_how_many_outcomes_it_takes(outcomes, every, typical, some):
+    found = [verdicts.verdict([[o] for o in outcomes], [None] * 3, q) for q in verdicts.QUANTIFIERS]
+    assert found == [every, typical, some]
+
+
+def test_models_differ_where_one_is_for_and_another_is_not_and_no_reading_is_so_split_from_another():
+    def of(*readings):
+        return verdicts.verdict(readings, [None] * len(readings), "typical")
+
+    assert of([FOR, AGAINST]) == of([FOR, NEGLIGIBLE], [NEGLIGIBLE, UNDECIDED]) == "depends on the model"
+    assert of([FOR, FOR], [AGAINST, UNDECIDED]) == "depends on the definition"
+    assert of([FOR, FOR, UNDECIDED]) == "reproduced" and of([FOR, UNDECIDED]) == "inconclusive"
 
 
 def test_an_error_of_0_is_certainty():

@@ -121,6 +121,17 @@ def test_steps_that_raise_coupling_are_seen_at_equal_length():
     assert numbers["many-difficulty-range"] == pytest.approx(7 * 0.003, abs=0.004)
 
 
+def test_the_difference_of_steps_is_a_line_s_with_the_error_of_leaving_one_problem_out():
+    rng = np.random.default_rng(0)
+    steps = np.tile(np.arange(1, 9), 5)
+    table = pd.DataFrame({"steps": steps, "coupling": 0.003 * steps + 0.01 * rng.normal(size=40)})
+    found = prompt_effects._difference(table)
+    left = [7 * np.polyfit(*table.drop(index=at).to_numpy().T, 1)[0] for at in table.index]
+    whole = 7 * np.polyfit(*table.to_numpy().T, 1)[0]
+    assert found.value == pytest.approx(whole) and found.n == 40
+    assert found.error == pytest.approx(np.sqrt(39 / 40 * np.sum((np.array(left) - whole) ** 2)))
+
+
 def test_sets_models_and_prompts_get_their_own_share_of_the_spread():
     table = pd.concat([made_up(), made_up().assign(model="n")])
     same = prompt_effects.variances(table)
