@@ -12,14 +12,17 @@ import pandas as pd
 import pytest
 from calibration import Form, drawn, error, in_use, kind_of
 
+from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
 FOUND = calibrated.errors().set_index("shape")
-FORMS = {form.name: form for form in in_use()}
+RESULTS = paths.ROOT / "results"
 
 
+@pytest.mark.browser  # once the notebooks ran
 def test_every_verdict_in_use_has_a_shape_whose_error_is_simulated_and_at_most_what_is_allowed():
-    assert set(FORMS) <= set(FOUND.index) and len(FORMS) > 25
+    forms = {form.name for form in in_use(RESULTS)}
+    assert forms <= set(FOUND.index) and len(forms) > 25
     assert (FOUND["error"] == FOUND[["independent", "correlated"]].max(axis=1)).all()
     assert FOUND["error"].max() <= calibrated.ALLOWED == 0.06
 
@@ -72,10 +75,11 @@ def test_the_page_has_every_shape_and_names_what_misses(tmp_path, monkeypatch):
     assert f"{lines['shape'][0]} (0.070)" in calibrated.calibration_page()
 
 
+@pytest.mark.browser
 def test_what_is_judged_anew_names_a_claim_a_place_two_verdicts_and_a_cause():
     anew = pd.read_csv(calibrated.REJUDGED)
     now = {(claim["id"], place): claims.verdict_at(claim, found, place)
-           for claim, found in claims.judge_all(calibration.paths.RESULTS) for place in claims.PLACES}  # fmt: skip
+           for claim, found in claims.judge_all(RESULTS) for place in claims.PLACES}  # fmt: skip
     assert set(anew["cause"]) <= {"rule", "data", "quantifier"} and not anew.duplicated(["claim", "place"]).any()
     for line in anew.itertuples():
         assert line.before != line.now == now[line.claim, line.place], line

@@ -185,7 +185,7 @@ def test_every_coupling_or_null_that_a_page_shows_belongs_to_a_quantity():
         r"edits-.*", r"emergence-(phases|later)-.*",
         r"generalization-.*", r"tokens-.*", r".*-(error|n|spread|p)", r"depth-(local|emerged|coupling-shared|shared).*",
         r"emergence-(fall|rise).*", r"vision-(class-to|coupling-(class|patch)-null).*",
-        r"nulls-(paired|permuted|unpaired|decisive|closed|coupling-null-|rest|shared|isotropic).*",
+        r"nulls-(paired|permuted|unpaired|decisive|closed|coupling-null-|rest|shared|isotropic|stricter|whole|traceless).*",
         r"precision-(difference|change|lost).*",
         r"perturbation-.*", r"trajectories-change.*",
         r"vision-(rank|accuracy|within|steeper|r-squared|model-epochs|drop-path-on|patch|pairs).*",

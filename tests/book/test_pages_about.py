@@ -81,13 +81,13 @@ def test_times_are_said_no_more_exactly_than_they_repeat(seconds, written):
 
 
 def test_every_claim_has_one_command_with_its_time_and_its_tolerance(tmp_path):
-    for name in ("smollm2-135m/depth", "nano-neox/depth"):
+    for name in ("smollm2-135m/spectra", "nano-neox/spectra"):
         executed(tmp_path / f"{name}.ipynb", seconds=90.0)
     executed(tmp_path / "suite" / "generalization.ipynb", seconds=50.0)
     known = claims.read_claims()
-    of_depth = next(c for c in known if c["notebook"] == "depth" and claims.notebooks_of(c) == {"depth"})
-    assert reproduce.repeated(of_depth, tmp_path) == (
-        "make results/smollm2-135m/depth.ipynb results/nano-neox/depth.ipynb",
+    of_one = next(c for c in known if claims.notebooks_of(c) == {"spectra"})
+    assert reproduce.repeated(of_one, tmp_path) == (
+        "make results/smollm2-135m/spectra.ipynb results/nano-neox/spectra.ipynb",
         180.0,
         "the verdict; numbers within 0.2%",
     )

@@ -36,7 +36,7 @@ def test_a_prediction_is_complete(experiment, question):
 def test_the_smallest_effect_that_is_written_down_is_found_four_times_out_of_five(experiment, question):
     design = power.Design.of(experiment, question)
     for shape, column in power.SHAPES.items():
-        draws = 250 if design.n < MANY else 80  # their standard error is 0.025
+        draws = 250  # their standard error is 0.025
         share = power.found(question[column] / question.get("spread", 1.0), design, shape, draws)
         assert share == pytest.approx(power.POWER, abs=0.1), shape
 
