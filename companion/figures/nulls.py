@@ -30,11 +30,11 @@ KINDS = {
 """The model and its surrogates, and how they are drawn; the surrogate `rotated` is a draw of the null, a check."""
 SHOWN = {
     "measured": "its own",
-    "conjugated": "turned as a whole",
-    "permuted": "coordinates permuted",
-    "outliers kept": "… but the 5 largest",
-    "other prompt": "of another prompt",
-    "state directions": "directions of the states",
+    "conjugated": "conjugated",
+    "permuted": "permuted",
+    "outliers kept": "5 largest kept",
+    "other prompt": "other prompt",
+    "state directions": "states",
 }
 """What the vectors of the other block are in the figure of both parts."""
 REPORTED = ("normalized_miscoupling", "mismatch", "released_norm", "basis_vv")
@@ -207,7 +207,7 @@ def draw_surrogates(surrogates: xr.Dataset) -> Figure:
 
 def draw_parts(both: xr.Dataset) -> Figure:
     """Draw the coupling of both parts with the vectors of each kind, beside that of random bases."""
-    rows = [f"{part}: {SHOWN[kind]}" for part, kind in product(both.part.values, both.kind.values)]
+    rows = [f"{part.split()[0]}: {SHOWN[kind]}" for part, kind in product(both.part.values, both.kind.values)]
     figure, row = parts.panels(both.network.values, 0.2 * len(rows) + 1.2, named=True, sharex=True, sharey=True)
     for axes, (_, ink, own) in zip(row, parts.networks(both), strict=True):
         axes.axvline(float(own.random_bases.mean()), **parts.null_look("random bases"))
