@@ -207,7 +207,7 @@ def draw_surrogates(surrogates: xr.Dataset) -> Figure:
 
 def draw_parts(both: xr.Dataset) -> Figure:
     """Draw the coupling of both parts with the vectors of each kind, beside that of random bases."""
-    rows = [f"{part.split()[0]}: {SHOWN[kind]}" for part, kind in product(both.part.values, both.kind.values)]
+    rows = [f"{part}: {SHOWN[kind]}" for part, kind in product(both.part.values, both.kind.values)]
     figure, row = parts.panels(both.network.values, 0.2 * len(rows) + 1.2, named=True, sharex=True, sharey=True)
     for axes, (_, ink, own) in zip(row, parts.networks(both), strict=True):
         axes.axvline(float(own.random_bases.mean()), **parts.null_look("random bases"))
