@@ -78,7 +78,9 @@ def test_rows_of_embedded_models_are_found_again_from_their_weights(name, step):
     model = cl.load_model(name, revision=f"step{step}", device="cpu")
     found = suite_table.measure(model) | suite_table.permuted(model)
     shuffled = [f"permuted_normalized_miscoupling_k{k}" for k in suite_table.KS]
-    assert_close(found, TABLE.loc[name, step], [*SCORES, *COUPLING, *PARTS, *shuffled], rel=1e-3)
+    assert_close(found, TABLE.loc[name, step], [*SCORES, *COUPLING, *PARTS], rel=1e-3)
+    # One random order of the coordinates of each block: over 24 draws the standard deviation is .004, .002 at K = 10.
+    assert_close(found, TABLE.loc[name, step], shuffled, rel=0.02)
     assert_nulls_close(found, TABLE.loc[name, step])
 
 
