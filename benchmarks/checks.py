@@ -31,7 +31,7 @@ from coupling_lib.blocks.validate import validate
 
 
 def qwen25_15b(blocks: int = 3) -> Qwen2Config:
-    """Give the configuration of some blocks of Qwen2.5-1.5B."""
+    """Return the configuration of some blocks of Qwen2.5-1.5B."""
     heads = dict(num_attention_heads=12, num_key_value_heads=2)
     return Qwen2Config(hidden_size=1536, intermediate_size=8960, num_hidden_layers=blocks, vocab_size=1024, **heads)
 

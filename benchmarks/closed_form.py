@@ -79,7 +79,7 @@ def turned(rows: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def of_attention(call: BlockCall, own: Parts, n_heads: int, n_shared: int) -> tuple[Tensor, Tensor]:
-    """Give what attention adds to the last token (d,), and its Jacobian with the norm before it (d, d)."""
+    """Return what attention adds to the last token (d,), and its Jacobian with the norm before it (d, d)."""
     x, counts = call.input[0], (n_heads, n_shared, n_shared)
     of_tokens = torch.cat([layer(own.norms[0](x)) for layer in own.attention], dim=-1).T
     split = of_tokens.split([len(W) for W in own.weights[:3]])
@@ -102,7 +102,7 @@ def of_attention(call: BlockCall, own: Parts, n_heads: int, n_shared: int) -> tu
 
 
 def of_mlp(own: Parts, x: Tensor) -> Tensor:
-    """Give the Jacobian (d, d) of the MLP and the norm before it."""
+    """Return the Jacobian (d, d) of the MLP and the norm before it."""
     given = [layer(own.norms[1](x[None]))[0].requires_grad_(True) for layer in own.first]
     with torch.enable_grad():
         inner = own.act(given[0]) * (given[1] if len(given) == 2 else 1)
@@ -119,7 +119,7 @@ def of_mlp(own: Parts, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def jacobians(traced: cl.Trace) -> Tensor:
-    """Give the Jacobians (L, d, d) of all blocks at the last token."""
+    """Return the Jacobians (L, d, d) of all blocks at the last token."""
     config, found = traced.model.hf.config, []
     heads = config.num_attention_heads
     for call in traced.calls:

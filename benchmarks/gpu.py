@@ -163,7 +163,7 @@ def run(
 
 
 def other_numbers(precision: str, device: str) -> float:
-    """Tell how far a device's Jacobians are from the processor's, relative, for the worst block of a small model."""
+    """Return the relative distance of a device's Jacobians from the processor's, the worst of a small model."""
     here, there = (
         depth_jacobians(cl.trace(cl.load_model("nano-neox", precision=precision, device=one), TEXT), -1).double().cpu()
         for one in ("cpu", device)

@@ -106,7 +106,7 @@ class MemoryPeak:
 
 
 def _forget_peak() -> bool:
-    """Let Linux start a new peak of the resident set; tell whether it could."""
+    """Reset Linux's peak of the resident set, and return whether that worked."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

@@ -90,7 +90,7 @@ def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
 
 
 def of_products(runs: list[dict[str, Any]], unformed: dict[str, Any] | None) -> str:
-    """Say of records without formed Jacobians what they lack, and what it takes, as far as that was measured."""
+    """Describe what records without formed Jacobians lack, and its cost as far as it was measured."""
     which = " and ".join(run["parameters"]["precision"] for run in runs if not run["formed"])
     said = (
         f"The run in {which} multiplied with Jacobians and did not form them. The notebook forms them, because the "

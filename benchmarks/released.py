@@ -22,7 +22,7 @@ READINGS = ("released_norm", "released_trace", "released_norm_vju", "released_tr
 
 
 def chunk_count(n_tokens: int) -> int:
-    """Give the number of chunks that a prompt's backward passes are cut into."""
+    """Return the number of chunks that a prompt's backward passes are cut into."""
     return 2 * (n_tokens // 20) + 5
 
 

@@ -31,7 +31,7 @@ OUT = paths.RESULTS / "book" / "benchmarks.md"
 
 
 def case_line(case: dict[str, Any]) -> str:
-    """Say the outcome of one case in a line, for the terminal."""
+    """Format the outcome of one case in a line, for the terminal."""
     total = {method: seconds(case["seconds"][method]["total"]) for method in ("released", "ours")}
     return (
         f"{case['shape']} n={case['n']}: released {total['released']} ({case['basis']}), ours {total['ours']}, "

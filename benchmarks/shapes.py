@@ -41,7 +41,7 @@ def model_from(
 
 
 def gpt2(width: int = 768, blocks: int = 12, vocabulary: int = 50257, longest: int = 1024) -> GPT2Config:
-    """Give a configuration like GPT-2's, by default that of its small size."""
+    """Return a configuration like GPT-2's, by default that of its small size."""
     heads = width // (64 if width % 64 == 0 else 32)
     sizes = dict(n_embd=width, n_layer=blocks, n_head=heads, vocab_size=vocabulary, n_positions=longest)
     return GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
@@ -53,24 +53,24 @@ def _pythia_410m() -> GPTNeoXConfig:
 
 
 def _llama(width: int, inner: int, blocks: int, heads: int, shared: int, **more: float) -> LlamaConfig:
-    """Give the configuration of a Llama of which some heads share keys and values."""
+    """Return the configuration of a Llama of which some heads share keys and values."""
     heads = dict(num_attention_heads=heads, num_key_value_heads=shared)
     return LlamaConfig(hidden_size=width, intermediate_size=inner, num_hidden_layers=blocks, **heads, **more)
 
 
 def llama3_8b(blocks: int = 32) -> LlamaConfig:
-    """Give the configuration of Llama-3-8B."""
+    """Return the configuration of Llama-3-8B."""
     more = dict(vocab_size=128256, rms_norm_eps=1e-5, max_position_embeddings=8192)
     return _llama(4096, 14336, blocks, 32, 8, **more)
 
 
 def llama32_1b() -> LlamaConfig:
-    """Give the configuration of Llama-3.2-1B's blocks."""
+    """Return the configuration of Llama-3.2-1B's blocks."""
     return _llama(2048, 8192, 16, 32, 8)
 
 
 def small_llama(blocks: int = 6) -> LlamaConfig:
-    """Give a Llama small enough to rehearse the GPU benchmark on a CPU."""
+    """Return a Llama small enough to rehearse the GPU benchmark on a CPU."""
     return _llama(256, 896, blocks, 8, 2, vocab_size=1024)
 
 

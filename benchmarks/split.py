@@ -78,7 +78,7 @@ class SplitLinear(nn.Module):
 
 
 def split_copy(block: nn.Module) -> nn.Module:
-    """Give a block that computes in float32 with split products."""
+    """Return a block that computes in float32 with split products."""
     memo: dict[int, object] = {id(m): SplitLinear(m) for m in block.modules() if isinstance(m, nn.Linear)}
     # A traced module carries the tracer's `forward`; the copy runs its class's own.
     memo |= {id(m.__dict__["forward"]): None for m in block.modules() if "forward" in m.__dict__}

@@ -39,7 +39,7 @@ def seconds(value: float) -> str:
 
 
 def machine_line(machine: dict[str, Any]) -> str:
-    """Say where and when a run was made."""
+    """Return where and when a run was made."""
     gpu = f"{machine['gpu']}, " if machine["gpu"] else ""
     threads = f"{machine['threads']} thread{'s' if machine['threads'] != 1 else ''}"
     return (

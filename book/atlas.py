@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 def of_card(card: Mapping[str, Any]) -> Row:
-    """Give a card's row."""
+    """Return a card's row."""
     parts, entry = card["coupling"], lookup(card["model"])
     known, ranks = card["known_from"], [block["rank"] for block in card["spectra"]]
     values = {"coupling": parts["whole"]["all"]["mean"], "neighbours": parts["whole"]["neighbours"]["mean"]}
@@ -73,7 +73,7 @@ def of_card(card: Mapping[str, Any]) -> Row:
 
 
 def of_paper() -> list[Row]:
-    """Give a row of each point of the paper's figure 1a; its coupling is that of another reading."""
+    """Return a row of each point of the paper's figure 1a; its coupling is that of another reading."""
     known = ("coupling", "width", "blocks", "score", "parameters")
     rows = [one | {"parameters": one["parameters_b"]} for one in figure_1a().to_dict("records")]
     return [Row(one["model"], DIGITISED, {name: one[name] for name in known}, {}) for one in rows]
@@ -90,7 +90,7 @@ def shown(row: Row, name: str) -> str:
 
 
 def axis(values: Sequence[float], log: bool) -> tuple[float, float, list[float]]:
-    """Give the ends of an axis and the places of its labels: round numbers, of a logarithmic one 1, 2 and 5."""
+    """Return the ends of an axis and the places of its labels: round numbers, of a logarithmic one 1, 2 and 5."""
     low, high = min(values), max(values)
     if log:
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)

@@ -86,7 +86,7 @@ def _evidence(test: Mapping[str, Any], numbers: Numbers, margins: Mapping[str, f
 
 
 def unjudged(claim: Mapping[str, Any], results: Path, model: str) -> list[str]:
-    """Say in a line each which readings have one value in one model's measurements, so that no error is known."""
+    """List the readings with one value in a model's measurements, so that no error is known."""
     lines = []
     for test in claim["test"]:
         numbers = remembered(results / model / f"{test['effect'].split('-')[0]}.ipynb")

@@ -51,7 +51,7 @@ def _answers(asked: Callable[[pd.DataFrame], Mapping[Any, Effect]]) -> Callable[
 
 
 def _all(rows: pd.DataFrame) -> pd.DataFrame:
-    """Give rows of which each counts: a model is written down when it is done."""
+    """Return rows of which each counts: a model is written down when it is done."""
     return rows
 
 

@@ -69,12 +69,12 @@ class Network:
 
     @cached_property
     def parts(self) -> dict[str, Network]:
-        """Give what was measured of each of `PARTS`."""
+        """What was measured of each of `PARTS`."""
         return {"whole": self, "shared": Network(cl.shared_part(self.whole), list(map(cl.shared_part, self.places)))}
 
     @cached_property
     def nulls(self) -> np.ndarray:
-        """Give the values of random directions, (place, reading, block); all prompts at their last token come first."""
+        """Values of random directions, (place, reading, block); all prompts at their last token come first."""
         datasets = (self.whole, *self.places)
         return np.stack([cl.null_of(ds, list(READINGS))["value"].sel(k=K).values for ds in datasets])
 
@@ -148,7 +148,7 @@ def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], par
 
 
 def _between(several: Sequence[Network]) -> np.ndarray:
-    """Give the least and the greatest value of any network and part at each place, (reading, place, 2)."""
+    """Return the least and the greatest value of any network and part at each place, (reading, place, 2)."""
     ends = []
     for one in (part for network in several for part in network.parts.values()):
         for ds, null in zip((one.whole, *one.places), one.nulls, strict=True):

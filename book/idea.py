@@ -157,7 +157,7 @@ def _origin(networks: Mapping[str, xr.Dataset]) -> str:
 
 
 def _coupling(matrices: np.ndarray) -> list[float]:
-    """Give 1 minus the normalised mis-coupling of each matrix."""
+    """Return 1 minus the normalised mis-coupling of each matrix."""
     return [1 - float(coupling_lib.miscoupling(torch.from_numpy(A.copy()), normalized=True)) for A in matrices]
 
 

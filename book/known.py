@@ -36,7 +36,7 @@ class Known:
         return self.results / (model or self.model) / f"{own.replace('.', '-').split('-')[0]}.ipynb"
 
     def column(self, figure: str, name: str, **where: Any) -> np.ndarray:
-        """Give a column of the table under a figure, of the rows that are asked for."""
+        """Return a column of the table under a figure, of the rows that are asked for."""
         model, _, own = figure.rpartition("/")
         found = tables(self.notebook(figure))
         # A program draws one figure for each part that it writes.
@@ -45,11 +45,11 @@ class Known:
         return _rows(chosen[0], figure, name, where)
 
     def data(self, table: str, name: str, **where: Any) -> np.ndarray:
-        """Give a column of a table of `data/`; `benchmarks/RUN/PART` is a list in a record of `benchmarks/`."""
+        """Return a column of a table of `data/`; `benchmarks/RUN/PART` is a list in a record of `benchmarks/`."""
         return _rows(_data(table), table if table.startswith("benchmarks/") else f"data/{table}.csv", name, where)
 
     def margin(self, unit: str) -> float:
-        """Give the smallest effect of a unit that matters."""
+        """Return the smallest effect of a unit that matters."""
         return read_margins()[unit]["value"]
 
     def verdict(self, claim: str, place: str) -> str | None:

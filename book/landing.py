@@ -37,7 +37,7 @@ def answer_part() -> str:
 
 
 def moments(suite: Any) -> dict[str, Any]:
-    """Give every model's loss at every moment, and by reading its coupling then and their correlation."""
+    """Return every model's loss at every moment, and by reading its coupling then and their correlation."""
     taken = {name: figures.take_moments(suite, column) for name, column in READINGS.items()}
     first = next(iter(taken.values()))
     models, steps = sorted(first["model"].unique()), sorted(first["step"].unique().tolist())

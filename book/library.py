@@ -43,7 +43,7 @@ def api_page(room: str) -> str:
 
 
 def _exported() -> dict[str, object]:
-    """Give the functions and classes that `coupling_lib` exports, by name."""
+    """Return the functions and classes that `coupling_lib` exports, by name."""
     named = {name: getattr(coupling_lib, name) for name in coupling_lib.__all__}
     return {name: thing for name, thing in named.items() if inspect.isclass(thing) or inspect.isfunction(thing)}
 

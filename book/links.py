@@ -42,7 +42,7 @@ def built(path: Path) -> Page:
 
 
 def broken(page: Path) -> Iterator[str]:
-    """Give the addresses within the book that a page links or loads, and that lead to no file or no anchor of one."""
+    """Return the addresses within the book that a page links or loads, and that lead to no file or no anchor of one."""
     for address in [*built(page).links, *built(page).loads]:
         parts = urlsplit(address)
         if parts.scheme or parts.netloc:
@@ -54,6 +54,6 @@ def broken(page: Path) -> Iterator[str]:
 
 
 def all_broken(html: Path) -> list[str]:
-    """Give each broken link of a built book, as its page and its address."""
+    """Return each broken link of a built book, as its page and its address."""
     pages = [page for page in sorted(html.rglob("*.html")) if page.relative_to(html).parts[0] not in _NO_PAGES]
     return [f"{page.relative_to(html).as_posix()} -> {address}" for page in pages for address in broken(page)]

@@ -78,7 +78,7 @@ def tables(page: Path) -> dict[str, pd.DataFrame]:
 
 @functools.cache
 def paper_numbers() -> dict[str, float]:
-    """Give numbers by "paper.FIGURE.SERIES.QUANTITY"; of several points the first and the last, by these words."""
+    """Return numbers by "paper.FIGURE.SERIES.QUANTITY"; of several points the first and the last, by these words."""
     found: dict[str, float] = {}
     table = paper_figures()
     for (figure, series, quantity), part in table.groupby(["figure", "series", "y_quantity"]):
@@ -157,7 +157,7 @@ def _plain(value: float | str) -> str:
 
 
 def _truth(value: Any) -> bool:
-    """Say whether a condition holds; of several numbers it has to hold for each."""
+    """Return whether a condition holds; of several numbers it has to hold for each."""
     return bool(np.all(value))
 
 

@@ -54,7 +54,7 @@ def parameters_of(row: Row) -> dict[str, str]:
 
 
 def by_command(row: Row) -> bool:
-    """Say that an item takes a command: the book's own page draws models other than the paper's."""
+    """Mark an item as one that takes a command: the book's page draws models other than the paper's."""
     return bool(row["parameters"] or row["before"]) and not set(listed(row, "functions")) & set(PAPERS_VALUES)
 
 

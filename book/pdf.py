@@ -85,7 +85,7 @@ def destination(link: Any, named: dict[str, int], first: dict[Path, int], start:
 
 
 def leads_outside(link: Any) -> bool:
-    """Tell a link to the web, which stays as it is."""
+    """Return whether a link is to the web and stays as it is."""
     return urlsplit(str(link.get("/A", {}).get("/URI", ""))).scheme in ("https", "http", "mailto")
 
 

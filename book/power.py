@@ -56,7 +56,7 @@ class Design(NamedTuple):
 
 
 def found(size: float, design: Design, shape: str, draws: int) -> float:
-    """Give the share of draws of which the rule says that the effect differs from 0, in its own direction."""
+    """Return the share of draws of which the rule says that the effect differs from 0, in its own direction."""
     rng, sure = np.random.default_rng([design.n, design.given, round(1 / design.level)]), 0
     for _ in range(draws):
         effect = design.effect(rng, shape, size)
@@ -66,7 +66,7 @@ def found(size: float, design: Design, shape: str, draws: int) -> float:
 
 
 def smallest(design: Design, shape: str, draws: int) -> float:
-    """Give the smallest effect that is found so often; of a mean in standard deviations."""
+    """Return the smallest effect that is found so often; of a mean in standard deviations."""
     low, high = 0.0, 1.0 if design.statistic == "correlation" else 8.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

@@ -145,5 +145,5 @@ def _link(claim: Mapping[str, Any], results: Path) -> str:
 
 
 def slug(heading: str) -> str:
-    """Give the anchor of a heading, as the book makes it: lower case, blanks as hyphens, punctuation left out."""
+    """Return the anchor of a heading, as the book makes it: lower case, blanks as hyphens, punctuation left out."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

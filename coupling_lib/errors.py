@@ -79,12 +79,12 @@ def shown(value: Any, most: int = 120) -> str:
 
 
 def is_whole(value: Any, least: float = -math.inf) -> bool:
-    """Tell whole numbers, numpy's among them, from everything that Python would compare with one."""
+    """Return whether a value is a whole number, numpy's included, and no boolean or float."""
     return isinstance(value, Integral) and not isinstance(value, bool) and bool(value >= least)
 
 
 def check_whole(name: str, value: Any, least: int, most: int | None = None, why: str = "") -> int:
-    """Give a whole number within its bounds as Python's own, and refuse anything else by name."""
+    """Return a whole number within its bounds as Python's own, and refuse anything else by name."""
     if not is_whole(value, least) or (most is not None and value > most):
         bounds = f"from {least}" + ("" if most is None else f" to {most}")
         seen = f"{name} is {shown(value)}; {why and f'{why}, so '}"
@@ -93,7 +93,7 @@ def check_whole(name: str, value: Any, least: int, most: int | None = None, why:
 
 
 def in_one_line(run: Callable[[], str | int], interrupted: str, failed: int = 1) -> int:
-    """Give the status of a command; what a user can cause ends in one line on stderr and a status that is not 0."""
+    """Return the status of a command; what a user can cause ends in one line on stderr and a status that is not 0."""
     # One line, without the place in the code.
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:

@@ -17,19 +17,19 @@ _GLIBC = ctypes.CDLL("libc.so.6") if platform.libc_ver()[0] == "glibc" else None
 
 
 def budget(by_device: Mapping[str, int], device: str, held: int) -> int:
-    """Give how many bytes intermediate tensors may take on a device, half of it beside large results."""
+    """Return how many bytes intermediate tensors may take on a device, half of it beside large results."""
     return by_device.get(device, by_device["cpu"]) // (2 if held >= _LARGE else 1)
 
 
 def ran_out(error: BaseException) -> bool:
-    """Tell whether an error says that memory ran out, on the CPU or on a GPU."""
+    """Return whether an error says that memory ran out, on the CPU or on a GPU."""
     said = r"not enough memory|can(no|')t allocate memory|out of memory"
     typed = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return typed or re.search(said, str(error), re.IGNORECASE) is not None
 
 
 def give_back(held: int = _LARGE) -> None:
-    """Give back memory that was freed and lies between what is in use."""
+    """Return back memory that was freed and lies between what is in use."""
     # The C library keeps it for later. After many tensors of a size that no other fits into, it is as much again as
     # what is in use.
     if held >= _LARGE and _GLIBC is not None:

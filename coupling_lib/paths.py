@@ -25,7 +25,7 @@ PARTIAL = ".partial"
 
 
 def in_a_checkout(place: Path) -> str:
-    """Say where something of data/ is that an installed package leaves out, in the middle of a message."""
+    """Return the part of a message that says where a file of data/ is that an installed package leaves out."""
     urls = dict(line.split(", ") for line in metadata("coupling_lib").get_all("Project-URL") or [])
     address = f" ({urls['Repository']})" if "Repository" in urls else ""
     within = place.relative_to(DATA) if place.is_relative_to(DATA) else Path(place.name)
@@ -34,7 +34,7 @@ def in_a_checkout(place: Path) -> str:
 
 @contextmanager
 def written_beside(target: Path) -> Generator[Path]:
-    """Give a name beside a file's or a folder's own; what is written there takes its place, whole or not at all."""
+    """Return a name beside a file's or a folder's own; what is written there takes its place, whole or not at all."""
     # After a crash all of it is there or nothing. Of two that write the same file the last stays, of folders the first.
     partial = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}")
     try:

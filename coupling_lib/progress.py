@@ -94,6 +94,6 @@ _current: ContextVar[Report | None] = ContextVar("report", default=None)
 
 
 def block(share: float = 1.0) -> AbstractContextManager[None]:
-    """Tell whoever takes the time that a block is measured within, or such a share of what is done for it."""
+    """Report to a running progress bar that a block, or such a share of its work, is measured within."""
     report = _current.get()
     return nullcontext() if report is None else report.of_a_block(share)

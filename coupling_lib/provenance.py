@@ -51,7 +51,7 @@ def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float 
 
 
 def which_model(model: Any) -> dict[str, str | int | None]:
-    """Say which model it is, as the records and the keys of measurements have it."""
+    """Return what identifies a model in records and in the keys of measurements."""
     return {
         "model": model.name,
         "source": str(model.source),
@@ -100,7 +100,7 @@ def processor() -> str:
 
 
 def command_line() -> str:
-    """Give the command that runs this process, for repeating it."""
+    """Return the command that runs this process, for repeating it."""
     program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
     if "ipykernel" in sys.modules and "kernel" in program:
         return "notebook"

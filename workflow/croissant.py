@@ -49,13 +49,13 @@ def croissant(about: Mapping[str, Any], tables: Mapping[str, Any], root: Path) -
 
 
 def columns_of(name: str, tables: Mapping[str, Any]) -> dict[str, str]:
-    """Give the descriptions of a table's columns, those of the table that it is like included."""
+    """Return the descriptions of a table's columns, those of the table that it is like included."""
     table = tables["table"][name]
     return (columns_of(table["like"], tables) if "like" in table else {}) | table["columns"]
 
 
 def described(columns: Iterable[str], rules: Mapping[str, str], words: Mapping[str, Mapping[str, str]]) -> dict:
-    """Give each column its description, by name or by the rule that its name follows; without one it is refused."""
+    """Return each column its description, by name or by the rule that its name follows; without one it is refused."""
     found = {}
     for column in columns:
         if column in rules:
@@ -72,7 +72,7 @@ def described(columns: Iterable[str], rules: Mapping[str, str], words: Mapping[s
 
 
 def kind(values: Iterable[str]) -> str:
-    """Tell whether the cells of a column are whole numbers, numbers or text; empty ones say nothing."""
+    """Return whether the cells of a column are whole numbers, numbers or text; empty ones say nothing."""
     given = [value for value in values if value]
     for name, read in {"sc:Integer": int, "sc:Float": float}.items():
         try:

@@ -52,7 +52,7 @@ def printed(table: pd.DataFrame) -> str:
 
 
 def conclusion(table: pd.DataFrame) -> str:
-    """Say in a line what lies beside what, where K is a tenth of the width."""
+    """Compare the values at K = a tenth of the width in one line."""
     row = table[table["c_flat"].notna() & (table["pairs"] == "different")].iloc[0]
     digitised = "no digitised value" if pd.isna(row.c_digitised) else f"digitised from figure 1a {row.c_digitised:.4f}"
     return (

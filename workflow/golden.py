@@ -75,7 +75,7 @@ def read(file: Path) -> dict[str, str]:
 
 
 def differences(old: dict[str, str], new: dict[str, str], tolerance: float = 0.0) -> list[str]:
-    """Say in a line each what differs beyond a relative tolerance; with 0 the texts must agree."""
+    """List, a line each, what differs beyond a relative tolerance; with 0 the texts must agree."""
     lines = []
     for name in sorted(old.keys() | new.keys()):
         if name not in new:

@@ -51,7 +51,7 @@ def merge(plan: dict[str, Any], name: str) -> Path:
 
 
 def makers(root: Path, name: str) -> dict[str, list[dict[str, Any]]]:
-    """Say who made each file of a job: more than one, where it was measured twice without need."""
+    """Return the makers of each file of a job; more than one where it was measured twice without need."""
     found: dict[str, list[dict[str, Any]]] = {}
     for journal in sorted((root / "journals" / name).glob("*.jsonl")):
         for line in lines(journal):

@@ -42,7 +42,7 @@ def sources(root: Path = paths.ROOT) -> dict[str, Any]:
 
 
 def records(root: Path = paths.ROOT) -> dict[str, str]:
-    """Give every record by the name of its file."""
+    """Return every record by the name of its file."""
     known = sources(root)
     facts = facts_of(known)
     plain = {name: fill(name.strip("."), facts) for name in ("codemeta.json", ".zenodo.json", "sbom.json")}
@@ -54,7 +54,7 @@ def records(root: Path = paths.ROOT) -> dict[str, str]:
 
 
 def facts_of(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Give every fact by the name that it has in the templates; None where it comes with the first release."""
+    """Return every fact by the name that it has in the templates; None where it comes with the first release."""
     project, record, book = known["project"], known["record"], known["book"]
     paper, urls = record["paper"], project["urls"]
     people = [

@@ -87,7 +87,7 @@ def _largest_k(job: Mapping[str, Any]) -> int:
 
 
 def _forms(job: Mapping[str, Any]) -> bool:
-    """Tell whether a job forms Jacobians; it does unless it is told not to."""
+    """Return whether a job forms Jacobians; it does unless it is told not to."""
     return job["settings"].get("formed") is not False
 
 
@@ -108,7 +108,7 @@ def record_bytes(job: Mapping[str, Any]) -> float:
 
 
 def shape(job: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Give blocks, width and weights of a block; NaN where nobody wrote them down."""
+    """Return blocks, width and weights of a block; NaN where nobody wrote them down."""
     entry, config = registry.lookup(job["model"]), Path(job["model"]) / "config.json"
     if entry and entry.blocks and entry.width:
         L, d = entry.blocks, entry.width
@@ -132,7 +132,7 @@ def stored(plan: Mapping[str, Any], job: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _within(given: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Tell whether a measurement was made with these settings, whatever the others are."""
+    """Return whether a measurement was made with these settings, whatever the others are."""
     return all(settings.get(name) == value for name, value in given.items())
 
 
@@ -169,7 +169,7 @@ def table(plan: dict[str, Any], rows: pd.DataFrame) -> str:
 
 
 def for_the_scheduler(plan: dict[str, Any], rows: pd.DataFrame) -> None:
-    """Give every job the memory and the minutes that a scheduler is asked for."""
+    """Return every job the memory and the minutes that a scheduler is asked for."""
     for name, job in plan["jobs"].items():
         mine = rows[rows["job"] == name]
         need, hours = mine["memory"].max(), mine["hours"].max()

@@ -206,7 +206,7 @@ def _settings(measure: str, settings: Any, models: list[dict[str, Any]]) -> dict
 
 
 def _unlike(value: Any, parameter: inspect.Parameter) -> str:
-    """Say what was expected, where a value is not of the kind of an argument's default; empty where it is."""
+    """Describe the kind expected of a value that differs from an argument's default; empty where it does not."""
     kind, default = inspect.formatannotation(parameter.annotation), parameter.default
     if "Sequence" in kind or isinstance(default, tuple | list):
         whole = "int" in kind

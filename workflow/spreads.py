@@ -99,7 +99,7 @@ def differences(one: nbformat.NotebookNode, other: nbformat.NotebookNode) -> Ite
 
 
 def _compared(notebook: nbformat.NotebookNode) -> list[list[dict[str, str]]]:
-    """Give the texts of all cells of code, none of a cell that nbval skips."""
+    """Return the texts of all cells of code, none of a cell that nbval skips."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     skipped = "nbval-ignore-output"
     return [[texts_of(o) for o in c.outputs if skipped not in c.metadata.get("tags", [])] for c in cells]

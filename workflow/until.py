@@ -21,7 +21,7 @@ FEWEST = 8
 
 
 def number_of(ds: xr.Dataset, of: str | None) -> float:
-    """Give the number of one prompt: a variable averaged over all but prompts, or the coupling of different blocks."""
+    """Return one number a prompt: a variable averaged over all but prompts, or the coupling of different blocks."""
     found = coupling_of_blocks(ds) if of is None else ds.get(of)
     if found is None or "prompt" not in found.dims or found.dtype.kind not in "fiub":
         numbers = [name for name, x in ds.data_vars.items() if "prompt" in x.dims and x.dtype.kind in "fiub"]
@@ -43,12 +43,12 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def is_reached(values: Sequence[float], until: float) -> bool:
-    """Say whether the interval is narrow enough."""
+    """Return whether the interval is narrow enough."""
     return len(values) >= FEWEST and half_width(values) < until
 
 
 def record(values: Sequence[float], until: float, of: str | None, n_prompts: int) -> dict[str, Any]:
-    """Say for a receipt how far the job went, and why it ended."""
+    """Return how far the job went and why it ended, for a receipt."""
     width, after = half_width(values), f"after {len(values)} of {n_prompts} prompts"
     said = f"half width {width:.3g} of the 95 % interval of the mean {of or coupling_of_blocks.__name__}"
     ended = f"{after}: {said} is below {until:g}" if is_reached(values, until) else f"not early, {after}: {said}"

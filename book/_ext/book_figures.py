@@ -165,7 +165,7 @@ def named(kind: str, content: bytes) -> str:
 
 
 def _shape(content: bytes) -> str:
-    """Give the width of a drawing over its height, for a browser to keep its place free; nothing for pixels."""
+    """Return the width of a drawing over its height, for a browser to keep its place free; nothing for pixels."""
     size = _VIEW.search(content[:2000])
     return f"{size[1].decode()} / {size[2].decode()}" if size else ""
 

@@ -24,7 +24,7 @@ _BACK = re.compile(r'(?P<before><a class="viewcode-back" href="[^"#]*#)(?P<ancho
 
 @cache  # one for all pages
 def meant(documented: tuple[str, ...]) -> dict[tuple[str, str], str]:
-    """Give the full name that an owner and a word stand for, where there is one."""
+    """Return the full name that an owner and a word stand for, where there is one."""
     found: list[tuple[tuple[str, str], str]] = []
     for full in documented:
         first, *owners, word = full.split(".")

@@ -114,7 +114,7 @@ def _attributes(one: ElementTree.Element, names: dict[str, str]) -> Iterator[tup
 
 
 def _kept(one: ElementTree.Element, unseen: str) -> list[ElementTree.Element]:
-    """Give what stays of an element: itself, what it holds, or nothing."""
+    """Return what stays of an element: itself, what it holds, or nothing."""
     kind = one.tag.removeprefix(_SVG)
     if kind == "g" and not one.attrib:
         return list(one)

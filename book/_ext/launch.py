@@ -26,7 +26,7 @@ _EXECUTED = re.compile(r"results/[\w-]+/([\w-]+)\.ipynb")
 
 
 def options(address: str) -> dict[str, Any]:
-    """Give the theme's options for a repository."""
+    """Return the theme's options for a repository."""
     buttons = dict.fromkeys(("use_repository_button", "use_issues_button", "use_edit_page_button"), True)
     launched = {"colab_url": COLAB, "binderhub_url": BINDER, "notebook_interface": "jupyterlab", "thebe": True}
     place = {"repository_url": address, "repository_branch": BRANCH, "path_to_docs": ""}
@@ -34,7 +34,7 @@ def options(address: str) -> dict[str, Any]:
 
 
 def comments(address: str) -> str:
-    """Give the end of a page under which its comments open."""
+    """Return the end of a page under which its comments open."""
     given = {"repo": urlsplit(address).path.strip("/"), "issue-term": "pathname", "theme": "preferred-color-scheme"}
     attributes = "".join(f' data-{name}="{escape(value)}"' for name, value in given.items())
     return f'<details class="reader-comments"{attributes}><summary>Comments</summary></details>\n'

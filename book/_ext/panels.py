@@ -106,7 +106,7 @@ def _found(root: ElementTree.Element) -> tuple[list[_Panel], list[_Loose]]:
 
 
 def _share_numbers(rows: list[list[_Panel]]) -> bool:
-    """Say whether upper rows have their numbers on the axes of the last."""
+    """Return whether upper rows have their numbers on the axes of the last."""
     alike = len({len(row) for row in rows}) == 1
     return alike and all(word.top < panel.frame.bottom for row in rows[:-1] for panel in row for word in panel.words)
 
@@ -134,7 +134,7 @@ def _by_rows(rows: list[list[_Panel]], pieces: list[list[Piece]], loose: list[_L
 
 
 def _parts(group: ElementTree.Element) -> Iterator[ElementTree.Element]:
-    """Give the axes, legends and texts of a figure; an axes has its own legends and texts inside."""
+    """Return the axes, legends and texts of a figure; an axes has its own legends and texts inside."""
     for child in group:
         kind = child.get("id", "").partition("_")[0]
         if kind in ("figure", "subfigure") or (kind == "axes" and _only_a_legend(child)):
@@ -144,17 +144,17 @@ def _parts(group: ElementTree.Element) -> Iterator[ElementTree.Element]:
 
 
 def _only_a_legend(axes: ElementTree.Element) -> bool:
-    """Say whether axes are an empty place of a grid, which may hold a legend."""
+    """Return whether axes are an empty place of a grid, which may hold a legend."""
     return all(child.get("id", "").startswith("legend") for child in axes)
 
 
 def _texts(part: ElementTree.Element) -> list[ElementTree.Element]:
-    """Give the groups that hold the glyphs of a text."""
+    """Return the groups that hold the glyphs of a text."""
     return [group for group in part.iter() if _WRITTEN.fullmatch(group.get("transform", "")) and len(group)]
 
 
 def _frame(axes: ElementTree.Element) -> Box | None:
-    """Give the frame of an axes: its patch, which is drawn first."""
+    """Return the frame of an axes: its patch, which is drawn first."""
     first = next(iter(axes), None)
     if first is None or not first.get("id", "").startswith("patch_"):
         return None
@@ -193,7 +193,7 @@ def _flowing(word: _Word) -> Piece:
 
 
 def _entries(legend: ElementTree.Element) -> list[Piece]:
-    """Give the title of a legend, and its entries: what is drawn before a text belongs to it."""
+    """Return the title of a legend, and its entries: what is drawn before a text belongs to it."""
     title, entries, drawn = [], [], []
     for child in legend:
         if not child.get("id", "").startswith("text"):
@@ -213,7 +213,7 @@ def _entries(legend: ElementTree.Element) -> list[Piece]:
 
 
 def _bar(frame: Box, words: list[_Word]) -> list[Piece]:
-    """Give a colour bar with its numbers, and its name, which is longer than they are."""
+    """Return a colour bar with its numbers, and its name, which is longer than they are."""
     names = [word for word in words if word.level and word.box.top > frame.bottom + 11]
     around = _around([frame, *(word.box for word in words if word not in names)])
     bar = Box(around.left - 6, around.top - 3, around.right + 6, around.bottom)
@@ -228,7 +228,7 @@ def _below(under: list[_Loose], column: list[Box]) -> list[_Loose]:
 
 
 def _around(boxes: Sequence[Box]) -> Box:
-    """Give what holds all boxes."""
+    """Return what holds all boxes."""
     left, top, right, bottom = zip(*boxes, strict=True)
     return Box(min(left), min(top), max(right), max(bottom))
 
@@ -245,7 +245,7 @@ def _rows(panels: list[_Panel]) -> list[list[_Panel]]:
 
 
 def _row(row: list[_Panel], width: float, height: float) -> list[Piece]:
-    """Give the pieces of a row of panels, all of one height."""
+    """Return the pieces of a row of panels, all of one height."""
     held = [_around([panel.frame, *panel.words]) for panel in row]
     top, bottom = max(0.0, min(box.top for box in held) - 3), min(height, max(box.bottom for box in held) + 3)
     ends = [0.0, *((one.right + other.left) / 2 for one, other in pairwise(held)), width]

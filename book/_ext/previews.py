@@ -55,7 +55,7 @@ def of_figures(env: Any, address: Callable[[str], str]) -> dict[str, dict[str, s
 
 @cache
 def _shown(markup: str) -> tuple[str, dict[str, str]]:
-    """Give the caption of a figure and the files of its pictures, once for all pages."""
+    """Return the caption of a figure and the files of its pictures, once for all pages."""
     shown = next(figures_in(markup))
     return shown.caption, book_figures.files(shown)
 

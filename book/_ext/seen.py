@@ -55,7 +55,7 @@ def _groups(table: pd.DataFrame, texts: list[str]) -> list[tuple[str, pd.DataFra
 
 
 def _extremes(rows: pd.DataFrame, name: str, places: list[str], texts: list[str]) -> str:
-    """Say between which values a column lies, and where they are."""
+    """Return the range of a column, and where its ends are."""
     column = rows[name].dropna()
     if len(column) == 1 or column.min() == column.max():
         return f"{_words(name)} {_written(column.iloc[0])}"
@@ -80,7 +80,7 @@ def _place(name: str, value: object) -> str:
 
 
 def _diagonal(rows: pd.DataFrame, entries: list[str]) -> str:
-    """Say how much of square matrices, laid out row below row, lies on their diagonals; not of a block with itself."""
+    """Compute the share of matrices, laid out row below row, that is on their diagonals; not of a block with itself."""
     for one, other in (("block_jacobian", "block_vectors"), ("token_jacobian", "token_vectors")):
         rows = rows[rows[one] != rows[other]] if one in rows else rows
     rows = rows.dropna(subset=entries)

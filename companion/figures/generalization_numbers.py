@@ -43,7 +43,7 @@ def take_summary(found: Mapping[str, float]) -> pd.DataFrame:
 
 
 def measured_sentence(models: pd.DataFrame) -> str:
-    """Say which models have been measured on this machine."""
+    """Return which models have been measured on this machine."""
     done = models.loc[models["trace"].notna() | models["normalized"].notna(), "model"].tolist()
     names = ", ".join(done) if done else "none"
     return f"Measured here: {names}. Not measured here: {len(models) - len(done)} of {len(models)} models."
@@ -59,7 +59,7 @@ def numbers_of(
 
 
 def of_points(points: pd.DataFrame) -> dict[str, float]:
-    """Say what the paper's figure 1a shows, and what is left of it without width."""
+    """Return the numbers of the paper's figure 1a, and what is left of it without width."""
     paper, partial = figure_1a.statistics(points), figure_1a.partial_table(points)
     found = _named("figure-1a", paper, paper)
     effects = {f"figure-1a-gain-{label.replace(' ', '-')}": lead for label, lead in figure_1a.gains(points).items()}
@@ -70,7 +70,7 @@ def of_points(points: pd.DataFrame) -> dict[str, float]:
 
 
 def of_suite(suite: pd.DataFrame, untrained: pd.DataFrame, reading: str = READING) -> dict[str, float]:
-    """Say how coupling and its rivals go with how good the suite's models are; `untrained` is it with step 0."""
+    """Return correlations of coupling and its rivals with the suite's quality; `untrained` is with step 0."""
     last = correlations.last_checkpoints(suite)
     budget, score = correlations.equal_tokens(last), "negative_loss"
     along = correlations.checkpoints_beside_models(suite, score, reading)
@@ -109,7 +109,7 @@ def of_suite(suite: pd.DataFrame, untrained: pd.DataFrame, reading: str = READIN
 
 
 def of_shapes(shapes: pd.DataFrame) -> dict[str, float]:
-    """Say whether a line or an exponential predicts better, of figure 1a and of the suite."""
+    """Return whether a line or an exponential predicts better, for figure 1a and for the suite."""
     found = {}
     for name, (_, row) in zip(("figure-1a", "suite"), shapes.iterrows(), strict=True):
         found |= _named(f"{name}-cv", row, ("linear", "exponential", "wins", "seeds")) | {f"{name}-points": row["n"]}
@@ -118,7 +118,7 @@ def of_shapes(shapes: pd.DataFrame) -> dict[str, float]:
 
 
 def of_tasks(board: pd.DataFrame) -> dict[str, float]:
-    """Say how far GSM8K follows the rest of the leaderboard, with the error over families of models."""
+    """Return how far GSM8K follows the rest of the leaderboard, with the error over families of models."""
     known = board.dropna(subset=[*TASKS])
     rest = known[REST].mean(axis=1)
     r = correlation_over(rest, known["GSM8K"], figure_1a.base_family(known["family"]))
@@ -131,7 +131,7 @@ def of_tasks(board: pd.DataFrame) -> dict[str, float]:
 
 
 def of_runs(runs: pd.DataFrame) -> dict[str, float]:
-    """Say what the regulariser changes, and answer what was asked of it."""
+    """Return what the regulariser changes, with the answers to its registered questions."""
     found = {"regularised-pairs": float(changes(runs)["seed"].nunique())}
     for row in difference_table(runs).to_dict("records"):
         stem = f"regularised-{row['arm']}-from{row['begin']}-{row['column'].removeprefix('validation_')}"

@@ -17,19 +17,19 @@ MISMATCHES = {
 
 
 def symbol_and_formula(variant: str) -> tuple[str, str]:
-    """Give how a mismatch is written in labels."""
+    """Return how a mismatch is written in labels."""
     if variant not in MISMATCHES:
         raise ParameterError(f"variant is {variant!r}; it must be one of {', '.join(MISMATCHES)} to be drawn")
     return MISMATCHES[variant]
 
 
 def coupling_label(variant: str, k: int) -> str:
-    """Give the label of an axis of coupling."""
+    """Return the label of an axis of coupling."""
     return rf"coupling $1-{symbol_and_formula(variant)[0]}$  $(K={k})$"
 
 
 def mismatch_label(variant: str, k: int, formula: bool = True) -> str:
-    """Give the label of an axis of a mismatch: its name, its symbol and, unless there is no room, its formula."""
+    """Return the label of an axis of a mismatch: its name, its symbol and, unless there is no room, its formula."""
     symbol, written = symbol_and_formula(variant)
     name = "mis-coupling" if "miscoupling" in variant else "mismatch"
     return f"{name} ${symbol}{f'={written}' if formula else ''}$,  $K={k}$"

@@ -95,7 +95,7 @@ def band(axes: Axes, summary: xr.Dataset, along: str, ink: str, shade: float = 0
 
 
 def middle(summary: xr.Dataset) -> xr.DataArray:
-    """Give the mean or the median of a summary."""
+    """Return the mean or the median of a summary."""
     return summary["mean" if "mean" in summary else "median"]
 
 
@@ -122,7 +122,7 @@ def chance(axes: Axes, null: float) -> None:
 
 
 def from_zero(axes: Axes) -> None:
-    """Let an axis that begins above 0 begin there."""
+    """Start an axis at its lowest tick where that is above 0."""
     axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
 
 
@@ -169,7 +169,7 @@ def block_axis(axes: Axes, label: str = "block $l$") -> None:
 
 
 def shades(count: int) -> list[str]:
-    """Give colours for things in an order, such as blocks by depth: from a middle tone to the strongest."""
+    """Return colours for things in an order, such as blocks by depth: from a middle tone to the strongest."""
     return [to_hex(style.ink()(place)) for place in np.linspace(style.middle_tone(), 0.92, count)]
 
 
@@ -239,7 +239,7 @@ def dots(axes: Axes, rows: ArrayLike, values: ArrayLike, ends: Sequence[ArrayLik
 
 
 def networks(data: xr.Dataset | xr.DataArray) -> list[tuple[str, str, xr.Dataset | xr.DataArray]]:
-    """Give every network in the data by name, with its colour, its role's or that of its place, and its part."""
+    """Return every network in the data by name, with its colour, its role's or that of its place, and its part."""
     names = [str(name) for name in data.network.values]
     return [(name, style.dataset_colour(name, place), data.sel(network=name)) for place, name in enumerate(names)]
 
@@ -288,7 +288,7 @@ def points(axes: Axes, x: ArrayLike, y: ArrayLike, ink: str, **dot: object) -> N
 
 
 def null_look(label: str = "") -> dict[str, object]:
-    """Give the look of a line that stands for random bases."""
+    """Return the look of a line that stands for random bases."""
     return {"color": style.colour(style.NULL), "linewidth": 1.2, "dashes": (4, 3), "label": label}
 
 

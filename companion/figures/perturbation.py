@@ -111,7 +111,7 @@ def take_summary(both: xr.Dataset, noise: float | None = None) -> pd.DataFrame:
 
 
 def middle_noise(ds: xr.Dataset) -> float:
-    """Give the noise level in the middle of those that were measured."""
+    """Return the noise level in the middle of those that were measured."""
     return float(ds.noise[ds.sizes["noise"] // 2])
 
 

@@ -214,7 +214,7 @@ def take_summary(ds: xr.Dataset) -> pd.DataFrame:
 
 
 def coupling_of(untrained: xr.Dataset, k: int) -> float:
-    """Give the mean coupling of a network of `measure_depth` over pairs of different blocks and prompts."""
+    """Return the mean coupling of a network of `measure_depth` over pairs of different blocks and prompts."""
     return depth_summary(untrained, VARIANT)["mean"].sel(pairs="all pairs", k=k).item()
 
 
@@ -238,7 +238,7 @@ def _reference(ds: xr.Dataset) -> str:
 
 
 def _null(ds: xr.Dataset) -> Chance:
-    """Give what random bases give with the reference's singular values."""
+    """Return what random bases give with the reference's singular values."""
     return Chance(*(ds[name].isel(precision=0).item() for name in ("null", "null_error")))
 
 
@@ -248,7 +248,7 @@ def _value_errors(ds: xr.Dataset) -> xr.DataArray:
 
 
 def _kept(ds: xr.Dataset) -> xr.DataArray:
-    """Give the share of the reference's top directions that a precision's top directions span."""
+    """Return the share of the reference's top directions that a precision's top directions span."""
     return (np.cos(np.deg2rad(ds.angle.sel(source="weights"))) ** 2).mean("order")
 
 
@@ -258,7 +258,7 @@ def _draw_band(axes: Axes, summary: xr.Dataset, along: str, name: str) -> None:
 
 
 def _look(name: str) -> tuple[str, str]:
-    """Give colour and marker of a precision, or of an error's source; narrow arithmetic looks like its type."""
+    """Return colour and marker of a precision, or of an error's source; narrow arithmetic looks like its type."""
     if name.split()[0] not in _LOOKS:
         return style.colour("text"), "X"
     position, marker = _LOOKS[name.split()[0]]

@@ -70,7 +70,7 @@ def take_models(models: Mapping[str, Networks], variant: str = VARIANT, k: K = N
 
 
 def version_couplings(both: xr.Dataset, variant: str = VARIANT, k: K = None) -> xr.DataArray:
-    """Give coupling per block of all questions that were measured in every version, in one order."""
+    """Return coupling per block of all questions that were measured in every version, in one order."""
     values = _block_couplings(both, variant, k)
     names = list(dict.fromkeys(both.version.values))
     by_name = [values.isel(prompt=np.flatnonzero(both.version == name)) for name in names]
@@ -216,7 +216,7 @@ def numbers_of(measured: Measured, variant: str = VARIANT, k: K = None, null: Nu
 
 
 def versions_caption(dataset: xr.Dataset) -> str:
-    """Say which sentences were added to the questions."""
+    """Describe the sentences that were added to the questions."""
     words = " The model has no tokenizer; each word stands for one token."
     return (
         f"The instruction adds {dataset.attrs['instruction_tokens']} tokens, the control sentence "

@@ -88,7 +88,7 @@ def take_summary(both: xr.Dataset, k: K = None, nulls: Networks | None = None) -
 
 
 def _by_boundary(measured: Measured | Mapping[str, Measured]) -> dict[str, dict[str, xr.Dataset]]:
-    """Give the networks by boundary; those that are of no boundary by name end at the last block's own output."""
+    """Return the networks by boundary; those that are of no boundary by name end at the last block's own output."""
     if isinstance(measured, xr.Dataset) or not set(measured) <= set(_BOUNDARIES):
         measured = {"block": measured}
     return {boundary: take.by_name(networks) for boundary, networks in measured.items()}
@@ -175,7 +175,7 @@ def draw_agreement(agreement: xr.Dataset) -> Figure:
 
 
 def _luminance(colour: str | tuple[float, ...]) -> float:
-    """Give the relative luminance, 0 for black and 1 for white, with a power for sRGB's curve."""
+    """Return the relative luminance, 0 for black and 1 for white, with a power for sRGB's curve."""
     return float(np.power(to_rgb(colour), 2.2) @ (0.2126, 0.7152, 0.0722))
 
 

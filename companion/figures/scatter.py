@@ -19,7 +19,7 @@ def families(axes: Axes, table: pd.DataFrame, x: str, y: str) -> None:
 
 
 def _family(name: str) -> str:
-    """Give a family without its generation; "other", which stands last, for those without a look of their own."""
+    """Return a family without its generation; "other", which stands last, for those without a look of their own."""
     root = name.split(" (")[0]
     return root if style.family_style(root) != style.family_style("other") else "other"
 

@@ -60,7 +60,7 @@ def draw_construction(matrices: xr.DataArray) -> Figure:
 
 
 def _place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
-    """Give a place of the figure, measured in inches from its own lower left corner."""
+    """Return a place of the figure, measured in inches from its own lower left corner."""
     high = figure.get_figheight()
     axes = figure.add_axes((left / style.WIDTH, 1 - (top + height) / high, width / style.WIDTH, height / high))
     axes.set(xlim=(0, width), ylim=(0, height))

@@ -64,7 +64,7 @@ class BookFigure:
 
 
 def made_by(notebook: str, parameters: Mapping[str, Any]) -> str:
-    """Let all figures that follow name the command that makes them, a notebook's, and give it back."""
+    """Set the command, a notebook's, that all figures that follow name as theirs, and return it."""
     global _command
     _command = origin.papermill_command(notebook, parameters)
     return _command
@@ -161,7 +161,7 @@ def remember(prefix: str, values: Mapping[str, float | str]) -> None:
 
 
 def _origin(data: Data, sources: str) -> str:
-    """Say where data come from: what they say themselves, sources that are named, or records of measurements."""
+    """Return the origin of data: their own note, named sources, or records of measurements."""
     if said := "" if sources else getattr(data, "attrs", {}).get("origin", ""):
         return said
     if records := [] if sources else take.records_of(data):

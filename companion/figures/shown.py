@@ -38,7 +38,7 @@ class Shown(NamedTuple):
 
     @property
     def pictures(self) -> dict[str, tuple[str, bytes]]:
-        """Give kind (svg or png) and content of the picture in each theme."""
+        """Kind (svg or png) and content of the picture in each theme."""
         found = _IMAGE.finditer(self.images)
         return {one[1]: (one[2].partition("+")[0], base64.b64decode(one[3])) for one in found}
 

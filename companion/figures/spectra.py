@@ -181,7 +181,7 @@ def _each(both: xr.Dataset, measure: Callable[[xr.Dataset], xr.Dataset], given: 
 
 
 def _exchanged_errors(nulls: xr.Dataset) -> xr.DataArray:
-    """Give the standard error of each block's mean exchanged mis-coupling of random bases."""
+    """Return the standard error of each block's mean exchanged mis-coupling of random bases."""
     draws = nulls.exchanged_miscoupling
     return draws.std("sample", ddof=1) / draws.sizes["sample"] ** 0.5
 

@@ -132,19 +132,19 @@ def dataset_colour(name: str, position: int) -> str:
 
 
 def marker(position: int) -> str:
-    """Give the marker of a place in a comparison."""
+    """Return the marker of a place in a comparison."""
     return _FAMILY_MARKERS[position % len(_FAMILY_MARKERS)]
 
 
 def short_name(name: str, most: int = 99) -> str:
-    """Give a model's name without the folders or the organisation before it, cut to so many letters."""
+    """Return a model's name without the folders or the organisation before it, cut to so many letters."""
     short = name.rstrip("/").rsplit("/", 1)[-1]
     short = short if len(short) <= most else f"{short[: most - 1]}…"
     return short.replace("$", r"\$")  # which would begin a formula
 
 
 def model_look(name: str, position: int) -> tuple[str, str]:
-    """Give the colour and the marker of a model: its family's where it has one, else those of its place."""
+    """Return the colour and the marker of a model: its family's where it has one, else those of its place."""
     entry = registry.lookup(name)
     for family in (name, entry.family if entry else ""):
         if family.split(" (")[0] in _FAMILIES:

@@ -36,7 +36,7 @@ Records = list[Mapping[str, Any]]
 
 
 def by_name(measured: Measured) -> dict[str, xr.Dataset]:
-    """Give every network under its name; a lone one is called by its role."""
+    """Return every network under its name; a lone one is called by its role."""
     if not isinstance(measured, xr.Dataset):
         return dict(measured)
     if "network" in measured.dims:
@@ -53,7 +53,7 @@ def side_by_side(measured: Measured) -> xr.Dataset:
 
 
 def by_model(measured: Measured | Mapping[str, Networks]) -> dict[str, dict[str, xr.Dataset]]:
-    """Give every model's networks under its name; networks that bear roles are one model's."""
+    """Return every model's networks under its name; networks that bear roles are one model's."""
     if isinstance(measured, xr.Dataset) or (measured and set(measured) <= {TRAINED, UNTRAINED, SHARED}):
         networks = by_name(measured)
         model = str(next(iter(networks.values())).attrs.get("model", "model"))
@@ -62,12 +62,12 @@ def by_model(measured: Measured | Mapping[str, Networks]) -> dict[str, dict[str,
 
 
 def of_each(measured: Measured, measure: Callable[[xr.Dataset], xr.Dataset], given: Measured | None) -> Any:
-    """Give what belongs to each network, such as its null, unless it is given."""
+    """Return what belongs to each network, such as its null, unless it is given."""
     return {name: measure(ds) for name, ds in by_name(measured).items()} if given is None else given
 
 
 def the_only(measured: Measured) -> xr.Dataset:
-    """Give the one measurement of a figure that shows one."""
+    """Return the one measurement of a figure that shows one."""
     if isinstance(measured, xr.Dataset):
         return measured
     if len(measured) != 1:
@@ -94,7 +94,7 @@ def kept(found: Any, records: Iterable[Mapping[str, Any]]) -> Any:
 
 
 def _handed(prepare: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let a function select from whatever it is handed, once that is prepared; what it selects keeps the records."""
+    """Decorate a selection so that it prepares its input and keeps the records in its output."""
 
     def let(select: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(select)
@@ -107,11 +107,11 @@ def _handed(prepare: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Cal
 
 
 of_networks, of_models, of_one = map(_handed, (side_by_side, by_model, the_only))
-"""Let a function select from networks side by side, from several models' networks by name, from one measurement."""
+"""Decorate a selection so that it takes networks side by side, several models' networks by name, or one measurement."""
 
 
 def of_each_model(select: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function select the same of every model, in order of size; of a single model, without its name."""
+    """Decorate a selection so that it selects the same of every model, ordered by size; of one, without its name."""
 
     @wraps(select)
     def of_them(models: dict[str, Networks], *chosen: Any, **named: Any) -> Any:
@@ -122,7 +122,7 @@ def of_each_model(select: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def chosen_k(ds: xr.Dataset, k: K) -> int:
-    """Give the number of singular vectors that is asked for, or the first that was measured."""
+    """Return the number of singular vectors that is asked for, or the first that was measured."""
     known = ds.k.values.tolist() if "k" in ds.dims else [ds.attrs["k"]]
     if k is not None and k not in known:
         raise ParameterError(f"k is {k!r}; measured were {', '.join(map(str, known))}; take one of them")
@@ -136,7 +136,7 @@ def decisive(networks: Iterable[str]) -> str:
 
 
 def null_beside(measured: Measured, variant: str = VARIANT, k: K = None, given: Null = None) -> "Chance | float":
-    """Give what random bases give in the place of the trained network, or of the last, unless it is given."""
+    """Return what random bases give in the place of the trained network, or of the last, unless it is given."""
     if given is not None:
         return given
     from coupling_lib.measures.random_bases import chance, null_of  # drawing needs no torch, and this does
@@ -154,7 +154,7 @@ def null_beside(measured: Measured, variant: str = VARIANT, k: K = None, given: 
 
 
 def notes_on(both: xr.Dataset, variant: str, k: K, null: Null) -> dict[str, Any]:
-    """Give what a figure of coupling says beside its values: the label of an axis, and the null."""
+    """Return what a figure of coupling says beside its values: the label of an axis, and the null."""
     k = chosen_k(both, k)
     return {"label": coupling_label(variant, k), "null": null_beside(both, variant, k, null)}
 

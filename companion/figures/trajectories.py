@@ -123,7 +123,7 @@ def numbers_of(networks: Networks) -> dict[str, float]:
 
 
 def profile_caption(profiles: Taken, found: bool = False) -> str:
-    """Say what `draw_profiles` shows, why a panel is missing where one is, and what lines mark, `found` or given."""
+    """Describe what `draw_profiles` shows, why a panel is missing if one is, and what lines mark, `found` or given."""
     models = _by_name(profiles)
     windows = " or ".join(dict.fromkeys(str(one.window) for one in models.values()))
     texts = [
@@ -224,7 +224,7 @@ def draw_paths(paths: Taken) -> Figure:
 
 
 def _by_name(taken: Taken) -> Mapping[str, xr.Dataset]:
-    """Give what was taken of each model by its name; one alone has none."""
+    """Return what was taken of each model by its name; one alone has none."""
     return {"": taken} if isinstance(taken, xr.Dataset) else taken
 
 

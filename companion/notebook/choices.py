@@ -61,7 +61,7 @@ def chosen_prompts(given: int | str, seed: int) -> list[Prompt]:
 
 
 def chosen_pair(model: Sized, given: str | int) -> tuple[int, int]:
-    """Say which two blocks the parameter `pair` stands for."""
+    """Return which two blocks the parameter `pair` stands for."""
     n_blocks = model.n_blocks
     if given == "":
         first = max(1, 3 * n_blocks // 4) - 1
@@ -74,7 +74,7 @@ def chosen_pair(model: Sized, given: str | int) -> tuple[int, int]:
 
 
 def chosen_middle(given: int, steps: Sequence[int]) -> int | None:
-    """Say which step of training the parameter `middle` stands for; None for the most coupled one."""
+    """Return which step of training the parameter `middle` stands for; None for the most coupled one."""
     between = tuple(steps)[1:-1]
     if given == 0:
         return None
@@ -86,7 +86,7 @@ def chosen_middle(given: int, steps: Sequence[int]) -> int | None:
 
 
 def chosen_centres(given: str | int, known: Sequence[int], name: str) -> list[int]:
-    """Say which middle blocks of windows, from 0, the parameter `centres` stands for; none for the usual three."""
+    """Return which middle blocks of windows, from 0, the parameter `centres` stands for; none for the usual three."""
     chosen = [] if given == "" else parse_blocks(given)
     if outside := [block for block in chosen if block not in known]:
         first, last = min(known) + 1, max(known) + 1
@@ -99,7 +99,7 @@ def chosen_centres(given: str | int, known: Sequence[int], name: str) -> list[in
 
 
 def chosen_turn(given: int, depths: Mapping[str, int]) -> int:
-    """Say which block of every model `turn` marks: 0 for none, -1 for one that is found, which takes four blocks."""
+    """Return which block of every model `turn` marks: 0 for none, -1 for one that is found, which takes four blocks."""
     for name, n_blocks in depths.items():
         if given > n_blocks or (given < 0 and n_blocks < 4):
             expected = f"a block from 1 to {n_blocks} (the depth of {name}), or 0 for no line"

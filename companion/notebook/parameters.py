@@ -198,7 +198,7 @@ def check_parameters(namespace: Mapping[str, Any], declared: Iterable[str] = COM
 
 
 def refusal(name: str, value: Any, expected: str = "", example: str = "") -> str:
-    """Say in one line why a parameter is refused and what would do, by default what its rule says."""
+    """Describe in one line why a parameter is refused and what is accepted, by default from its rule."""
     expected, example = expected or RULES[name].expected, example or RULES[name].example
     seen = f"{shown(value)} ({type(value).__name__})"
     return f"parameter {name!r} is {seen}; it must be {expected}; pass -p {name} {example}"
@@ -234,7 +234,7 @@ def _assigned(cell: str) -> list[str]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell a value that papermill can inject from everything else."""
+    """Return whether papermill can inject a value."""
     if isinstance(value, Mapping | list | tuple):
         return all(map(_is_plain, value.values() if isinstance(value, Mapping) else value))
     return value is None or isinstance(value, str | int | float)

@@ -9,7 +9,7 @@ import xarray as xr
 
 
 def quartiles(values: xr.DataArray, over: str | list[str] = "prompt") -> xr.Dataset:
-    """Give `median`, `low` and `high`, the lower and the upper quartile."""
+    """Return `median`, `low` and `high`, the lower and the upper quartile."""
     with warnings.catch_warnings():
         # What no prompt has, such as the expodistance of a stream that does not grow, has no quartiles either.
         warnings.filterwarnings("ignore", message="All-NaN slice")

@@ -51,7 +51,7 @@ MEASURES = {"depth": cl.measure_depth, "trajectories": cl.measure_trajectories, 
 
 
 def card_inputs(model: cl.Model, prompts: int | str, seed: int) -> tuple[list[Any], list[Any], int]:
-    """Give the chosen texts or pictures, what of them the model reads, and the token at which it is measured."""
+    """Return the chosen texts or pictures, what of them the model reads, and the token at which it is measured."""
     if model.hf.main_input_name != "pixel_values":
         chosen = chosen_texts(prompts, seed)
         return chosen, cl.inputs_for(model, chosen, seed=seed), -1
@@ -132,7 +132,7 @@ def coupling_part(ds: xr.Dataset) -> Card:
 
 
 def _spectra(ds: xr.Dataset) -> list[Card]:
-    """Give of each block the first and the K-th singular value and the stable rank, means over prompts."""
+    """Return of each block the first and the K-th singular value and the stable rank, means over prompts."""
     S, norm = (ds[name].transpose("prompt", "block_1", ...).values for name in ("singular_values", "frobenius_norm"))
     rank = (norm / S[..., 0]) ** 2
     return [

@@ -180,7 +180,7 @@ def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
 
 
 def turn(table: pd.DataFrame, coupling: str) -> float:
-    """Give the step at which models are most coupled: one that half of them share, neither the first nor the last."""
+    """Return the step at which models are most coupled: one that half of them share, neither the first nor the last."""
     by_step = table[table["step"] > 0].groupby("step")[coupling].agg(["size", "mean"])
     shared = by_step.loc[by_step["size"] * 2 >= table["model"].nunique(), "mean"]
     if len(shared) < 3:
@@ -189,7 +189,7 @@ def turn(table: pd.DataFrame, coupling: str) -> float:
 
 
 def other_runs(table: pd.DataFrame, coupling: str, model: str = "") -> OtherRuns:
-    """Say what the runs of a suite, but for one model, tell of that one: where runs turn, and how far seeds scatter."""
+    """Estimate a model's turning step and the scatter over seeds from the other runs of a suite."""
     others = table[(table["model"] != model) & (table["step"] > 0)]
     recipe = [name for name in table.columns[: list(table.columns).index("seed")] if name != "model"]
     same = others.groupby([*recipe, "step"], dropna=False)[coupling]
@@ -200,7 +200,7 @@ def other_runs(table: pd.DataFrame, coupling: str, model: str = "") -> OtherRuns
 
 
 def runs_beside(model: str, variant: str, k: int) -> OtherRuns:
-    """Say what the suite's other runs tell of a model, by the reading in question or else the default one."""
+    """Estimate a model's turning step and scatter from the suite's other runs, by this or the default reading."""
     table = suite().copy()  # in one piece: pandas warns of a column more in one of many
     column = next(name for name in (f"{variant}_k{k}", "normalized_miscoupling_k10") if name in table)
     return other_runs(table.assign(coupling=1 - table[column]), "coupling", model)
@@ -221,7 +221,7 @@ def tokens_by_phase(table: pd.DataFrame, coupling: str) -> dict[str, dict[str, f
 
 
 def signed_gains(table: pd.DataFrame, score: str, coupling: str) -> dict[str, Effect]:
-    """Say by how much coupling explains a score better than each size does; a negative one counts against it."""
+    """Compute by how much coupling explains a score better than each size does; a negative one counts against it."""
     own, y, every = table[coupling], table[score], np.arange(len(table))
     sizes = ("parameters", "blocks", "width")
     return {label: regression.lead_over(own, table[RIVALS[label]], y, every, signed=True) for label in sizes}

@@ -54,7 +54,7 @@ def edits(file: Path | None = None) -> pd.DataFrame:
 
 
 def reach(rows: pd.DataFrame) -> int:
-    """Give the largest distance, of those that are judged, up to which every pair of a model was edited in all ways."""
+    """Return the largest judged distance up to which every pair of a model was edited in all ways."""
     n, counts = int((rows["edit"] == SKIP).sum()), rows.groupby(["edit", "distance"]).size()
     whole = [all(counts.get((edit, d), 0) == n - d for edit in PAIRS) for d in range(1, min(NEAR, n - 2) + 1)]
     return whole.index(False) if False in whole else len(whole)
@@ -68,7 +68,7 @@ def finished(table: pd.DataFrame, least: int = NEAR, first: str = "") -> pd.Data
 
 
 def valued(name: str, column: ArrayLike) -> NDArray[np.float64]:
-    """Give a predictor's values from its column, where coupling stands as a distance."""
+    """Return a predictor's values from its column, where coupling stands as a distance."""
     values = np.asarray(column, dtype=float)
     return 1 - values if "miscoupling" in LIKELY[name][0] else values
 
@@ -101,7 +101,7 @@ def within(own: pd.DataFrame, values: ArrayLike, clear: bool = True) -> NDArray[
 
 
 def of_blocks(own: pd.DataFrame, statistic: Any, fisher: bool = False, given: int = 0) -> Effect:
-    """Give a statistic of pairs the error of leaving out one block at a time, with all pairs that it is in."""
+    """Return a statistic of pairs the error of leaving out one block at a time, with all pairs that it is in."""
     pairs = np.array(own["pair"].tolist())
     names = np.unique(pairs)
     floor = 1 / np.sqrt(max(1, len(own) - 1 - given)) if fisher else 0.0
@@ -179,7 +179,7 @@ def unseen(own: pd.DataFrame, names: Sequence[str]) -> float:
 
 
 def added(rows: pd.DataFrame) -> pd.DataFrame:
-    """Say what both readings of coupling add to block influence and distance, for pairs that no fit has seen."""
+    """Compute what both readings of coupling add to block influence and distance, for pairs held out of the fit."""
     base = (INFLUENCE, DISTANCE)
 
     def gain(part: pd.DataFrame, name: str) -> float:
@@ -195,7 +195,7 @@ def added(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def removal(rows: pd.DataFrame) -> pd.DataFrame:
-    """Give the rise of the loss by how many blocks are left out and who chose them; of random ones median and range."""
+    """Return the rise of the loss by number of left-out blocks and who chose them; of random ones median and range."""
     own = rows[rows["edit"] == REMOVE]
     if own.empty:
         return pd.DataFrame(columns=["by", "removed", "loss_rise", "low", "high", "random_better"])

@@ -87,7 +87,7 @@ def pair_spread(k: int) -> float:
 
 
 def couplings(ds: xr.Dataset, variant: str, k: int) -> np.ndarray:
-    """Give each prompt's coupling, 1 - m, mean over pairs of different blocks."""
+    """Return each prompt's coupling, 1 - m, mean over pairs of different blocks."""
     return pair_couplings(ds, variant, k).mean(("block_1", "block_2")).values
 
 

@@ -24,7 +24,7 @@ RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blo
 
 
 def base_family(family: pd.Series) -> pd.Series:
-    """Give the family of each model's base, which a tuned model's names in brackets."""
+    """Return the family of each model's base, which a tuned model's names in brackets."""
     return family.str.extract(r"\((.+)\)", expand=False).fillna(family)
 
 
@@ -41,7 +41,7 @@ def prepared(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def statistics(points: pd.DataFrame, above: float = 50.0) -> dict[str, float]:
-    """Say what explains what among the points of the paper's figure 1a."""
+    """Compute correlations and partial correlations among the points of the paper's figure 1a."""
     table = prepared(points)
     coupling, score = table["coupling"], table["score"]
     line = linear_fit(coupling, score)
@@ -129,7 +129,7 @@ def _partial(table: pd.DataFrame, x: str, given: pd.DataFrame, root: pd.Series) 
 
 
 def gains(points: pd.DataFrame) -> dict[str, Effect]:
-    """Say by how much coupling explains the score better than each rival: the difference of two R²."""
+    """Compute by how much coupling explains the score better than each rival: the difference of two R²."""
     table = prepared(points)
     own, score, root = table["coupling"], table["score"], table["root"]
     return {label: lead_over(own, table[column], score, root) for label, column in RIVALS.items()}

@@ -13,7 +13,7 @@ PREDICTIONS = paths.DATA / "predictions.toml"
 
 
 def predictions_sha256(path: Path | None = None) -> str:
-    """Give the digest of what was predicted; nothing is measured before something was."""
+    """Return the digest of what was predicted; nothing is measured before something was."""
     path = path or PREDICTIONS
     if not path.is_file():
         raise ParameterError(f"there are no predictions at {str(path)!r}; write them down before the first measurement")
@@ -27,7 +27,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def without_repeats(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Give the table back, or refuse it where two of its rows have the same key."""
+    """Return the table back, or refuse it where two of its rows have the same key."""
     if not table.empty and (twice := table.duplicated(key)).any():
         row = table.loc[twice, key].iloc[0]
         what = ", ".join(f"{name} {value}" for name, value in zip(key, row.tolist(), strict=True))

@@ -35,7 +35,7 @@ def paper_figures() -> pd.DataFrame:
 
 
 def figure_1a() -> pd.DataFrame:
-    """Give the points of the paper's figure 1a with what the registry knows about each model."""
+    """Return the points of the paper's figure 1a with what the registry knows about each model."""
     points = paper_figures()
     points = points[(points["figure"] == "1a") & (points["x_quantity"] == "coupling")]
     known = ("family", "kind", "width", "blocks", "parameters_b", "training_tokens_t", "average")
@@ -46,7 +46,7 @@ def figure_1a() -> pd.DataFrame:
 
 
 def leaderboard() -> pd.DataFrame:
-    """Give the registry's models with at least one benchmark score."""
+    """Return the registry's models with at least one benchmark score."""
     known = ("family", "kind", "parameters_b", "blocks", "width", "training_tokens_t", *TASKS, "average", "in_paper")
     table = _registered(entries(), known)
     return table[table[list(TASKS)].notna().any(axis=1)].reset_index(drop=True)
@@ -95,7 +95,7 @@ def coupling_columns(table: pd.DataFrame) -> list[str]:
 
 
 def measured_models(root: Path | None = None) -> pd.DataFrame:
-    """Say which models have been measured here, those of the paper among them, as the store has it."""
+    """Return the models that the store has measurements of, with those of the paper among them."""
     roots = [paths.SHIPPED, None] if root is None else [root]
     kept = pd.concat([store.listing(root=one) for one in roots], ignore_index=True)
     kept = _comparable(kept[~kept["untrained"].astype(bool)])

@@ -91,7 +91,7 @@ def jackknifed(
     least: float = 0.0,
     left_out: NDArray[np.float64] | None = None,
 ) -> Effect:
-    """Give any statistic of rows the error of the jackknife over whole groups, a correlation on Fisher's scale."""
+    """Return any statistic of rows the error of the jackknife over whole groups, a correlation on Fisher's scale."""
     groups = np.asarray(groups)
     names = np.unique(groups)
     n = len(names)

@@ -56,21 +56,21 @@ def later() -> pd.DataFrame:
 
 
 def seed_scatter(part: str) -> tuple[float, float]:
-    """Give how far seeds scatter in the change of coupling between two late steps, and its degrees of freedom."""
+    """Return how far seeds scatter in the change of coupling between two late steps, and its degrees of freedom."""
     own = phases.finished(phases.phases()).pivot(index="model", columns="step", values=part)
     change = own[LATE[1]] - own[LATE[0]]
     return float(change.std()), len(change) - 1.0
 
 
 def lowest_step(table: pd.DataFrame, part: str) -> int:
-    """Give the step of one model from its peak on at which coupling is lowest."""
+    """Return the step of one model from its peak on at which coupling is lowest."""
     # By the reading that was predicted, which is of fewer prompts than the change that is asked for.
     course = 1 - table.set_index("step")[phases.READINGS[part]].sort_index()
     return int(course.loc[course.idxmax() :].idxmin())
 
 
 def change(table: pd.DataFrame, part: str, model: str) -> tuple[int, Effect]:
-    """Give the step at which the other model is lowest, and by how much this one changes from there to the last."""
+    """Return the step at which the other model is lowest, and by how much this one changes from there to the last."""
     own, step = table[table["model"] == model], lowest_step(table[table["model"] != model], part)
     prompts = own.set_index("step").filter(regex=rf"^{part}_p\d+$")
     return step, widened(effect_of(prompts.loc[prompts.index.max()] - prompts.loc[step]), *seed_scatter(part))
@@ -87,7 +87,7 @@ def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
 
 
 def numbers_of(table: pd.DataFrame) -> dict[str, float]:
-    """Give the numbers that prose quotes: the answers, and each model where it peaks, is lowest and ends."""
+    """Return the numbers that prose quotes: the answers, and each model where it peaks, is lowest and ends."""
     if set(table["model"]) != set(MODELS):
         return {}
     changes = {f"{model}-{part}-change": change(table, part, model)[1] for part in PARTS for model in MODELS}

@@ -96,7 +96,7 @@ def words_of(lens: Lens, k: int = 3) -> xr.Dataset:
 
 
 def _apart(A: Tensor, B: Tensor) -> Tensor:
-    """Give the distance of matrices from others, relative to the length of these."""
+    """Return the distance of matrices from others, relative to the length of these."""
     return torch.linalg.matrix_norm(A - B) / torch.linalg.matrix_norm(B)
 
 
@@ -179,7 +179,7 @@ def _watched(traced: cl.Trace) -> list[Tensor]:
 
 
 def _begun_with(block: nn.Module, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
-    """Let a block begin with its stream changed, as long as the hook stands."""
+    """Change the stream at a block's input while the hook is registered."""
 
     def enter(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         if args:

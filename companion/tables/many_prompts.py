@@ -75,7 +75,7 @@ class Asked(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Tell it from the model's other prompts."""
+        """Key of a prompt among the model's others."""
         return str(self.notes["id"]), str(self.notes["version"])
 
 
@@ -153,7 +153,7 @@ def row(model: Model, network: str, asked: Asked) -> dict[str, Any]:
 
 
 def token_couplings(model: Model, given: str | torch.Tensor) -> dict[str, float]:
-    """Give coupling across the last tokens of a prompt, mean over all pairs of different blocks and tokens."""
+    """Return coupling across the last tokens of a prompt, mean over all pairs of different blocks and tokens."""
     traced, found = trace(model, given), {}
     for kind in KINDS:
         anchor = {"self": None, "input": 1, "output": traced.n_tokens - 1}[kind]

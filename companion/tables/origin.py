@@ -12,7 +12,7 @@ def papermill_command(notebook: str, parameters: Mapping[str, Any]) -> str:
 
 
 def line(*records: Mapping[str, Any], command: str | None = None) -> str:
-    """Say in one line where the numbers of a figure come from."""
+    """Describe in one line where the numbers of a figure come from."""
     described = [_described(record) for record in records]
     parts = [" and ".join(dict.fromkeys(texts)) for texts in zip(*described, strict=True)]
     commands = [command] if command else [str(record.get("command", "")) for record in records]
@@ -21,7 +21,7 @@ def line(*records: Mapping[str, Any], command: str | None = None) -> str:
 
 
 def _caution(record: Mapping[str, Any]) -> str:
-    """Say of post-norm blocks, or of a scaled stream, what a number means that was measured there; empty for others."""
+    """Return a note on numbers of post-norm blocks, or of a scaled stream; empty for others."""
     if "stream_scales" in record and record.get("boundary") != "branch":
         return f"scaled stream ({record['stream_scales']}): block minus identity couples trivially; see the shared part"
     if "norm_position" not in record:
@@ -33,7 +33,7 @@ def _caution(record: Mapping[str, Any]) -> str:
 
 
 def _described(record: Mapping[str, Any]) -> list[str]:
-    """Give the parts of a provenance line, in a fixed order, empty where nothing is known."""
+    """Return the parts of a provenance line, in a fixed order, empty where nothing is known."""
 
     def labelled(label: str, key: str) -> str:
         return f"{label} {record[key]}" if record.get(key, "") != "" else ""

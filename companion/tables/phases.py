@@ -28,7 +28,7 @@ def finished(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def courses(table: pd.DataFrame) -> pd.DataFrame:
-    """Give each seed's rank correlation over steps of coupling with each explanation; step 0 is no training."""
+    """Return each seed's rank correlation over steps of coupling with each explanation; step 0 is no training."""
     trained = table[table["step"] > 0]
     rows = {
         model: {name: part["coupling"].corr(part[name], method="spearman") for name in EXPLANATIONS}
@@ -50,7 +50,7 @@ def asked(table: pd.DataFrame) -> dict[str, Effect]:
 
 
 def numbers_of(table: pd.DataFrame) -> dict[str, float]:
-    """Give the numbers that prose quotes: the answers, and means over seeds at the peak and at the end."""
+    """Return the numbers that prose quotes: the answers, and means over seeds at the peak and at the end."""
     own = finished(table)
     found = effects.numbers({f"phases {name}".replace(" ", "-"): effect for name, effect in asked(own).items()}, "")
     means = own.groupby("step")[["coupling", "shared", *EXPLANATIONS]].mean()

@@ -78,7 +78,7 @@ def held(
 
 
 def gains(table: pd.DataFrame) -> pd.DataFrame:
-    """Give what the most stochastic depth adds within each pair, to coupling of each part and to accuracy."""
+    """Return what the most stochastic depth adds within each pair, to coupling of each part and to accuracy."""
     values = pd.DataFrame({part: 1 - table[column] for part, column in PARTS.items()})
     values = values.assign(accuracy=table["test_accuracy"]).set_index(table["seed"])
     least = (table["drop_path"] == table["drop_path"].min()).to_numpy()

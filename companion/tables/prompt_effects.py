@@ -59,7 +59,7 @@ def _counts(rows: pd.DataFrame) -> pd.Series:
 
 
 def couplings(rows: pd.DataFrame, part: str, network: str = "trained") -> pd.DataFrame:
-    """Give a model's rows of one network with the coupling of one part of its Jacobians."""
+    """Return a model's rows of one network with the coupling of one part of its Jacobians."""
     trained = rows[rows["network"] == network]
     return trained.assign(coupling=1 - trained[READINGS[part]]).dropna(subset="coupling")
 

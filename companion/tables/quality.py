@@ -182,7 +182,7 @@ def without_a_level(table: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def scatter_of_seeds(table: pd.DataFrame, reading: str) -> tuple[float, float]:
-    """Give the standard deviation of coupling at the end over the centre's seeds, and over all settings."""
+    """Return the standard deviation of coupling at the end over the centre's seeds, and over all settings."""
     end = table[table["step"] == table["step"].max()]
     centre = end["model"].str.startswith("centre")
     return float(end.loc[centre, reading].std()), float(end.loc[~centre, reading].std())

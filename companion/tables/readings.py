@@ -65,7 +65,7 @@ def mean_readings(datasets: Mapping[str, xr.Dataset], nulls: Mapping[str, xr.Dat
 
 
 def rank_agreement(ds: xr.Dataset, k: int) -> xr.Dataset:
-    """Tell how much alike the variants rank the pairs of blocks: Spearman's rank correlation."""
+    """Compute Spearman's rank correlation of variants over the pairs of blocks."""
     if ds.sizes["block_1"] < 3:
         raise ParameterError(f"the model has {ds.sizes['block_1']} blocks; ranks of pairs need at least three")
     if k not in ds["k"].values:

@@ -75,7 +75,7 @@ def r_squared(X: ArrayLike, y: ArrayLike) -> float:
 
 
 def drawn_folds(n: int, n_seeds: int = 1, n_folds: int = 10) -> NDArray[np.int64]:
-    """Say in which fold each of n points is, drawn at random several times."""
+    """Draw the fold of each of n points at random, several times."""
     found = np.empty((n_seeds, n), dtype=np.int64)
     for seed, folds in enumerate(found):
         for name, (_, own) in enumerate(KFold(min(n_folds, n), shuffle=True, random_state=seed).split(folds)):

@@ -36,7 +36,7 @@ def finished(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def changes(runs: pd.DataFrame, against: str = "without") -> pd.DataFrame:
-    """Give each run's difference to its twin, quantity by quantity."""
+    """Return each run's difference to its twin, quantity by quantity."""
     # Nothing is done to a run without the regulariser from any step, so that it is the twin of all of its seed.
     on = ["seed"] if against == "without" else ["seed", "begin"]
     twins = runs.loc[runs["arm"] == against, [*on, *QUANTITIES]]
@@ -58,7 +58,7 @@ def agreement(runs: pd.DataFrame) -> dict[str, float]:
 
 
 def slopes(moved: pd.DataFrame) -> pd.Series:
-    """Give each seed's slope, through the origin, of change of loss on change of coupling over the strengths."""
+    """Return each seed's slope, through the origin, of change of loss on change of coupling over the strengths."""
     doses = moved[moved["arm"].isin(DOSES)]
     products = doses.assign(both=doses["coupling"] * doses["validation_loss"], square=doses["coupling"] ** 2)
     summed = products.groupby("seed")[["both", "square"]].sum()

@@ -51,7 +51,7 @@ def fit_with_interval(x: ArrayLike, y: ArrayLike) -> LinearFit:
 
 
 def squared(r: Effect) -> Effect:
-    """Give R², the square of a correlation, its interval; one that contains no correlation begins at 0."""
+    """Return R², the square of a correlation, its interval; one that contains no correlation begins at 0."""
     low, high = sorted(end**2 for end in (r.low, r.high))
     return r._replace(value=r.value**2, low=0.0 if r.low <= 0 <= r.high else low, high=high)
 
@@ -112,7 +112,7 @@ def _correlated(
 
 
 def _paired(**variables: ArrayLike) -> list[NDArray[np.float64]]:
-    """Give variables as arrays, refusing those that have no correlation."""
+    """Return variables as arrays, refusing those that have no correlation."""
     found = [np.asarray(values, dtype=float) for values in variables.values()]
     shapes = {values.shape for values in found}
     if len(shapes) > 1 or found[0].ndim != 1 or len(found[0]) < 4:

@@ -59,7 +59,7 @@ def problems(count: int = 200, seed: int = 0) -> list[Prompt]:
 
 
 def chosen_set(name: str, folder: Path | None) -> list[Prompt]:
-    """Give the prompts of one of `SETS`."""
+    """Return the prompts of one of `SETS`."""
     if name == PROBLEMS:
         return problems()
     if name == NEW_PROBLEMS:

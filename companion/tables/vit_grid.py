@@ -65,7 +65,7 @@ def coupling_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def null_error(reading: Reading) -> float:
-    """Give how far the null of a reading in the grid may be from the exact one (`data/tables.toml`)."""
+    """Return how far the null of a reading in the grid may be from the exact one (`data/tables.toml`)."""
     errors = pd.read_csv(paths.DATA / "null_errors.csv").set_index(["table", "variant", "k"])["error"]
     return float(errors.get(("grid", reading.variant, reading.k), np.nan))
 
@@ -108,7 +108,7 @@ def seeds_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def trend_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """Say for each weight decay how coupling and accuracy change with the rate of stochastic depth."""
+    """Compute, for each weight decay, how coupling and accuracy change with the rate of stochastic depth."""
     rows = []
     for decay, part in first_seed(coupling_table(grid, reading)).groupby("weight_decay"):
         part = part.sort_values("drop_path")
@@ -118,7 +118,7 @@ def trend_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def circumstances(grid: pd.DataFrame, model: str, spread: float) -> dict[str, float]:
-    """Say how long models were trained, and on how many pictures the grid's accuracy rests."""
+    """Return how long models were trained, and on how many pictures the grid's accuracy rests."""
     known = grid["test_pictures"].iloc[0] if "test_pictures" in grid else len(read_dataset(grid["data"].iloc[0]).test)
     pictures = int(known)
     found = {"grid-epochs": float(grid["epochs"].iloc[0]), "test-pictures": float(pictures)}
@@ -130,7 +130,7 @@ def circumstances(grid: pd.DataFrame, model: str, spread: float) -> dict[str, fl
 
 
 def grid_provenance(grid: pd.DataFrame, command: str = "", file: str = "") -> str:
-    """Say in one line where the numbers of the grid come from."""
+    """Describe in one line where the numbers of the grid come from."""
     first = grid.iloc[0]
     parts = [
         f"{file or 'data/vit_grid.csv'}: {len(grid)} ViTs on {first['data']}, {first.blocks} blocks, width "

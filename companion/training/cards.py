@@ -70,14 +70,14 @@ def ship_vision(name: str, run: Path, target: Path, data: LabelledImages) -> Non
 
 
 def _facts(name: str, seed: int, steps: int, step0: PreTrainedModel, command: str, **more: int) -> dict:
-    """Give what stands first in every record."""
+    """Return what stands first in every record."""
     parameters = sum(parameter.numel() for parameter in step0.parameters())
     first = {"name": name, "seed": seed, "steps": steps, **more, "parameters": parameters}
     return {**first, "digest_step0": digest(step0), "command": f"python -m companion.training.{command}"}
 
 
 def sample(folder: Path, prompt: str = "It was a dark and stormy night, and", tokens: int = 120, seed: int = 0) -> str:
-    """Let a shipped model continue a text, at temperature 0.8."""
+    """Continue a text with a shipped model, at temperature 0.8."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.tensor([tokenizer(prompt)["input_ids"]])

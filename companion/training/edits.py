@@ -70,7 +70,7 @@ class Passages(NamedTuple):
 
 @torch.no_grad()
 def read(model: cl.Model, ids: Tensor) -> Passages:
-    """Let the unedited model read passages of one length (n, tokens), and keep every state."""
+    """Run the unedited model on passages of one length (n, tokens), and keep every state."""
     calls = [passed(model.hf, model.blocks, {model.hf.main_input_name: one[None].to(model.device)}) for one in ids]
     states = [torch.cat([call.input for call in of_block]) for of_block in zip(*calls, strict=True)]
     states.append(torch.cat([of_text[-1].output for of_text in calls]))
@@ -80,13 +80,13 @@ def read(model: cl.Model, ids: Tensor) -> Passages:
 
 
 def _told(head: Any, states: Tensor) -> Tensor:
-    """Give the logarithms of the next token's probabilities, for the tokens of the last half."""
+    """Return the logarithms of the next token's probabilities, for the tokens of the last half."""
     half = states.shape[1] // 2
     return head(states[:, half - 1 : -1].float()).log_softmax(dim=-1)
 
 
 def edited(stages: Sequence[Stage], edit: str, *places: int) -> list[Stage | None]:
-    """Give the stages of an edited network, None where nothing runs; places count from 0."""
+    """Return the stages of an edited network, None where nothing runs; places count from 0."""
     found: list[Stage | None] = list(stages)
     if edit in (SKIP, REMOVE):
         for place in places:
@@ -119,7 +119,7 @@ def merged(first: nn.Module, second: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def run(reading: Passages, stages: Sequence[Stage | None]) -> Tensor:
-    """Give the last states of an edited network; what comes before the first edited block is not computed again."""
+    """Return the last states of an edited network; what comes before the first edited block is not computed again."""
     at = next((at for at, pair in enumerate(zip(stages, reading.stages, strict=True)) if pair[0] is not pair[1]), None)
     if at is None:
         return reading.states[-1]
@@ -167,7 +167,7 @@ def predictors(model: cl.Model) -> dict[str, np.ndarray]:
 
 
 def predicted(known: dict[str, np.ndarray], places: Sequence[int]) -> dict[str, float]:
-    """Give the predictors of one block, or of a pair."""
+    """Return the predictors of one block, or of a pair."""
     found = {}
     for name, values in known.items():
         of_pairs = values.ndim == 2

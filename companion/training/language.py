@@ -53,7 +53,7 @@ RECIPES = {
 
 
 def configuration(recipe: Recipe) -> PreTrainedConfig:
-    """Give the Hugging Face configuration of a recipe."""
+    """Return the Hugging Face configuration of a recipe."""
     common = dict(
         vocab_size=recipe.vocabulary,
         hidden_size=recipe.width,

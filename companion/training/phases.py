@@ -42,7 +42,7 @@ induction_gain: as in data/quality.csv. predictions_sha256: of data/predictions.
 
 
 def split(J: torch.Tensor) -> float:
-    """Give the share of the squared norm of Jacobians (prompts, d, d) that is their mean's, unbiased."""
+    """Return the share of the squared norm of Jacobians (prompts, d, d) that is their mean's, unbiased."""
     each, mean, n = J.square().sum(dim=(1, 2)).mean(), J.mean(dim=0).square().sum(), len(J)
     # The mean of n holds an n-th of the fluctuation as well.
     return float((n * mean - each) / (n - 1) / each)

@@ -138,7 +138,7 @@ def train_one(name: str, recipe: QualityRecipe, corpus: text.Corpus, run: Path, 
 
 
 def _seen(ids: torch.Tensor, step: int, recipe: QualityRecipe) -> torch.Tensor:
-    """Give a batch as it is trained on."""
+    """Return a batch as it is trained on."""
     return corrupt(ids, recipe.corrupted, recipe.seed, step, recipe.vocabulary) if recipe.corrupted else ids
 
 
@@ -173,7 +173,7 @@ def run_quality(
 
 
 def finished(table: Path, grid: Mapping[str, QualityRecipe]) -> set[str]:
-    """Tell which models a table has at all their steps; one with a row twice is refused."""
+    """Return the models of which a table has all steps, and refuse a table with a row twice."""
     rows = without_repeats(read_table(table), ["model", "step"])
     if rows.empty:
         return set()

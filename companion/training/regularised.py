@@ -63,7 +63,7 @@ suite's table (data/suite.csv)."""
 
 
 def recipes() -> dict[str, RegularisedRecipe]:
-    """Give all runs by name, seed after seed."""
+    """Return all runs by name, seed after seed."""
     found = {}
     for seed in SEEDS:
         found[f"without-seed{seed}"] = replace(BASE, seed=seed)
@@ -88,7 +88,7 @@ def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: Regu
 
 
 def _sham(model: PreTrainedModel, added: torch.Tensor) -> torch.Tensor:
-    """Give a term of value 0 whose gradient is as large as another's in every weight matrix, in random directions."""
+    """Return a term of value 0 whose gradient is as large as another's in every weight matrix, in random directions."""
     weights_of = list(model.parameters())
     gradients = torch.autograd.grad(added, weights_of, allow_unused=True)
     terms = []
@@ -101,7 +101,7 @@ def _sham(model: PreTrainedModel, added: torch.Tensor) -> torch.Tensor:
 
 
 def ramp(step: int, recipe: RegularisedRecipe) -> float:
-    """Give the share of the strength that applies at a step."""
+    """Return the share of the strength that applies at a step."""
     return min(1.0, max(0.0, (step - recipe.begin) / recipe.rise))
 
 
@@ -125,7 +125,7 @@ def train_one(name: str, recipe: RegularisedRecipe, corpus: text.Corpus, run: Pa
 
 
 def differences(table: Path) -> list[str]:
-    """Say what the regulariser changes, one line per arm, start and column."""
+    """Tabulate what the regulariser changes, one row per arm, start and column."""
     lines = []
     for row in difference_table(finished(regularised(table))).to_dict("records"):
         span = f"95 % interval {row['low']:+.4f} to {row['high']:+.4f}, {row['n']} pairs"

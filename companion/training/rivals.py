@@ -59,7 +59,7 @@ def power_law(values: np.ndarray) -> float:
 
 
 def of_weights(block: nn.Module) -> dict[str, float]:
-    """Give the mean alpha, alpha-hat and stable rank of a block's matrices."""
+    """Return the mean alpha, alpha-hat and stable rank of a block's matrices."""
     found = []
     for weight in block.parameters():
         if weight.ndim == 2:
@@ -70,7 +70,7 @@ def of_weights(block: nn.Module) -> dict[str, float]:
 
 
 def influence(model: cl.Model, inputs: list) -> float:
-    """Give how much a block turns a state, mean over blocks, tokens and inputs."""
+    """Return how much a block turns a state, mean over blocks, tokens and inputs."""
     turned = []
     for one in inputs:
         hidden = functional.normalize(cl.trace(model, one).hidden.double(), dim=-1)
@@ -85,7 +85,7 @@ def measured(model: cl.Model, inputs: list) -> dict[str, float]:
 
 
 def language_models(run: Path) -> Iterator[tuple[str, cl.Model, list]]:
-    """Give the models of the suite that stop at equal tokens, with the prompts that they are measured on."""
+    """Return the models of the suite that stop at equal tokens, with the prompts that they are measured on."""
     prompts = cl.load_prompts(n=INPUTS)
     tokenizer = cl.load_model("nano-neox").tokenizer
     for row in equal_tokens(last_checkpoints(suite())).itertuples():
@@ -94,7 +94,7 @@ def language_models(run: Path) -> Iterator[tuple[str, cl.Model, list]]:
 
 
 def vision_models(run: Path, data: Path) -> Iterator[tuple[str, cl.Model, list]]:
-    """Give the models of the grid on photographs, with the pictures that they are measured on."""
+    """Return the models of the grid on photographs, with the pictures that they are measured on."""
     pictures = vit.prepared(vit.RECIPES["cifar10-small"], read_dataset(data)).test[:INPUTS] / 255
     for name in photographs.cells()["model"]:
         hf = ViTForImageClassification.from_pretrained(_there(run / name / "model"), attn_implementation="eager")

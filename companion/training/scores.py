@@ -34,12 +34,12 @@ _BEGINS, _ENDS = "Ġ", ("Ġ", "Ċ")
 
 
 def logits_of(hf: PreTrainedModel) -> Predict:
-    """Give what a model predicts, as the scores ask for it."""
+    """Return what a model predicts, as the scores ask for it."""
     return lambda ids: hf(input_ids=ids, use_cache=False).logits
 
 
 def with_interval(**scores: NDArray[np.float64]) -> dict[str, float]:
-    """Give the mean of each score over its windows, and the ends of its 95 % interval."""
+    """Return the mean of each score over its windows, and the ends of its 95 % interval."""
     columns = {}
     for name, values in scores.items():
         effect = effect_of(values)
@@ -58,7 +58,7 @@ def nats(predict: Predict, windows: Tensor) -> Tensor:
 
 
 def words(vocabulary: Mapping[str, int]) -> tuple[Tensor, Tensor]:
-    """Tell which tokens are a word of three letters or more, and which may follow a whole word."""
+    """Mark the tokens that are a word of three letters or more, and those that may follow a whole word."""
     size = max(vocabulary.values()) + 1
     whole, after = torch.zeros(2, size, dtype=torch.bool)
     for token, place in vocabulary.items():
@@ -70,7 +70,7 @@ def words(vocabulary: Mapping[str, int]) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def cloze(predict: Predict, windows: Tensor, tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> NDArray[np.float64]:
-    """Give the share of each window's blanks that are filled with the right word; windows without one are left out."""
+    """Return the share of each window's blanks filled with the right word; windows without a blank are left out."""
     whole, after = words(tokenizer.get_vocab())
     half = windows.shape[1] // 2
     # The logits of a position are of the next token, and what follows that must end the word.
@@ -101,7 +101,7 @@ def cloze(predict: Predict, windows: Tensor, tokenizer: PreTrainedTokenizerFast,
 def induction(
     predict: Predict, vocabulary: int, context: int, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Give the share of repeated tokens that are predicted right, and the gain in nats, of each sequence."""
+    """Return the share of repeated tokens that are predicted right, and the gain in nats, of each sequence."""
     half = context // 2
     once = torch.randint(1, vocabulary, (SEQUENCES, half), generator=torch.Generator().manual_seed(seed))
     ids = torch.cat([once, once], dim=1)

@@ -121,14 +121,14 @@ def trained(
 
 
 def weights(recipe: SuiteRecipe, run: Path, step: int) -> PreTrainedModel:
-    """Give a checkpoint of a run; step 0 comes from the seed."""
+    """Return a checkpoint of a run; step 0 comes from the seed."""
     if step == 0:
         return build(recipe)
     return AutoModelForCausalLM.from_pretrained(run / f"step{step}", dtype=torch.float32)
 
 
 def checkpoint(name: str, recipe: SuiteRecipe, corpus: text.Corpus, run: Path, step: int) -> Model:
-    """Give a checkpoint of a run to be measured; of an embedded model, the one that ships."""
+    """Return a checkpoint of a run to be measured; of an embedded model, the one that ships."""
     if name in SHIPPED:
         return load_model(name, revision=f"step{step}", device="cpu")
     return wrap_model(weights(recipe, run, step), corpus.tokenizer, name=name)

@@ -69,7 +69,7 @@ Ks = dict[str, int]
 
 
 def ks_of(model: Model) -> Ks:
-    """Give the numbers of singular vectors at which a model is measured, by their names."""
+    """Return the numbers of singular vectors at which a model is measured, by their names."""
     return {name: k or round(0.1 * model.d_model) for name, k in KS.items()}
 
 

@@ -100,7 +100,7 @@ def prepared(recipe: VitRecipe, data: LabelledImages) -> LabelledImages:
 
 
 def configuration(recipe: VitRecipe, data: LabelledImages) -> ViTConfig:
-    """Give the Hugging Face configuration of a recipe on a data set."""
+    """Return the Hugging Face configuration of a recipe on a data set."""
     mean, std = data.statistics()
     return ViTConfig(
         hidden_size=recipe.width,

@@ -56,12 +56,12 @@ IMAGES = 12
 
 
 def grid(weight_decays: Sequence[float], rates: Sequence[float], base: VitRecipe) -> list[VitRecipe]:
-    """Give the recipes of a grid of weight decay by stochastic depth."""
+    """Return the recipes of a grid of weight decay by stochastic depth."""
     return [replace(base, weight_decay=decay, drop_path=rate) for decay in weight_decays for rate in rates]
 
 
 def paper_grid(base: VitRecipe) -> list[VitRecipe]:
-    """Give the recipes of the whole grid, in an order that makes sense of a part of it."""
+    """Return the recipes of the whole grid, in an order that makes sense of a part of it."""
     # The row of several seeds comes first, then the rates that the paper names, then the others.
     others = [rate for rate in DROP_PATHS if rate not in NAMED_RATES]
     rest = [decay for decay in WEIGHT_DECAYS if decay != SEEDED_DECAY]
@@ -70,7 +70,7 @@ def paper_grid(base: VitRecipe) -> list[VitRecipe]:
 
 
 def independent_grid(base: VitRecipe) -> list[VitRecipe]:
-    """Give the recipes of a grid in which no two models share a seed, and two more of each on its diagonal."""
+    """Return the recipes of a grid in which no two models share a seed, and two more of each on its diagonal."""
     # Models of one seed start from the same weights and see the same batches; those that differ in weight decay alone
     # are near copies then, and eight of them are no eight trials. The order is drawn: any part is a smaller grid.
     cells = grid(WEIGHT_DECAYS, DROP_PATHS, base)
@@ -80,7 +80,7 @@ def independent_grid(base: VitRecipe) -> list[VitRecipe]:
 
 
 def switched_pairs(base: VitRecipe) -> list[VitRecipe]:
-    """Give the recipes of pairs that share seed and weight decay: without stochastic depth, and with the most of it."""
+    """Return the recipes of pairs of one seed and weight decay: without stochastic depth, and with the most of it."""
     seeds = range(100, 100 + PAIRS)
     decays = itertools.cycle(WEIGHT_DECAYS)
     pairs = [replace(base, seed=seed, weight_decay=decay) for seed, decay in zip(seeds, decays, strict=False)]
@@ -186,7 +186,7 @@ def _with_interval(column: str, values: np.ndarray) -> dict[str, float]:
 
 
 def _settings(recipe: VitRecipe, data: LabelledImages) -> dict:
-    """Give the settings that all models of a table share."""
+    """Return the settings that all models of a table share."""
     common = {name: getattr(recipe, name) for name in ("width", "blocks", "heads", "patch", "epochs", "batch")}
     steps = recipe.epochs * vit.steps_per_epoch(recipe, data)
     return {"data": data.name, **common, "steps": steps, "learning_rate": recipe.peak}
@@ -213,5 +213,5 @@ def _done(table: Path, recipe: VitRecipe, data: LabelledImages) -> set[str]:
 
 
 def _written(value: object) -> str:
-    """Give a value as the table has it."""
+    """Return a value as the table has it."""
     return f"{value:.5g}" if isinstance(value, float) else str(value)

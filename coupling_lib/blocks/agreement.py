@@ -108,7 +108,7 @@ def route_error(
 
 
 def holds(call: BlockCall, block: nn.Module, route: str, name: str, pair: tuple[int, int]) -> bool:
-    """Tell whether a route gives the Jacobian of the whole sequence at one pair of tokens."""
+    """Return whether a route gives the Jacobian of the whole sequence at one pair of tokens."""
     return _accepted(route_error(call, call, block, route, name, pair))
 
 
@@ -119,7 +119,7 @@ def _accepted(error: float | str) -> bool:
 def _error(
     call: BlockCall, as_it_came: BlockCall, block: nn.Module, route: str, default: str, positions: list[int]
 ) -> Tensor:
-    """Give the largest relative error of what a route gives at the last of some tokens, and of one row and column."""
+    """Return the largest relative error of what a route gives at the last of some tokens, and of one row and column."""
     generator, d = torch.Generator().manual_seed(0), call.input.shape[2]
     dtype = next(weight.dtype for weight in block.parameters() if weight.is_floating_point())
     index = torch.tensor([positions], device=call.input.device)

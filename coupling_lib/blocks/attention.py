@@ -64,7 +64,7 @@ def recording() -> Generator[dict[nn.Module, KeysValues]]:
 
 @contextmanager
 def frozen(module: nn.Module, constants: KeysValues, positions: Tensor) -> Generator[None]:
-    """Let one attention layer answer a few tokens' queries against constants, inside the context."""
+    """Evaluate one attention layer for a few tokens' queries against constant keys and values, inside the context."""
     _constants[module] = (constants, positions)
     try:
         yield
@@ -106,13 +106,13 @@ def in_force(hf: PreTrainedModel) -> str:
 
 
 def differentiable() -> AbstractContextManager[None]:
-    """Let fused attention be computed by products that can be differentiated twice, inside the context."""
+    """Replace fused attention by products that can be differentiated twice, inside the context."""
     return sdpa_kernel(SDPBackend.MATH)
 
 
 @contextmanager
 def under(block: nn.Module, name: str) -> Generator[None]:
-    """Let a block call an attention by its name inside the context."""
+    """Make a block call the attention of this name inside the context."""
     configs = {id(config): config for part in block.modules() if (config := getattr(part, "config", None)) is not None}
     before = [(config, config._attn_implementation) for config in configs.values() if hasattr(config, SETTING)]
     for config, _ in before:
@@ -220,7 +220,7 @@ class _Attend(Function):
 def _linearised(
     q: Tensor, own_keys: Tensor, own_values: Tensor, keys: Tensor, values: Tensor, positions: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Give o, sum_t p_t (v_t - o) k_t^T and the weights p_j of the chosen tokens, for scaled queries."""
+    """Return o, sum_t p_t (v_t - o) k_t^T and the weights p_j of the chosen tokens, for scaled queries."""
     K, V = KeysValues(keys, values).with_tokens(KeysValues(own_keys, own_values), positions)
     heads = q.shape[2:4]
     p = ((q.flatten(2, 3) @ K.mT).unflatten(2, heads) + mask).softmax(-1)

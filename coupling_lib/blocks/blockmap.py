@@ -68,7 +68,7 @@ class _FrozenCache(DynamicCache):
 
 
 def choose_route(call: BlockCall, block: nn.Module) -> str:
-    """Tell which route a block takes, by what it calls."""
+    """Return the route of a block, found from what it calls."""
     if carries_state(call, block):
         # Mamba-2 in transformers bounds its time steps where it takes many tokens, and not where it takes one.
         bounds = {tuple(getattr(part, "time_step_limit", None) or _UNBOUNDED) for part in block.modules()}
@@ -79,12 +79,12 @@ def choose_route(call: BlockCall, block: nn.Module) -> str:
 
 
 def has_cache(call: BlockCall, block: nn.Module) -> bool:
-    """Tell whether a block writes its keys and values into a cache, once."""
+    """Return whether a block writes its keys and values into a cache, once."""
     return _cache_name(block) is not None and _cached(call, block) is not None
 
 
 def token_map(call: BlockCall, block: nn.Module, route: str, positions: Tensor) -> TokenMap:
-    """Give a block as a function of the states at a few positions."""
+    """Return a block as a function of the states at a few positions."""
     if route == "attention":
         return _attention_map(call, block, positions)
     if route == "cache":
@@ -132,7 +132,7 @@ def _cache_name(block: nn.Module) -> str | None:
 
 @torch.no_grad()
 def _cached(call: BlockCall, block: nn.Module) -> KeysValues | None:
-    """Let the block write its keys and values into a cache, once."""
+    """Run the block once with a cache, into which it writes its keys and values."""
     cache = _RecordingCache()
     try:
         call.with_argument(_cache_name(block), cache).replay(block, call.input.to(_dtype(block)))
@@ -156,7 +156,7 @@ def _cache_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap
 
 
 def carries_state(call: BlockCall, block: nn.Module) -> bool:
-    """Tell whether a block carries a state from token to token, by what it writes into its family's cache."""
+    """Return whether a block carries a state from token to token, by what it writes into its family's cache."""
     if not _cache_name(block) or not _with_states(cache := DynamicCache(config=call.config)):
         return False
     try:
@@ -180,7 +180,7 @@ def _with_states(cache: DynamicCache) -> list[LinearAttentionCacheLayerMixin]:
 
 
 def _state_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
-    """Give a block as a map of the states at a few positions, from the state that the tokens before them leave."""
+    """Return a block as a map of the states at a few positions, from the state that the tokens before them leave."""
     start, end = int(positions[0, 0]), int(positions[0, -1]) + 1
     stream = call.input[:, :end].to(_dtype(block))
     before = DynamicCache(config=call.config)

@@ -67,7 +67,7 @@ def on_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
 
 
 def _form(value: Any) -> tuple[int, ...] | str:
-    """Say what was seen where a tensor of some shape was expected."""
+    """Describe what was passed where a tensor of some shape was expected."""
     return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 

@@ -46,12 +46,12 @@ class Compared(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Tell whether the two are the same up to what rounding makes."""
+        """Whether the two agree up to rounding."""
         return self.error <= _MOST[self.dtype]
 
     @property
     def differs(self) -> bool:
-        """Tell whether no kink explains by how much they differ."""
+        """Whether the difference is too large for a kink."""
         return self.error > max(_MOST[self.dtype], _KINKED * self.kink)
 
 
@@ -90,7 +90,7 @@ def compare(call: BlockCall, block: nn.Module, name: str, attempt: int = 0) -> C
 
 
 def _fits(block: nn.Module) -> bool:
-    """Tell whether there is memory for a block's weights in float64."""
+    """Return whether there is memory for a block's weights in float64."""
     weights = list(block.parameters())
     size = 8 * sum(weight.numel() for weight in weights)
     return size <= _LITTLE or size <= _SHARE * memory.available(weights[0].device)

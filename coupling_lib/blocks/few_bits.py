@@ -22,18 +22,18 @@ from coupling_lib.errors import UntrustworthyResultError
 
 
 def kinds() -> tuple[type[nn.Module], ...]:
-    """Give bitsandbytes' layers of 4 and of 8 bits; none where nothing has loaded it, because its import is slow."""
+    """Return bitsandbytes' layers of 4 and of 8 bits; none where nothing has loaded it, because its import is slow."""
     bnb = sys.modules.get("bitsandbytes")
     return (bnb.nn.Linear4bit, bnb.nn.Linear8bitLt) if bnb else ()
 
 
 def is_4bit(layer: nn.Module) -> bool:
-    """Tell a layer of 4 bits from one of 8."""
+    """Return whether a layer has 4 bits; otherwise it has 8."""
     return isinstance(layer, kinds()[:1])
 
 
 def weights(layer: nn.Module, dtype: torch.dtype) -> torch.Tensor:
-    """Give the matrix that a layer stands for; of 4 bits in float32, or in float64 where that is asked."""
+    """Return the matrix that a layer stands for; of 4 bits in float32, or in float64 where that is asked."""
     if not is_4bit(layer):
         scale = layer.state.SCB if layer.state.SCB is not None else layer.weight.SCB
         return layer.weight.data.to(dtype) * (scale.to(dtype) / 127).unsqueeze(1)

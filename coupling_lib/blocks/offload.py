@@ -63,7 +63,7 @@ def load(read: Callable[..., PreTrainedModel], placing: Placing) -> PreTrainedMo
 
 @contextmanager
 def _read_what_memory_holds() -> Generator[None]:
-    """Let transformers read what stays in memory and nothing else, where it would map all files and read all of it."""
+    """Make transformers read only what stays in memory, where it would map and read all files."""
     mapped, convert = modeling_utils.safe_open, modeling_utils.convert_and_load_state_dict_in_model
     modeling_utils.safe_open = lambda file, **options: mapped(file, **options | {"backend": "pread"})
     modeling_utils.convert_and_load_state_dict_in_model = partial(_leave, convert)
@@ -88,7 +88,7 @@ class _Unread:
         return self
 
     def to(self, *, device: object, dtype: torch.dtype) -> torch.Tensor:
-        """Give what is on no device, and in the dtype that the index of files promises."""
+        """Return what is on no device, and in the dtype that the index of files promises."""
         return torch.empty(self._shape, dtype=dtype, device="meta")
 
 
@@ -122,7 +122,7 @@ class StoredWeights(Mapping[str, torch.Tensor]):
 
 
 def is_offloaded(module: nn.Module) -> bool:
-    """Tell whether weights of a module are on disk."""
+    """Return whether weights of a module are on disk."""
     return any(_hook(part) is not None for part in module.modules())
 
 
@@ -138,6 +138,6 @@ def fill(duplicate: nn.Module, block: nn.Module, dtype: torch.dtype) -> None:
 
 
 def _hook(module: nn.Module) -> AlignDevicesHook | None:
-    """Give the hook that reads a module's weights, if there is one."""
+    """Return the hook that reads a module's weights, if there is one."""
     hook = getattr(module, "_hf_hook", None)
     return hook if getattr(hook, "offload", False) else None

@@ -200,7 +200,7 @@ def _with_experts(kind: type) -> type:
 
 @contextmanager
 def experts_as_well(asked: bool) -> Generator[None]:
-    """Let transformers quantise stacks of experts too, while a model is read that is to be quantised."""
+    """Quantise stacks of experts too while transformers loads a model to be quantised."""
     if not asked:
         yield
         return

@@ -34,7 +34,7 @@ class Plan:
 
     @property
     def largest(self) -> int:
-        """Give the number of weights of the largest block."""
+        """Number of weights of the largest block."""
         return max(self.blocks)
 
     def bytes(self, dtype: torch.dtype) -> int:
@@ -88,11 +88,11 @@ class Placing:
 
     @property
     def on_disk(self) -> bool:
-        """Say whether the blocks stay on disk."""
+        """Whether the blocks stay on disk."""
         return DISK in self.blocks
 
     def device_map(self) -> dict[str, torch.device | str]:
-        """Say where each part goes, in the form that `from_pretrained` takes."""
+        """Return the device of each part, in the form that `from_pretrained` takes."""
         blocks = {f"{self.division.path}.{number}": place for number, place in enumerate(self.blocks)}
         return blocks | dict.fromkeys(self.division.others, self.device)
 
@@ -151,7 +151,7 @@ def choose(
 
 
 def share_out(sizes: Sequence[float], rooms: Sequence[float]) -> list[int] | None:
-    """Give each part the card that it lies on, in order and all cards filled alike; None if they do not hold them."""
+    """Return each part the card that it lies on, in order and all cards filled alike; None if they do not hold them."""
     rooms = [max(0.0, room) for room in rooms]
     # Parts are whole, so that the share to which cards are filled is the least above this one that leaves none over.
     filled = sum(sizes) / max(1.0, sum(rooms))

@@ -62,7 +62,7 @@ class Passing(NamedTuple):
 
 @torch.no_grad()
 def passing(call: BlockCall, block: nn.Module) -> Passing:
-    """Tell how a block passes its stream on, by giving it a stream that is very much larger."""
+    """Find how a block passes its stream on, from its output for a very much larger stream."""
     x, y = (_wide(state, block) for state in (call.input, call.output))
     factor = _LARGER * max(1.0, float(y.norm() / x.norm()))
     large = factor * x
@@ -114,7 +114,7 @@ def stream_norms(call: BlockCall, block: nn.Module) -> tuple[str, ...]:
 
 @contextmanager
 def without_norms(block: nn.Module, names: tuple[str, ...]) -> Generator[None]:
-    """Let a block give, inside the context, its input plus what its sub-layers add to it."""
+    """Make a block return its input plus what its sub-layers add to it, inside the context."""
     changes: list[Tensor] = []
 
     def keep(_: nn.Module, args: tuple, kwargs: dict[str, Any], gave: Tensor) -> None:
@@ -173,7 +173,7 @@ def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_Seen]
 
 
 def _is_norm(seen: _Seen) -> bool:
-    """Tell a norm by what it does: a stream of any size, above its epsilon, gives the same."""
+    """Return whether a module is a norm: its output does not depend on the size of its input, above its epsilon."""
     if seen.given is None or next(seen.module.children(), None) is not None:
         return False
     once, more = seen.module(_LARGER * seen.given), seen.module(_LARGER**2 * seen.given)
@@ -183,7 +183,7 @@ def _is_norm(seen: _Seen) -> bool:
 
 
 def _is_sum(total: Tensor, stream: Tensor, seen: list[_Seen]) -> bool:
-    """Tell whether a state is the stream plus what one of the modules gave, or two of them."""
+    """Return whether a state is the stream plus what one of the modules gave, or two of them."""
     added = total - stream
     given = [each.gave for each in seen]
     return any(_near(added, one, _SAME) for one in given) or any(
@@ -200,7 +200,7 @@ def _near(a: Tensor, b: Tensor, tolerance: float) -> bool:
 
 
 def _fits(value: Any, stream: Tensor) -> bool:
-    """Tell what has the stream's size; some families fold batch and tokens into one dimension."""
+    """Return whether a tensor has the stream's size; some families fold batch and tokens into one dimension."""
     return isinstance(value, Tensor) and value.shape[-1:] == stream.shape[-1:] and value.numel() == stream.numel()
 
 

@@ -31,7 +31,7 @@ _REPLACED = ("forward", "_hf_hook", "_old_forward")
 
 
 def loading_arguments(precision: str) -> dict[str, Any]:
-    """Give the arguments of `from_pretrained` that load weights in a precision."""
+    """Return the arguments of `from_pretrained` that load weights in a precision."""
     if not isinstance(precision, str) or precision not in PRECISIONS:
         raise ParameterError(f"precision is {shown(precision)}; it must be one of {', '.join(PRECISIONS)}")
     if precision in _DTYPES:
@@ -65,12 +65,12 @@ def stored_as(hf: PreTrainedModel) -> str:
 
 
 def arithmetic(hf: PreTrainedModel) -> torch.dtype:
-    """Give the dtype in which Jacobians of a model are formed."""
+    """Return the dtype in which Jacobians of a model are formed."""
     return torch.float64 if hf.dtype == torch.float64 else torch.float32
 
 
 def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None = None) -> nn.Module:
-    """Give a block with plain, wide weights, on a device if one is named: itself where they are so, else a copy."""
+    """Return a block with plain, wide weights, on a device if one is named: itself where they are so, else a copy."""
     on_disk = offload.is_offloaded(block)
     there = all(p.dtype == dtype and device in (None, p.device) for p in block.parameters())
     if there and not on_disk and not is_quantised(block):

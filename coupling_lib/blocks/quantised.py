@@ -90,7 +90,7 @@ def failing_layer(hf: PreTrainedModel, error: Exception) -> str | None:
 
 
 def _format(layer: nn.Module) -> tuple:
-    """Give what, beside its shape, decides which kernel multiplies by a quantised layer."""
+    """Return what, beside its shape, decides which kernel multiplies by a quantised layer."""
     if not is_4bit(layer):
         return (layer.state.threshold,)
     state = layer.weight.quant_state
@@ -98,7 +98,7 @@ def _format(layer: nn.Module) -> tuple:
 
 
 def _trusted_on(layer: nn.Module, dtype: torch.dtype, name: str) -> str | None:
-    """Give the kind of device on which a layer's own product is right; None where its table is used, or it has none."""
+    """Return the kind of device on which a layer's own product is right; None where its table is used, or none is."""
     device = layer.weight.device.type
     for own in (device, None) if is_4bit(layer) and device not in BY_THE_TABLE else (None,):
         if is_4bit(layer):

@@ -58,7 +58,7 @@ class Blocks:
 
     @property
     def norm_position(self) -> str:
-        """Say where the norms stand: `"pre"`, `"post"` (block minus identity couples trivially), `"mixed"` for some."""
+        """Position of the norms: `"pre"`, `"post"` (block minus identity couples trivially), `"mixed"` for some."""
         if not self.post_norm:
             return "pre"
         return "post" if len(self.post_norm) == len(self) else "mixed"
@@ -101,7 +101,7 @@ def _embedding_path(hf: PreTrainedModel) -> str:
 
 
 def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
-    """Give nnsight's view of a model, and of its blocks."""
+    """Return nnsight's view of a model, and of its blocks."""
     for module in hf.modules():
         # A `forward` that was put there after nnsight had wrapped the module has to be wrapped as well.
         if STATE in module.__dict__ and replaced_forward(module) is module.__dict__.get("forward") is not None:
@@ -265,7 +265,7 @@ def _calls(
 
 @contextmanager
 def _explained(hf: PreTrainedModel) -> Generator[None]:
-    """Say in one line what fails in a model on which others put hooks, and where these stand."""
+    """Describe in one line what fails in a model with user hooks, and where these are."""
     try:
         yield
     except CouplingError:
@@ -304,15 +304,15 @@ def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int)
 
 
 def stack_config(hf: PreTrainedModel) -> PreTrainedConfig:
-    """Give the part of a model's configuration that describes the stack which reads its input."""
+    """Return the part of a model's configuration that describes the stack which reads its input."""
     return images_config(hf.config) if hf.main_input_name == "pixel_values" else hf.config.get_text_config()
 
 
 def images_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Give the part of a configuration that says how large the images are; of CLIP's that is nested."""
+    """Return the part of a configuration that says how large the images are; of CLIP's that is nested."""
     return config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
 
 
 def sides(size: int | Sequence[int]) -> tuple[int, ...]:
-    """Give height and width of an image or a patch, of which a configuration says one number or both."""
+    """Return height and width of an image or a patch, of which a configuration says one number or both."""
     return (size, size) if isinstance(size, int) else tuple(size)

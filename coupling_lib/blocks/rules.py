@@ -65,7 +65,7 @@ class Function(torch.autograd.Function):
 
 
 def linearised(block: nn.Module) -> AbstractContextManager[None]:
-    """Let a block's activations keep their derivative: for y = a(x), entry by entry, u is pulled back to a'(x) u."""
+    """Keep the derivative of a block's activations: for y = a(x), entry by entry, u is pulled back to a'(x) u."""
 
     def apply(module: nn.Module, given: tuple[Tensor, ...], _: Tensor) -> Tensor | None:
         return _Pointwise.apply(given[0], module)[0] if given else None
@@ -74,7 +74,7 @@ def linearised(block: nn.Module) -> AbstractContextManager[None]:
 
 
 def picking_rows(block: nn.Module) -> AbstractContextManager[None]:
-    """Let a block's linear layers take rows: for y = W x + b, c e_i is pulled back to c times row i of W."""
+    """Pull rows back through a block's linear layers: for y = W x + b, c e_i is pulled back to c times row i of W."""
 
     def rows(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> Tensor | None:
         return _Linear.apply(given[0], y.detach(), _WEIGHTS[type(module)](module).detach()) if given else None
@@ -84,7 +84,7 @@ def picking_rows(block: nn.Module) -> AbstractContextManager[None]:
 
 @contextmanager
 def merging_gates(block: nn.Module) -> Generator[None]:
-    """Let linear layers of one input whose outputs meet entry by entry be one layer, for one token: see above."""
+    """Join linear layers of one input whose outputs meet entry by entry, for one token: see above."""
     made: dict[Any, _Made] = {}
 
     def keep(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> None:
@@ -102,7 +102,7 @@ def merging_gates(block: nn.Module) -> Generator[None]:
 
 @contextmanager
 def all_rules(block: nn.Module) -> Generator[None]:
-    """Let a block be differentiated with all rules, in the order in which they have to be entered."""
+    """Differentiate a block with all rules, in the order in which they have to be entered."""
     with linearised(block), picking_rows(block), merging_gates(block):
         yield
 
@@ -116,7 +116,7 @@ class _Made(NamedTuple):
 
 
 def _merged(h: Tensor, made: Mapping[Any, _Made]) -> Tensor | None:
-    """Give h as the output of one layer, if it comes entry by entry from those of several with one input."""
+    """Return h as the output of one layer, if it comes entry by entry from those of several with one input."""
     layers = _sources(h, made) if h.numel() == h.shape[-1] else []
     if len(layers) < 2 or any(one.x is not layers[0].x or one.y.numel() != h.numel() for one in layers):
         return None
@@ -155,7 +155,7 @@ def _sources(h: Tensor, made: Mapping[Any, _Made]) -> list[_Made]:
 def hooked(
     block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable[..., Any], *, before: bool = False
 ) -> Generator[None]:
-    """Let a hook stand after, or before, each module of a block that is chosen and carries nothing of others."""
+    """Hook each chosen module of a block, before or after its forward, where it carries nothing of others."""
     with ExitStack() as hooks:
         for module in filter(chosen, block.modules()):
             if is_bare(module):
@@ -202,7 +202,7 @@ class _Pointwise(Function):
 
 
 class _Linear(Function):
-    """Give a linear layer's output as it is, and pull its cotangents back by `_TimesWeight`."""
+    """Return a linear layer's output as it is, and pull its cotangents back by `_TimesWeight`."""
 
     generate_vmap_rule = True
 

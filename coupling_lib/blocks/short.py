@@ -22,7 +22,7 @@ _LENGTH = 5
 
 @contextmanager
 def lengths(hf: PreTrainedModel) -> Generator[None]:
-    """Let a model's windows and other such lengths be short inside the context."""
+    """Shorten a model's windows and other such lengths inside the context."""
     # Windows of a picture are of its two sides, which are what they are.
     places = _places(hf) if hf.main_input_name == "input_ids" else ()
     before = [(place, name, place[name]) for place in places for name in _NAMES if _is_length(place.get(name))]
@@ -36,7 +36,7 @@ def lengths(hf: PreTrainedModel) -> Generator[None]:
 
 
 def _places(hf: PreTrainedModel) -> Iterator[dict[str, Any]]:
-    """Give what holds a model's settings: its modules, their configurations, and those of rotary tables."""
+    """Return what holds a model's settings: its modules, their configurations, and those of rotary tables."""
     seen: set[int] = set()
     for part in hf.modules():
         config = vars(getattr(part, "config", None) or part)

@@ -40,7 +40,7 @@ def where(block: nn.Module) -> str:
 
 
 def is_bare(module: nn.Module) -> bool:
-    """Tell whether a module computes what its class computes."""
+    """Return whether a module computes what its class computes."""
     return not everywhere() and not any(True for _ in _functions(module))
 
 
@@ -57,7 +57,7 @@ def refuse_on_backward(block: nn.Module) -> None:
 
 
 def replaced_forward(part: nn.Module) -> Any:
-    """Give what stands in the place of a module's `forward`; None where it runs its class's."""
+    """Return what stands in the place of a module's `forward`; None where it runs its class's."""
     forward = part.__dict__.get("_old_forward" if "_hf_hook" in part.__dict__ else "forward")
     if isinstance(forward, Controller):  # nnsight's, around what it found
         forward = forward.state.original
@@ -66,7 +66,7 @@ def replaced_forward(part: nn.Module) -> Any:
 
 
 def is_outdated(part: nn.Module) -> bool:
-    """Tell whether nnsight runs, in the place of a class's forward, what that was before it was exchanged."""
+    """Return whether nnsight runs, in the place of a class's forward, what that was before it was exchanged."""
     forward = part.__dict__.get("forward")
     if not isinstance(forward, Controller):
         return False
@@ -74,7 +74,7 @@ def is_outdated(part: nn.Module) -> bool:
 
 
 def _functions(part: nn.Module) -> Iterator[Any]:
-    """Give what others put on a module; those that transformers puts there only look."""
+    """Return what others put on a module; those that transformers puts there only look."""
     hooks = (part._forward_pre_hooks, part._forward_hooks, part._backward_hooks, part._backward_pre_hooks)
     for function in chain.from_iterable(each.values() for each in hooks):
         if not _made_by(function, "coupling_lib.blocks.", "transformers."):

@@ -300,7 +300,7 @@ def _check_finite(hf: PreTrainedModel, blocks: Blocks, calls: Mapping[int, Block
 
 
 def _weights(hf: PreTrainedModel, blocks: Blocks) -> Iterator[tuple[str, Tensor]]:
-    """Give all weights as plain numbers by their names; blocks that are quantised or on disk one at a time."""
+    """Return all weights as plain numbers by their names; blocks that are quantised or on disk one at a time."""
     within = tuple(f"{blocks.path}.{number}." for number in range(len(blocks)))
     for name, weight in hf.named_parameters():
         if not name.startswith(within) and weight.is_floating_point() and weight.device.type != "meta":

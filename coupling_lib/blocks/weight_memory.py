@@ -49,7 +49,7 @@ def needed_by(hf: PreTrainedModel) -> dict[str, int]:
 
 
 def bytes_per_weight(precision: str) -> float:
-    """Say how many bytes a weight of a block takes."""
+    """Return the bytes that a weight of a block takes."""
     return (_PLAIN | _LINEAR)[precision]
 
 

@@ -30,7 +30,7 @@ class Text(str):
     _made: tuple[Any, int, list[int]] = (None, 0, [])
 
     def ids(self, tokenizer: Any) -> list[int]:
-        """Give its tokens, made once. Tokens that were added to the tokenizer since make them anew."""
+        """Return its tokens, made once. Tokens that were added to the tokenizer since make them anew."""
         if self._made[:2] != (tokenizer, len(tokenizer)):
             self._made = (tokenizer, len(tokenizer), tokenizer(str(self), verbose=False)["input_ids"])
         return self._made[2]
@@ -73,7 +73,7 @@ def check_model(model: Any) -> None:
 def inputs_for(
     model: Model, prompts: Iterable[Any], seed: int = 0, n_tokens: int = 16, longest: int | None = None
 ) -> list[str | torch.Tensor]:
-    """Give prompts in a form that a model can read.
+    """Return prompts in a form that a model can read.
 
     A model with a tokenizer reads the texts themselves. One without (random weights saved alone, a vision
     model) gets as many random inputs instead: token ids drawn uniformly, or images of standard normal noise.

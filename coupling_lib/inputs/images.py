@@ -121,7 +121,7 @@ def pixels_for(images: torch.Tensor, config: Any) -> torch.Tensor:
 
 
 def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Give the mean and standard deviation that a model's input is normalised with."""
+    """Return the mean and standard deviation that a model's input is normalised with."""
     if getattr(config, "image_mean", None) is not None:
         return tuple(config.image_mean), tuple(config.image_std)
     mean, std = _NORMALISED.get(getattr(config, "model_type", ""), (_HALVES, _HALVES))

@@ -29,7 +29,7 @@ class LabelledImages:
     classes: tuple[str, ...]
 
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Give mean and standard deviation of each channel over the training images, values from 0 to 1."""
+        """Return mean and standard deviation of each channel over the training images, values from 0 to 1."""
         pixels = self.train.double() / 255
         mean, std = pixels.mean(dim=(0, 2, 3)), pixels.std(dim=(0, 2, 3))
         return tuple(round(float(v), 4) for v in mean), tuple(round(float(v), 4) for v in std)

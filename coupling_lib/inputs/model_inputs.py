@@ -49,7 +49,7 @@ def model_inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor
 
 
 def _reads(model: Model, pixels: Tensor) -> bool:
-    """Tell whether a model takes images of this size."""
+    """Return whether a model takes images of this size."""
     try:
         return bool(first_states(model.hf, model.blocks, pixels).numel())
     except (AssertionError, IndexError, RuntimeError, TypeError, ValueError):

@@ -134,7 +134,7 @@ def add_chain_of_thought(prompt: Prompt) -> Prompt:
 
 
 def unreadable(text: str) -> str:
-    """Say what in a text no writer meant and no tokenizer reads as such; nothing where all is well."""
+    """Return what is wrong in a text, such as control characters; an empty string if nothing is."""
     # White space of any kind is text. Other control characters come from binary files and terminals, and a lone
     # half of a surrogate pair from a file that was read in the wrong encoding.
     found = re.search(r"[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]", text)

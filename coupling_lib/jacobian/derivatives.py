@@ -105,7 +105,7 @@ def form(
 
 
 def batch_size(trace: Traced, n_tokens: int, beside: int = 0) -> int:
-    """Give how many cotangents fit into the memory budget at once, beside so many bytes of results."""
+    """Return how many cotangents fit into the memory budget at once, beside so many bytes of results."""
     # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
     each = 16 * n_tokens * trace.d_model * trace.dtype.itemsize
     # An eighth of what the weights of a wide block take, 12 d^2 of them in float32, is little beside them.

@@ -58,7 +58,7 @@ class Traced(Protocol):
     _holds: dict[tuple[int, tuple[int, int]], bool]
 
     def block(self, index: int) -> nn.Module:
-        """Give a block as a map on which it can be differentiated."""
+        """Return a block as a map on which it can be differentiated."""
 
     def check_boundary(self, boundary: str) -> None:
         """Refuse a boundary that is unknown, or that this model's blocks do not have."""
@@ -143,7 +143,7 @@ def _check_standing(trace: Traced, block: int) -> None:
 
 @_as_traced
 def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
-    """Tell by which route a block is evaluated at some pairs."""
+    """Return the route by which a block is evaluated at some pairs."""
     # A causal block does not let an earlier token see a later one; only the whole sequence can say so.
     route = trace.routes[block]
     if route != "attention" and any(start > end for start, end in pairs):
@@ -222,7 +222,7 @@ def refuse_rounding(
 
 
 def zero_jacobian(trace: Traced, block: int, pair: tuple[int, int], what: str = "zero") -> VanishingJacobianError:
-    """Give the error for a Jacobian that is zero, or as good as that: why it is, and what to do."""
+    """Return the error for a Jacobian that is zero, or as good as that: why it is, and what to do."""
     (start, end), named = pair, f"the Jacobian of {position_name(trace, block, pair)} is {what}"
     if start > end:
         return VanishingJacobianError(

@@ -43,12 +43,12 @@ class Lens:
 
     @property
     def _formed(self) -> bool:
-        """Tell whether the matrices are multiplied with, rather than the blocks' own."""
+        """Whether the matrices are multiplied with, rather than the blocks' own."""
         return "_dense" in self.__dict__
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Give `(L + 1, d, d)`."""
+        """`(L + 1, d, d)`."""
         return (self.trace.n_blocks + 1, self.trace.d_model, self.trace.d_model)
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class Lens:
         return columns.T
 
     def of(self, direction: Tensor | np.ndarray) -> Tensor:
-        r"""Give the gradient of $u^\top x^L_t$ by $x^l_t$ at every depth, `(L + 1, d)`, in L products."""
+        r"""Return the gradient of $u^\top x^L_t$ by $x^l_t$ at every depth, `(L + 1, d)`, in L products."""
         u = self._vector(direction)
         if self._formed:
             return u @ self._dense
@@ -96,7 +96,7 @@ class Lens:
         return torch.stack(rows[::-1])
 
     def states(self) -> Tensor:
-        """Give what the state of each depth comes to in the last one, the matrix times x^l_t, `(L + 1, d)`."""
+        """Return what the state of each depth comes to in the last one, the matrix times x^l_t, `(L + 1, d)`."""
         x = self.trace.hidden[:, self.token]
         if self._formed:
             return torch.einsum("lij,lj->li", self._dense, x)
@@ -150,7 +150,7 @@ class SummedLens(Lens):
 
 @exclusive
 def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) -> Lens:
-    r"""Give the Jacobian lens of one token: the derivative of its last state by its state at every depth.
+    r"""Return the Jacobian lens of one token: the derivative of its last state by its state at every depth.
 
     $$\frac{\partial x^L_t}{\partial x^l_t} = (I + J^L_{tt}) \cdots (I + J^{l+1}_{tt}), \qquad l = 0 \dots L,$$
 

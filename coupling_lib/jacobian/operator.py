@@ -74,22 +74,22 @@ class BlockJacobian:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Give `(d, d)`."""
+        """`(d, d)`."""
         return (self.trace.d_model, self.trace.d_model)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Give the dtype of its entries: float32 or float64."""
+        """Dtype of its entries: float32 or float64."""
         return self.trace.dtype
 
     @property
     def device(self) -> torch.device:
-        """Give the device it is computed on."""
+        """Device it is computed on."""
         return self.trace.calls[self.block].input.device
 
     @property
     def T(self) -> _Transposed:  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
-        """Give the transposed operator: `J.T @ U` is J^T U."""
+        """Transposed operator: `J.T @ U` is J^T U."""
         return _Transposed(self)
 
     def __matmul__(self, V: Tensor | np.ndarray) -> Tensor:
@@ -131,7 +131,7 @@ class BlockJacobian:
         return rounding_error(self.trace, self.block, (self.token_in, self.token_out), self.boundary)[0]
 
     def vanishes(self) -> bool:
-        """Tell whether it is zero or lost in rounding, by one product with it."""
+        """Return whether it is zero or lost in rounding, by one product with it."""
         try:
             _Graph(self)
         except VanishingJacobianError:

@@ -61,43 +61,43 @@ class Trace:
 
     @property
     def route(self) -> str:
-        """Say how block maps are evaluated: by `"attention"`, `"cache"`, `"state"` or the whole `"sequence"`."""
+        """How block maps are evaluated: by `"attention"`, `"cache"`, `"state"` or the whole `"sequence"`."""
         return self.blocks.route
 
     @property
     def routes(self) -> tuple[str, ...]:
-        """Say the same block by block; those of a hybrid model differ."""
+        """Route of every block; those of a hybrid model differ."""
         return self.blocks.routes
 
     @property
     def post_norm(self) -> bool:
-        """Say whether blocks normalise their stream, so that block minus identity couples trivially."""
+        """Whether blocks normalise their stream, so that block minus identity couples trivially."""
         return bool(self.blocks.post_norm)
 
     @property
     def n_blocks(self) -> int:
-        """Give the number of blocks L."""
+        """Number of blocks L."""
         return len(self.calls)
 
     @property
     def n_tokens(self) -> int:
-        """Give the number of token positions n: of the ids that were given, or of what an image is cut into."""
+        """Number of token positions n: of the ids that were given, or of what an image is cut into."""
         ids = self.inputs.get("input_ids")
         return (self.calls[-1].input if ids is None else ids).shape[1]
 
     @property
     def d_model(self) -> int:
-        """Give the width d of the residual stream."""
+        """Width d of the residual stream."""
         return self.calls[-1].input.shape[2]
 
     @property
     def device(self) -> torch.device:
-        """Give the device of the last block's states."""
+        """Device of the last block's states."""
         return self.calls[-1].input.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Give the dtype in which Jacobians are formed: float32 or float64."""
+        """Dtype in which Jacobians are formed: float32 or float64."""
         return precision.arithmetic(self.model.hf)
 
     @cached_property
@@ -115,7 +115,7 @@ class Trace:
         return slice(self.first, self.first + self.n_tokens)
 
     def block(self, index: int) -> nn.Module:
-        """Give a block, from 0, as a map with plain, wide weights, on which it can be differentiated."""
+        """Return a block, from 0, as a map with plain, wide weights, on which it can be differentiated."""
         # Itself, or a dense copy where its weights are narrow, quantised or on disk. The last one is kept, and no
         # other: a copy takes as much memory as the block in float32.
         index %= self.n_blocks
@@ -149,7 +149,7 @@ class Trace:
         raise UnsupportedModelError(f"{type(hf).__name__} has no final norm that gives the last of its hidden_states")
 
     def forget(self, block: int) -> None:
-        """Let go of what was recorded for a block, from 0: its states, keys and values."""
+        """Release what was recorded for a block, from 0: its states, keys and values."""
         # A trace that is only there for its Jacobians takes less memory block by block as they are formed. What needs
         # a forgotten block fails afterwards; the last one, which says how many tokens there are, is kept.
         if block != self.n_blocks - 1:
@@ -193,7 +193,7 @@ class Trace:
     def jacobian(
         self, block: int, token_in: int = -1, token_out: int | None = None, boundary: str = "block"
     ) -> BlockJacobian:
-        """Give the residual Jacobian of a block, as a lazy linear operator.
+        """Return the residual Jacobian of a block, as a lazy linear operator.
 
         J^l_{t1 t2} = d f^l(X^{l-1})_{t2} / d x^{l-1}_{t1}  (paper, section 2), of shape (d, d).
 

@@ -107,7 +107,7 @@ def measure_prompts(model: Model, prompts: common.Prompts, ks: Sequence[int] = (
 
 
 def _described(model: Model, prompts: common.Prompts) -> dict[Prompt, str | torch.Tensor]:
-    """Give each prompt once, by what is known of it; of a bare text or tensor that is its name alone."""
+    """Return each prompt once, by what is known of it; of a bare text or tensor that is its name alone."""
     if isinstance(prompts, Iterator):
         prompts = list(prompts)
     given = prompt_inputs(prompts, model)
@@ -116,7 +116,7 @@ def _described(model: Model, prompts: common.Prompts) -> dict[Prompt, str | torc
 
 
 def readable(model: Model, prompts: Iterable[Any]) -> list[str | torch.Tensor]:
-    """Give prompts in a form that a language model can read; see `measure_prompts`."""
+    """Return prompts in a form that a language model can read; see `measure_prompts`."""
     if model.hf.main_input_name != "input_ids":
         raise ParameterError(f"{model.name} reads {model.hf.main_input_name}; prompts are texts, take a language model")
     if model.tokenizer is not None:

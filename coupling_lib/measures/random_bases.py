@@ -33,7 +33,7 @@ class Chance(float):
         return made
 
     def __getnewargs__(self) -> tuple[float, float]:
-        """Give what a copy is made of."""
+        """Return what a copy is made of."""
         return float(self), self.error
 
 
@@ -104,7 +104,7 @@ def drawn_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int =
 
 
 def spectra_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Dataset:
-    """Give what agreement of left and right vectors is where they are random, with the same singular values."""
+    """Return what agreement of left and right vectors is where they are random, with the same singular values."""
     width, k = int(ds.attrs["width"]), ds.sizes["rank"]
     if not 2 <= k <= width // 2:
         raise ParameterError(f"k is {k}; random bases of width {width} need k from 2 to {width // 2}")
@@ -116,7 +116,7 @@ def spectra_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Da
 
 
 def root_mean_square_spectra(ds: xr.Dataset) -> torch.Tensor:
-    """Give the singular values of each block, root mean square over prompts, with the tail filled."""
+    """Return the singular values of each block, root mean square over prompts, with the tail filled."""
     # Root mean squares keep the energy of the head and the whole consistent, so that a tail exists.
     S, frobenius = (
         torch.tensor(array.transpose("prompt", ...).values, dtype=torch.float64).square().mean(0).sqrt()

@@ -104,7 +104,7 @@ def compare_trajectories(
 
 
 def _scores(traced: Trace, token: int, width: int) -> common.Variables:
-    """Give everything that the states of one token say by themselves."""
+    """Return everything that the states of one token say by themselves."""
     states = traced.hidden[:, traced.position(token)]
     try:
         with torch.no_grad():
@@ -157,7 +157,7 @@ def _logits(head: nn.Module, x: Tensor) -> Tensor:
 
 
 def _paths(traced: Trace) -> common.Variables:
-    """Give the tokens of a prompt in the plane of their last states."""
+    """Return the tokens of a prompt in the plane of their last states."""
     # A token that stands for no text, such as one that begins every prompt, often has a norm far above all others
     # and would turn the plane towards itself.
     tokenizer, ids = traced.model.tokenizer, traced.inputs.get("input_ids")

@@ -201,7 +201,7 @@ def jacobians(J: Any, width: int) -> None:
 
 
 def together(**shapes: tuple[int, ...]) -> torch.Size:
-    """Give the shape to which several broadcast, and refuse those that do not."""
+    """Return the shape to which several broadcast, and refuse those that do not."""
     try:
         return torch.broadcast_shapes(*shapes.values())
     except RuntimeError:

@@ -117,7 +117,7 @@ def growth(J: Tensor, x: Tensor, U: Tensor, S: Tensor) -> Growth:
 
 
 def randomised(J: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Give every block random singular vectors and leave its singular values: $Q_l J_l R_l$."""
+    """Return every block random singular vectors and leave its singular values: $Q_l J_l R_l$."""
     (J,) = widened(J)
     d = J.shape[-1]
     turns = (random_frame(d, d, generator, J.dtype).to(J) for _ in range(2 * len(J)))

@@ -62,7 +62,7 @@ def standard_error(values: NDArray[np.float64], axis: int = 0) -> NDArray[np.flo
 
 
 def ends(value: ArrayLike, error: ArrayLike, freedom: ArrayLike, lean: ArrayLike = 0.0) -> tuple[ArrayLike, ArrayLike]:
-    """Give the ends of a 95 % interval, beyond each of which 2.5 % lie by Student's and by Hall's distribution."""
+    """Return the ends of a 95 % interval, beyond each of which 2.5 % lie by Student's and by Hall's distribution."""
     quantile = scipy.special.stdtrit(freedom, SURE)
 
     def far(against: ArrayLike) -> ArrayLike:
@@ -90,7 +90,7 @@ def skewness(values: NDArray[np.float64], axis: int = 0) -> NDArray[np.float64]:
 
 
 def finite(values: ArrayLike, name: str) -> NDArray[np.float64]:
-    """Give values as an array, refusing those that are no numbers."""
+    """Return values as an array, refusing those that are no numbers."""
     values = np.asarray(values, dtype=np.float64)
     if wrong := int((~np.isfinite(values)).sum()):
         raise UntrustworthyResultError(f"{name} holds {wrong} NaN or infinite of {values.size} entries")

@@ -8,7 +8,7 @@ from coupling_lib.metrics.statistics import mean_interval
 
 
 def interval(values: xr.DataArray, over: str = "prompt", gaps: bool = True) -> xr.Dataset:
-    """Give `mean`, `low` and `high`, the ends of its 95 % interval; NaN for a single prompt, and at allowed `gaps`."""
+    """Return `mean` and the ends of its 95 % interval, `low` and `high`; NaN for one prompt, and at allowed `gaps`."""
     if over not in values.dims or not values.sizes[over] or values.dtype.kind not in "fiub":
         said = f"dimensions {values.dims} and dtype {values.dtype}"
         raise ParameterError(f"the values have {said}; expected numbers with one or more along {over!r}")
@@ -29,6 +29,6 @@ def apart(values: xr.DataArray, first: str = "block_1", second: str = "block_2")
 
 
 def pair_couplings(ds: xr.Dataset, variant: str = "normalized_miscoupling", k: int | None = None) -> xr.DataArray:
-    """Give the coupling of pairs of blocks, 1 minus their mismatch; NaN where a block meets itself."""
+    """Return the coupling of pairs of blocks, 1 minus their mismatch; NaN where a block meets itself."""
     mismatch = ds[variant] if k is None else ds[variant].sel(k=k, drop=True)
     return 1 - apart(mismatch)

@@ -283,7 +283,7 @@ def block_products(
 
 
 def different_pairs(values: _Array) -> _Array:
-    """Give the entries `(..., L, L)` at ordered pairs of different blocks, `(..., L (L - 1))`."""
+    """Return the entries `(..., L, L)` at ordered pairs of different blocks, `(..., L (L - 1))`."""
     # Behind the first entry, the diagonal is every (L + 1)-th.
     *before, length, _ = values.shape
     rows = values.reshape(*before, length**2)[..., 1:].reshape(*before, length - 1, length + 1)

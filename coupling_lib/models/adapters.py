@@ -99,7 +99,7 @@ def read(folder: Path) -> Adapter | None:
 
 
 def unwrapped(model: Any) -> Any:
-    """Give the model that carries the layers of a `PeftModel`; anything else as it is."""
+    """Return the model that carries the layers of a `PeftModel`; anything else as it is."""
     peft = sys.modules.get("peft")
     if peft is None or not isinstance(model, peft.PeftModel | peft.PeftMixedModel):
         return model
@@ -126,7 +126,7 @@ def check_answer(model: nn.Module, hf: PreTrainedModel) -> None:
 
 
 def named(hf: nn.Module) -> str:
-    """Say which adapters answer in a model, such as " with LORA 'default'"; empty where none does."""
+    """Return the active adapters of a model, such as " with LORA 'default'"; empty where none does."""
     configs, layers = getattr(hf, "peft_config", {}), [layer for _, layer in _layers(hf)]
     active = {name for layer in layers if not layer.disable_adapters for name in layer.active_adapters}
     active = active if layers else set(configs)
@@ -149,7 +149,7 @@ def settings(hf: nn.Module) -> str:
 
 
 def _beyond_layers(config: Any) -> str | None:
-    """Say what an adapter does beside changing layers; None if that is all."""
+    """Return what an adapter does beside changing layers; None if that is all."""
     if config.is_prompt_learning:
         return "puts tokens of its own before every prompt"
     if getattr(config, "alora_invocation_tokens", None):

@@ -107,7 +107,7 @@ def model_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
 
 
 def _unknown(name: str, what: str, remote: bool) -> str:
-    """Say why a model that transformers cannot evaluate by itself is refused."""
+    """Return why a model that transformers cannot evaluate by itself is refused."""
     reason = f"transformers {transformers.__version__} has no such model"
     if remote:
         reason = "it needs remote code, which is never run"

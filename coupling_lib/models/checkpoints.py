@@ -31,7 +31,7 @@ class Progress:
 
 
 def known_steps(name: str | Path) -> tuple[int, ...]:
-    """Give the training steps at which a model can be loaded, as `revision="stepN"`."""
+    """Return the training steps at which a model can be loaded, as `revision="stepN"`."""
     folder, entry = sources.at_hand(name)
     if sources.training(folder):
         return sources.steps_of(folder)
@@ -74,12 +74,12 @@ def parse_steps(steps: str | int) -> tuple[int, ...]:
 
 
 def models_with_steps() -> list[str]:
-    """Give the models of the registry that can be loaded at several steps."""
+    """Return the models of the registry that can be loaded at several steps."""
     return [entry.alias for entry in registry.entries() if known_steps(entry.alias)]
 
 
 def progress(name: str | Path) -> Progress:
-    """Say how good a model was over its training."""
+    """Return the validation losses of a model over its training."""
     folder, entry = sources.at_hand(name)
     if record := sources.training(folder):
         losses = {point["step"]: point["validation_loss"] for point in record.get("checkpoints", [])}

@@ -28,7 +28,7 @@ BRANCHES = ("attention", "mlp")
 
 
 def depth_rates(rate: float, n_blocks: int) -> list[float]:
-    """Give each block's probability of dropping a branch."""
+    """Return each block's probability of dropping a branch."""
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise ParameterError(f"rate is {shown(rate)}; a rate of stochastic depth is from 0 to below 1")
     return [round(rate * block / max(1, n_blocks - 1), 12) for block in range(n_blocks)]
@@ -58,7 +58,7 @@ def draw_gates(rate: float, n_blocks: int, generator: torch.Generator) -> torch.
 
 
 def branches(block: nn.Module) -> list[nn.Module]:
-    """Give the two residual branches of a block."""
+    """Return the two residual branches of a block."""
     children = dict(block.named_children())
     if not set(BRANCHES) <= children.keys():
         said = f"{type(block).__name__} has no branches named {' and '.join(BRANCHES)}"

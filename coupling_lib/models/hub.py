@@ -141,20 +141,20 @@ def shards(index: Path, name: str) -> list[str]:
 
 
 def _cached(repo_id: str, name: str, revision: str) -> Path | None:
-    """Give a file's place in the cache, if it is there."""
+    """Return a file's place in the cache, if it is there."""
     found = try_to_load_from_cache(repo_id, name, revision=revision)
     return Path(found) if isinstance(found, str) else None
 
 
 def _get(repo_id: str, name: str, commit: str, online: bool = True) -> Path | None:
-    """Give a file's place in the cache, fetching it if need be; None if it cannot be had there."""
+    """Return a file's place in the cache, fetching it if need be; None if it cannot be had there."""
     if _cached(repo_id, name, commit) or (online and _exists(repo_id, name, commit)):
         return _download(repo_id, name, commit)
     return None
 
 
 def _download(repo_id: str, name: str, revision: str) -> Path:
-    """Give a file's place in the cache, fetching it if need be, and refuse one that is not what the hub announced."""
+    """Return a file's place in the cache, fetching it if need be, and refuse one that is not what the hub announced."""
     # Several processes that want one file wait for the first, which has a lock. A file takes its name when it is whole.
     found = _cached(repo_id, name, revision) if _COMMIT.fullmatch(revision) else None
     file = found or Path(hf_hub_download(repo_id, name, revision=revision, tqdm_class=_Progress))
@@ -246,7 +246,7 @@ def _explained(repo_id: str, revision: str | None) -> Generator[None]:
 
 
 def _explain(error: BaseException, repo_id: str, revision: str | None) -> str:
-    """Say in one line what a failure of the hub, the network or the disk means."""
+    """Describe a failure of the hub, the network or the disk in one line."""
     who, host, page = repr(repo_id), urlsplit(constants.ENDPOINT).netloc, f"{constants.ENDPOINT}/{repo_id}"
     login = f"accept its licence at {page}, then run `hf auth login`"
     embedded = (entry.alias for entry in registry.entries() if entry.embedded and entry.family != "ViT")
@@ -290,7 +290,7 @@ def _explain(error: BaseException, repo_id: str, revision: str | None) -> str:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Give an error and those that led to it, the most telling first."""
+    """Return an error and those that led to it, the most telling first."""
     chain = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:
         chain.append(inner)
@@ -300,7 +300,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _no_safetensors(name: str, pickled: str | None) -> str:
-    """Say why weights that are pickled, or not there, are refused."""
+    """Return why weights that are pickled, or missing, are refused."""
     if not pickled:
         return f"{name!r} has no {WEIGHTS}; choose a model with safetensors weights"
     danger = f"only pickled weights ({pickled}), which can run code when they are opened"

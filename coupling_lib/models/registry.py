@@ -54,7 +54,7 @@ _PARSERS = {
 
 
 def entries() -> tuple[Entry, ...]:
-    """Give every model of the registry."""
+    """Return every model of the registry."""
     return _read(paths.DATA / "models.csv")
 
 
@@ -65,7 +65,7 @@ def lookup(name: str) -> Entry | None:
 
 
 def suggest(name: str) -> list[str]:
-    """Give the aliases that look most like a name, for the message about a misspelling."""
+    """Return the aliases that look most like a name, for the message about a misspelling."""
     return difflib.get_close_matches(name.strip().lower(), [entry.alias for entry in entries()], n=3, cutoff=0.6)
 
 

@@ -158,7 +158,7 @@ def _seed_of(seed: int, name: str) -> int:
 
 @torch.no_grad()
 def _draw(part: Part, seed: int, tied: Collection[str] = ()) -> None:
-    """Give the modules of a part their weights."""
+    """Return the modules of a part their weights."""
     # One that two modules share stays one, but for what is tied, which transformers ties once all is drawn.
     made: dict[Tensor, nn.Parameter] = {}
     apart: list[tuple[nn.Module, str, Tensor]] = []

@@ -45,7 +45,7 @@ def digest(key: Mapping[str, Any]) -> str:
 
 
 def place(root: str | Path, key: Mapping[str, Any]) -> Path:
-    """Say where a measurement is kept."""
+    """Return the file of a measurement."""
     return Path(root) / _slug(key["model"]) / FOLDER / f"{_slug(key['measure'])}-{digest(key)}{SUFFIX}"
 
 
@@ -68,7 +68,7 @@ def write(root: str | Path, key: Mapping[str, Any], ds: xr.Dataset, complete: bo
 
 
 def roots(root: Path) -> list[Path]:
-    """Give the folders that are read for a store, what ships with the project last."""
+    """Return the folders that are read for a store, what ships with the project last."""
     return [root, paths.SHIPPED] if root == paths.RESULTS else [root]
 
 

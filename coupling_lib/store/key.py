@@ -128,7 +128,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _source(function: Callable[..., Any]) -> str:
-    """Give what a measure without a version is known by."""
+    """Return what a measure without a version is known by."""
     try:
         module = inspect.getmodule(function)
         # A notebook's functions have no file; each is then known by its own text.

@@ -23,7 +23,7 @@ def parts(given: Sequence[Any]) -> list[int]:
 
 
 def in_shard(given: Sequence[Any], shard: str | None) -> list[tuple[int, Any]]:
-    """Give the prompts of a shard, each with its place in the whole set."""
+    """Return the prompts of a shard, each with its place in the whole set."""
     number, count = (1, 1) if shard is None else parse_shard(shard)
     numbered = zip(enumerate(given), parts(given), strict=True)
     return [placed for placed, part in numbered if part % count == number - 1]

@@ -138,7 +138,7 @@ def stream(
 
 
 def _root(store: str | Path | None) -> Path:
-    """Say where results are kept, and refuse a place where none can ever be."""
+    """Return the folder of results, and refuse one that cannot be written."""
     if store is None:
         return paths.RESULTS
     if not isinstance(store, str | Path) or not str(store).strip() or "\0" in str(store):
@@ -174,7 +174,7 @@ class Shelf:
         return found[0] if complete else _without_shared(found[0])
 
     def holds(self, key: Key) -> bool:
-        """Tell by the names of files alone."""
+        """Return what a folder holds, from the names of its files alone."""
         return key is not None and any(place(root, key).exists() for root in roots(self.root))
 
     def keep(self, key: Key, ds: xr.Dataset, complete: bool = True) -> None:
@@ -194,7 +194,7 @@ class Shelf:
 
 
 def _needs(model: Model, jacobian_bytes: Callable[[], int]) -> str:
-    """Say what memory and disk a measurement takes."""
+    """Return the memory and disk that a measurement takes."""
     formed = jacobian_bytes()
     held, on_disk = formed, 0
     for weight in model.hf.parameters():

@@ -33,7 +33,7 @@ def numbers(packed: dict, *shape: int) -> np.ndarray:
 
 
 def decoded(part: tuple[dict, list[dict]]) -> SimpleNamespace:
-    """Give a model's data as arrays, and what matrices may be off by."""
+    """Return a model's data as arrays, and what matrices may be off by."""
     data, matrices = part
     states, n, k = len(data["states"]), data["blocks"], data["k"]
     places, kept = sum(len(prompt["tokens"]) for prompt in data["prompts"]), len(data["kept"])

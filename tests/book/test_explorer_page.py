@@ -31,17 +31,17 @@ def opened(tab, view: str = "", size: dict[str, int] = DESKTOP, page=PAGE) -> No
 
 
 def shown(tab) -> list[float]:
-    """Give the numbers beside the map: the pair's value and that of random directions, in both directions."""
+    """Return the numbers beside the map: the pair's value and that of random directions, in both directions."""
     return [float(text) for text in tab.locator(".cx-told:visible td").all_text_contents() if text]
 
 
 def said(tab) -> str:
-    """Give the line that says what of the choice is not there."""
+    """Return the line that says what of the choice is not there."""
     return tab.locator(".cx-notice").text_content()
 
 
 def choice(tab) -> dict[str, str]:
-    """Give what the address holds."""
+    """Return what the address holds."""
     return dict(parse_qsl(address(tab).partition("#")[2]))
 
 

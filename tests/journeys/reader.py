@@ -54,11 +54,11 @@ class Reader:
         assert what.first.is_visible() and self.screens(what) < screens and self.clicks <= clicks
 
     def block(self, saying: str) -> str:
-        """Give the code block of this page that has some text."""
+        """Return the code block of this page that has some text."""
         return self.tab.locator("article pre").filter(has_text=saying).first.inner_text()
 
     def screens(self, what: Locator) -> float:
-        """Say how many screens down from the top something starts: below 1 it is seen at once."""
+        """Return how many screens down from the top something starts: below 1 it is seen at once."""
         below = "e => (e.getBoundingClientRect().top + scrollY) / innerHeight"
         return what.first.evaluate(below)
 

@@ -42,7 +42,7 @@ def pages_by_kind() -> tuple[list[Path], list[Path]]:
 
 
 def first_of(rows: Iterable[Any], number: int = 1) -> list[Any]:
-    """Give parameters of which the first stand for all in `make test`; the others are left to the thorough tests."""
+    """Return parameters of which the first stand for all in `make test`; the others are left to the thorough tests."""
     given = [row if isinstance(row, tuple) else (row,) for row in rows]
     return [pytest.param(*row, marks=[pytest.mark.thorough] * (at >= number)) for at, row in enumerate(given)]
 

@@ -180,7 +180,7 @@ def fresh(folder: str) -> dict[str, str]:
 
 
 def mixes_tokens(hf: PreTrainedModel) -> bool:
-    """Tell whether any token but the last has an effect on the last state; on some machines attention has none."""
+    """Return whether any token but the last has an effect on the last state; on some machines attention has none."""
     inputs = example(hf)
     if "input_ids" not in inputs:
         return True

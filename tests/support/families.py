@@ -182,7 +182,7 @@ STANDING_FOR_ALL = (
 
 
 def named(name: str) -> Family:
-    """Give the family of a name."""
+    """Return the family of a name."""
     return next(family for family in FAMILIES if family.name == name)
 
 
@@ -201,7 +201,7 @@ _LOADED: dict[tuple[str, torch.dtype], Model] = {}
 
 
 def loaded(family: Family, dtype: torch.dtype = torch.float64) -> Model:
-    """Give a family's model, built and checked once for all tests; for those that leave it as it is."""
+    """Return a family's model, built and checked once for all tests; for those that leave it as it is."""
     key = family.name, dtype
     if key not in _LOADED:
         with warnings.catch_warnings():

@@ -35,7 +35,7 @@ _UNCOMFORTABLE = """() => {
 
 
 def uncomfortable(tab: Page) -> list[str]:
-    """Say what of a page of controls does not suit a phone."""
+    """Return what of a page of controls does not suit a phone."""
     return tab.evaluate(_UNCOMFORTABLE)
 
 

@@ -84,7 +84,7 @@ def _run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 @contextmanager
 def two_cards(monkeypatch: Any, free: int = 10**9) -> Generator[None]:
-    """Let `load_model` see two cards, inside the context."""
+    """Make `load_model` see two cards, inside the context."""
     _started()
     monkeypatch.setattr(places, "devices", lambda device: CARDS if device in (None, "auto") else [torch.device(device)])
     monkeypatch.setattr(weight_memory, "available", lambda device: free)

@@ -131,7 +131,7 @@ class Trial:
         return until(found, lambda: f"nothing was measured within {_LONGEST} s", _LONGEST)
 
     def receipt(self, journal: Path) -> Path:
-        """Give the receipt that a shard writes when it is done."""
+        """Return the receipt that a shard writes when it is done."""
         return self.root / "measured" / journal.parent.name / f"{journal.stem}.json"
 
     def journals(self) -> dict[Path, int]:
@@ -156,7 +156,7 @@ class Trial:
         return run.stdout + run.stderr
 
     def said(self) -> str:
-        """Give the end of what the sweep printed."""
+        """Return the end of what the sweep printed."""
         return "\n".join((self.folder / "sweep.out").read_text(errors="replace").splitlines()[-40:])
 
     def say(self, text: str) -> None:

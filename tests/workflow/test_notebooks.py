@@ -107,7 +107,7 @@ def test_every_notebook_is_run_here_for_a_model_of_one_s_own():
 
 
 def standing_for_all(*names: str) -> list:
-    """Give the notebooks with these names, and the others for when all are asked for."""
+    """Return the notebooks with these names, and the others for when all are asked for."""
     return [*names, *(pytest.param(name, marks=pytest.mark.thorough) for name in sorted(SMALL) if name not in names)]
 
 

@@ -63,6 +63,6 @@ def assert_text_is_inside(figure: Figure, tick_labels: str = "xy", saved: bool =
 
 
 def _is_drawn(axes: Axes, label: Text, name: str) -> bool:
-    """Tell the labels within the limits of an axis; matplotlib makes one more at either end."""
+    """Return the labels within the limits of an axis; matplotlib makes one more at either end."""
     low, high = sorted(getattr(axes, f"get_{name}lim")())
     return label.get_visible() and low <= label.get_position()["xy".index(name)] <= high
