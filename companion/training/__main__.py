@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(act=_language)
     command.add_argument("name", choices=language.RECIPES, help="the recipe")
     command.add_argument("text", type=Path, help=what)
+    command.add_argument("--seed", type=int, help="another seed, of weights and batches")
     command.add_argument("--ship", type=Path, help="folder to copy the checkpoints and the card to when done")
 
     for name, act, does, source in (
@@ -101,9 +102,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _language(given: argparse.Namespace) -> None:
-    run = language.train(language.RECIPES[given.name], given.text, given.run or RUNS / given.name)
+    recipe, name = language.RECIPES[given.name], given.name
+    if given.seed is not None:
+        recipe, name = replace(recipe, seed=given.seed), f"{name}-seed{given.seed}"
+    run = language.train(recipe, given.text, given.run or RUNS / name)
     if given.ship:
-        cards.ship_language(given.name, run, given.ship / given.name, given.data or given.text.name)
+        cards.ship_language(given.name, run, given.ship / name, given.data or given.text.name)
 
 
 def _suite(given: argparse.Namespace) -> None:

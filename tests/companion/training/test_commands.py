@@ -45,6 +45,18 @@ def test_a_command_says_what_it_lacks_in_one_line_under_both_of_its_names(name, 
     assert stop.value.code == 1 and said(capsys).startswith(f"error: {expected}")
 
 
+def test_another_seed_trains_the_same_recipe_in_a_folder_of_its_own(monkeypatch):
+    from companion.training import language
+
+    seen = []
+    monkeypatch.setattr(language, "train", lambda *arguments: seen.append(arguments))
+    main(["language", "nano-llama", "text.txt"])
+    main(["language", "nano-llama", "text.txt", "--seed", "3"])
+    (first, _, run), (other, _, other_run) = seen
+    assert (first.seed, other.seed, other.width) == (0, 3, first.width)
+    assert (str(run), str(other_run)) == ("runs/nano-llama", "runs/nano-llama-seed3")
+
+
 def test_the_grid_takes_the_arguments_of_the_makefile(monkeypatch, tmp_path):
     from companion.training import vit_grid
 
