@@ -430,7 +430,7 @@ show(
     experiment.take_changes(runs),
     name="generalization-regularised",
     caption="Change of validation loss against change of coupling, by a regulariser of several strengths, by one of "
-    "the shared part alone, and by a sham. A point is a run less its twin without a regulariser; the line is the mean "
+    "the traceless part alone, and by a sham. A point is a run less its twin without one; the line is the mean "
     "over seeds of the slope over the three strengths.",
     provenance=f"data/regulariser.csv · {len(runs)} runs · {runs['versions'].iloc[0]}",
 )

@@ -21,7 +21,7 @@ from coupling_lib.metrics.statistics import linear_fit
 
 TABLE = paths.DATA / "many_prompts.csv"
 KEY = ["model", "network", "id", "version"]
-READINGS = {"whole": "normalized_miscoupling_k10", "shared part": "shared_normalized_miscoupling_k10"}
+READINGS = {"whole": "normalized_miscoupling_k10", "traceless part": "shared_normalized_miscoupling_k10"}
 """Columns of the table by the part of the Jacobians that they are about."""
 K = 10
 IN_4_BITS = "nf4"
@@ -180,7 +180,9 @@ def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
     # Where problems were drawn anew, they alone are told: the others had been seen when that was decided.
     anew = {reading: effect for (name, reading), effect in called.items() if name == "difficulty-new-problems"}
     called |= {("difficulty", reading): effect for reading, effect in anew.items()}
-    words = {"whole": "", "shared part": "shared-"} | {name: f"{word}-" for name, word in effects.CONVENTIONS.items()}
+    words = {"whole": "", "traceless part": "shared-"} | {
+        name: f"{word}-" for name, word in effects.CONVENTIONS.items()
+    }
     found = {f"many-{words[reading]}{question}": effect for (question, reading), effect in called.items()}
     table = by_set(rows)
     for row in table.to_dict("records"):
@@ -191,7 +193,7 @@ def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
     own = couplings(rows, "whole")
     problems = own[own["set"] == (NEW_PROBLEMS if NEW_PROBLEMS in own["set"].to_numpy() else PROBLEMS)]
     found["many-difficulty-range"] = _difference(problems)
-    shared = couplings(rows, "shared part")
+    shared = couplings(rows, "traceless part")
     found["many-shared-difficulty-range"] = _difference(shared[shared["set"].isin(problems["set"])])
     return effects.numbers(found, "") | more
 
