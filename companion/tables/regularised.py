@@ -86,7 +86,7 @@ def asked(runs: pd.DataFrame) -> dict[str, Effect]:
             "encouraged": of["encourage0.03"],
             "driven apart": of["decouple0.03"],
             "encouraged over sham": sham["validation_loss"],
-            "traceless part": of["shared0.3"],
+            "shared part": of["shared0.3"],
             "loss per coupling": slopes(moved),
         }
         found |= {f"{name}, from step {begin}": effect_of(np.asarray(each)) for name, each in values.items()}
