@@ -132,7 +132,7 @@ show(
 )
 
 # %% [markdown]
-# ## When training stops decides the sign
+# ## Early and late in training
 #
 # All models of the suite but two stop after the same number of tokens, near the point where coupling is at its
 # highest and past it. The same models can be compared earlier. Early on, the better models are the more coupled ones;

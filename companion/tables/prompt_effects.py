@@ -77,14 +77,24 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
         if len(few) > 1:
             bits = few["coupling"] - all_bits.loc[all_bits["set"] == EMBEDDED, "coupling"]
             found["four bits", part] = effect_of(bits.dropna().to_numpy())
-        random = 1 - gaussian_miscoupling(K)
-        spread = effects.null_spread(K, blocks)
+        random, spread = 1 - gaussian_miscoupling(K), effects.null_spread(K, blocks)
         for question, column in ACROSS.items():
-            across = both[f"{'' if part == 'whole' else 'shared_'}{column}"].dropna().unstack("network").dropna()
-            if len(across) > 1:
-                found[question, part] = widened(effect_of(across["trained"].to_numpy() - random), spread, np.inf)
-                change = effect_of((across["trained"] - across["untrained"]).to_numpy())
-                found[f"{question}, emerged", part] = widened(change, 2**0.5 * spread, np.inf)
+            name = f"{'' if part == 'whole' else 'shared_'}{column}"
+            across = both[name].dropna().unstack("network").dropna()
+            conjugated = (
+                both.get(f"{name}_conjugated", pd.Series(np.nan, both.index)).unstack("network").loc[across.index]
+            )
+            if len(across) < 2:
+                continue
+            found[question, part] = widened(effect_of(across["trained"].to_numpy() - random), spread, np.inf)
+            change = effect_of((across["trained"] - across["untrained"]).to_numpy())
+            found[f"{question}, emerged", part] = widened(change, 2**0.5 * spread, np.inf)
+            # Against the larger of both nulls in the mean over prompts.
+            nulls = {one: conjugated[one] if conjugated[one].mean() > random else random for one in across}
+            beyond = across - pd.DataFrame(nulls, across.index)
+            found[f"{question}, stricter", part] = widened(effect_of(beyond["trained"].to_numpy()), spread, np.inf)
+            change = effect_of((beyond["trained"] - beyond["untrained"]).to_numpy())
+            found[f"{question}, stricter, emerged", part] = widened(change, 2**0.5 * spread, np.inf)
     for question, score in SCORES.items():
         for states in effects.CONVENTIONS:
             values = both[f"{score}_{states.replace(' ', '_')}"].dropna().unstack("network").dropna()
