@@ -16,6 +16,8 @@ from typing import Any
 from urllib.parse import urljoin
 from xml.sax.saxutils import escape
 
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 # The picture of a shared link, 1200 x 630: the title, and beside it the coupling matrix of two coupled blocks.
 CARD = "_static/card.png"
@@ -51,13 +53,37 @@ def metatags(title: str, text: str, site: str, address: str | None, card: str | 
     return "\n".join(lines) + "\n"
 
 
-def scholarly(codemeta: dict[str, Any], address: str | None) -> str:
-    """Writes the paper and this software in the terms of schema.org."""
-    paper = {"@id": codemeta["referencePublication"]["url"], **codemeta["referencePublication"]}
-    kept = ("@type", "name", "description", "version", "license", "identifier", "codeRepository", "author", "keywords")
-    software = {name: codemeta[name] for name in kept if name in codemeta}
-    software |= {"url": address} if address else {}
-    graph = [paper, {**software, "isBasedOn": {"@id": paper["@id"]}}]
+def scholarly(citation: dict[str, Any], address: str | None) -> str:
+    """Writes the paper and this software, as `CITATION.cff` names them, in the terms of schema.org."""
+    cited = citation["preferred-citation"]
+    paper = {
+        "@id": cited["url"],
+        "@type": "ScholarlyArticle",
+        "name": cited["title"],
+        "author": [
+            {"@type": "Person", "givenName": one["given-names"], "familyName": one["family-names"]}
+            for one in cited["authors"]
+        ],
+        "datePublished": str(cited["year"]),
+        "isPartOf": {"@type": "PublicationVolume", "name": cited["collection-title"]},
+        "identifier": cited["identifiers"][0]["value"],
+        "url": cited["url"],
+    }
+    doi = citation.get("doi")
+    software = {
+        "@type": "SoftwareSourceCode",
+        "name": citation["title"],
+        "description": citation["abstract"],
+        "version": citation["version"],
+        "license": f"https://spdx.org/licenses/{citation['license']}",
+        "identifier": f"https://doi.org/{doi}" if doi else None,
+        "codeRepository": citation.get("repository-code"),
+        "author": [{"@type": "Organization", **one} for one in citation["authors"]],
+        "keywords": citation["keywords"],
+        "url": address,
+        "isBasedOn": {"@id": paper["@id"]},
+    }
+    graph = [paper, {name: value for name, value in software.items() if value}]
     text = json.dumps({"@context": "https://schema.org", "@graph": graph}, ensure_ascii=False)
     return f'<script type="application/ld+json">{text.replace("</", "<" + chr(92) + "/")}</script>\n'
 
@@ -76,12 +102,12 @@ def _take_address(app: Any, config: Any) -> None:
 
 
 def _describe(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
-    known = json.loads((ROOT / "codemeta.json").read_text(encoding="utf-8"))
+    known = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     base, site = app.config.html_baseurl or None, app.config.html_title or app.config.project
     title = html.unescape(re.sub(r"<[^>]+>", "", context.get("title") or site))
     address = urljoin(base, app.builder.get_target_uri(page)) if base else None
     card = urljoin(base, CARD) if base else None
-    head = metatags(title, description(document, known["description"]), site, address, card)
+    head = metatags(title, description(document, known["abstract"]), site, address, card)
     if page == app.config.root_doc:
         head += scholarly(known, base)
     context["metatags"] = context.get("metatags", "") + head

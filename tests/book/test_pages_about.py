@@ -24,7 +24,7 @@ from sphinx import addnodes
 from coupling_lib import paths
 
 BOOK = paths.ROOT / "book"
-CODEMETA = json.loads((paths.ROOT / "codemeta.json").read_text(encoding="utf-8"))
+CITATION = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 
 
 # -- citing
@@ -49,10 +49,9 @@ def test_an_entry_that_is_not_there_is_refused_by_its_key():
 
 
 def test_the_companion_is_cited_with_version_and_commit_and_once_released_with_doi_and_year():
-    citation = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    before = cited.companion(citation, "0123456789ab")
+    before = cited.companion(CITATION, "0123456789ab")
     assert re.search(r"version += \{0\.1\.0\}", before) and "commit 0123456789ab" in before and "doi" not in before
-    after = cited.companion({**citation, "doi": "10.5281/zenodo.1", "date-released": "2027-01-31"}, None)
+    after = cited.companion({**CITATION, "doi": "10.5281/zenodo.1", "date-released": "2027-01-31"}, None)
     assert re.search(r"doi += \{10\.5281/zenodo\.1\}", after) and re.search(r"year += \{2027\}", after)
     assert "commit" not in after
 
@@ -198,13 +197,16 @@ def test_without_an_address_a_head_names_no_address_and_with_one_its_page_and_it
 
 
 def test_the_paper_is_a_scholarly_article_on_which_the_software_is_based():
-    text = head.scholarly({**CODEMETA, "description": "a </script> b"}, "https://example.org/")
+    text = head.scholarly({**CITATION, "abstract": "a </script> b", "doi": "10.5281/z"}, "https://example.org/")
     assert text.count("</script>") == 1
     record = json.loads(re.fullmatch(r'<script type="application/ld\+json">(.+)</script>\n', text)[1])
     paper, software = record["@graph"]
     assert record["@context"] == "https://schema.org"
     assert paper["@type"] == "ScholarlyArticle" and len(paper["author"]) == 4 and paper["datePublished"] == "2025"
+    assert paper["author"][0] == {"@type": "Person", "givenName": "Murdock", "familyName": "Aubry"}
     assert software["isBasedOn"] == {"@id": paper["@id"]} and software["url"] == "https://example.org/"
+    assert software["identifier"] == "https://doi.org/10.5281/z" and "codeRepository" not in software
+    assert "identifier" not in json.loads(head.scholarly(CITATION, None).partition(">")[2][:-10])["@graph"][1]
 
 
 @pytest.mark.parametrize(

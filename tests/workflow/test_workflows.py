@@ -125,7 +125,7 @@ def test_measurements_are_kept_between_deployments_as_long_as_the_packages_stay(
 def test_the_newest_run_locks_the_newest_of_the_ranges_and_installs_that_before_it_tests():
     commands = "\n".join(step.get("run", "") for step in named("newest")["jobs"]["newest"]["steps"])
     places = [commands.index(one) for one in ("make lock MORE=--upgrade", "make .venv/.ready", "-m pytest")]
-    assert places == sorted(places) and "-m workflow.metadata" in commands
+    assert places == sorted(places)
     (recipe,) = re.findall(r"^lock: .*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
     assert "uv pip compile" in recipe and "$(MORE)" in recipe and "-o requirements.lock" in recipe
 
