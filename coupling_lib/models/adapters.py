@@ -7,95 +7,34 @@ Methods that put tokens of their own before the prompt change the input instead,
 
 import json
 import sys
-import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import offload
 from coupling_lib.blocks.record import random_input
-from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, needed, shown
+from coupling_lib.errors import UnsupportedModelError, shown
 
-CONFIG, _WEIGHTS, _PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
-# Methods whose files are read: their weights say all, and nothing in their configuration names another file.
-_READ = ("LORA", "IA3")
-# The first has peft import a module that the file names; the second lets an adapter answer after certain tokens alone.
-_NOT_READ = ("megatron_config", "alora_invocation_tokens")
+CONFIG = "adapter_config.json"
 # Parts of an adapter's configuration that say where it comes from, not what it computes.
 _ORIGIN = ("base_model_name_or_path", "revision", "inference_mode", "peft_version")
 
 
-@dataclass(frozen=True)
-class Adapter:
-    """The files of an adapter, and the model that it belongs to."""
-
-    folder: Path
-    method: str
-    base: str
-    revision: str | None
-
-    def put_on(self, hf: PreTrainedModel, name: str) -> None:
-        """Put the adapter's layers into a model, with every weight of the file in its place, or refuse it."""
-        peft = needed("peft", "adapters", f"the adapter {name!r}")
-        if offload.is_offloaded(hf):
-            raise ModelUnavailableError(
-                f"the blocks of {self.base!r} stay on disk, where no adapter can be put on them; give more memory or a "
-                f"narrower precision, or merge {name!r} into them with peft and load the result"
-            )
-        misfit = f"the adapter in {str(self.folder)!r} does not fit its base model {self.base!r}"
-        try:
-            # Not `PeftModel.from_pretrained`, which draws what is missing at random and leaves out what is over. What
-            # peft warns of is how to train.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                config = peft.PeftConfig.from_pretrained(str(self.folder))
-                mapping = getattr(hf, "_checkpoint_conversion_mapping", {})
-                left = peft.PeftModel(hf, config).load_adapter(
-                    str(self.folder), "default", torch_device=str(hf.device), key_mapping=mapping
-                )
-        except SafetensorError as error:
-            said = f"{_WEIGHTS} of {name!r} is damaged or truncated ({error}); fetch it again"
-            raise ModelUnavailableError(said) from error
-        except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-            said = f"{misfit} ({shown(str(error), 300)}); name another base in its {CONFIG}"
-            raise UnsupportedModelError(said) from error
-        for keys, what in ((left.missing_keys, "lacks"), (left.unexpected_keys, "has no place for")):
-            if keys:
-                said = f"{misfit}: it {what} {len(keys)} of the tensors ({min(keys)}, ...); take both from one source"
-                raise UnsupportedModelError(said)
-
-
-def read(folder: Path) -> Adapter | None:
-    """Read what a folder's adapter is of; None where it holds none."""
+def refuse_folder(folder: Path) -> None:
+    """Refuse a folder that holds an adapter, and name the two lines that put it on its base model."""
     if not (folder / CONFIG).is_file():
-        return None
+        return
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        method, base, revision = (config.get(key) for key in ("peft_type", "base_model_name_or_path", "revision"))
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise ModelUnavailableError(f"{CONFIG} in {str(folder)!r} is damaged; fetch it again") from error
-    said = f"the adapter in {str(folder)!r}"
-    further = next((key for key in _NOT_READ if config.get(key)), None)
-    if method not in _READ or further:
-        method = f"{method} with {further}" if method in _READ else shown(method)
-        raise UnsupportedModelError(
-            f"{said} is of the type {method}; {' and '.join(_READ)} are read: merge another into its model, or put it "
-            "on with peft and pass that to cl.wrap_model"
-        )
-    if not isinstance(base, str) or not base.strip():
-        raise ModelUnavailableError(
-            f"{said} does not say which model it is of; write base_model_name_or_path in its {CONFIG}: a folder, an "
-            "alias or a Hugging Face id"
-        )
-    if not (folder / _WEIGHTS).is_file():
-        danger = f"only pickled weights ({_PICKLED}), which can run code when they are opened; convert them to"
-        raise ModelUnavailableError(f"{said} has {danger if (folder / _PICKLED).is_file() else 'no'} {_WEIGHTS}")
-    return Adapter(folder, method, base, revision if isinstance(revision, str) and revision else None)
+        base = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        base = None
+    raise UnsupportedModelError(
+        f"the folder {str(folder)!r} holds an adapter of peft, which peft puts on its base model, in two lines: "
+        f"base = cl.load_model({shown(base or 'path/to/base')}); "
+        f"model = cl.wrap_model(peft.PeftModel.from_pretrained(base.hf, {str(folder)!r}), base.tokenizer)"
+    )
 
 
 def unwrapped(model: Any) -> Any:

@@ -119,16 +119,15 @@ def load_model(
 
     Args:
         name: alias of `data/models.csv` ("llama3-8b"), Hugging Face id ("organisation/name"), local folder, or GGUF
-            file, which becomes dense: a path, a folder with one, or "organisation/name/file.gguf". A folder that holds
-            an adapter of peft (LoRA, IA3) is its base model with the adapter's layers.
+            file, which becomes dense: a path, a folder with one, or "organisation/name/file.gguf".
         precision: how the weights are stored: "float32", "bfloat16", "float16", "nf4", "fp4" or "int8". Jacobians
             are formed in float32 whatever it is.
         untrained: take the same configuration with freshly initialised weights; no weights are downloaded. The
             weights are drawn in float32 on the CPU, each block from a seed of its own, and then stored in `precision`,
-            so one seed gives one model, however it is placed. An adapter starts as no change, and is left out.
+            so one seed gives one model, however it is placed.
         seed: seed of that initialisation; of an embedded model, the seed of its training gives its step 0.
         revision: branch, tag or commit of the hub ("step128" of a Pythia model), or training step of an
-            embedded model ("step0", "step316"); of an adapter's folder, that of its base model.
+            embedded model ("step0", "step316").
         device: "cpu", "cuda", "cuda:1" ..., or "auto", which spreads whole blocks over all visible GPUs. By default
             one GPU if there is one, and all where the model needs more than one holds, which one line says. Each
             block is measured on its own card. Tested with pretended cards: no machine with several was at hand.
@@ -183,8 +182,6 @@ def load_model(
             hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read, start)
         else:
             hf = dequantised.load(read, origin.folder, config, placing, arguments["dtype"], origin.name)
-        if origin.adapter and not untrained:
-            origin.adapter.put_on(hf, origin.name)
         reads_text = family.main_input_name == "input_ids"
         tokenizer = tokenizers.load(origin.tokenizer, origin.name) if reads_text else None
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)

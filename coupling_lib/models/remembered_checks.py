@@ -58,8 +58,6 @@ def _place(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None
         return None
     config = {name: value for name, value in hf.config.to_dict().items() if name != "_name_or_path"}
     code = "".join(file.read_text(encoding="utf-8") for file in sorted((paths.PACKAGE / "blocks").glob("*.py")))
-    if origin.adapter is not None:
-        return None  # what an adapter does is told by its file as well; the check is made anew
     if everywhere():
         return None
     # Functions that were exchanged in this process make another model of the same weights.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coupling_lib import paths
-from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, UnsupportedModelError, shown
+from coupling_lib.errors import ModelUnavailableError, ParameterError, shown
 from coupling_lib.models import adapters, gguf_files, hub, packages, registry
 
 
@@ -23,7 +23,6 @@ class Source:
     hub_id: str | None = None
     started_from: int | None = None  # the seed from which a model that was trained here drew its first weights
     gguf: gguf_files.Gguf | None = None
-    adapter: adapters.Adapter | None = None
 
     @property
     def root(self) -> Path:
@@ -35,8 +34,8 @@ def locate(name: str | Path, revision: str | None) -> Source:
     """Find what a name stands for: a folder first, then an alias or an id of the registry, then any hub id."""
     # Of a hub model, configuration and tokenizer are fetched.
     text, (folder, entry) = checked_name(name), at_hand(name)
-    if folder is not None and entry is None and (adapter := adapters.read(folder)) is not None:
-        return _adapted(text, adapter, revision)
+    if folder is not None and entry is None:
+        adapters.refuse_folder(folder)
     if (file := gguf_files.find(name)) is not None:
         return _gguf(text, file, text, revision)
     if folder is not None and entry is None:
@@ -123,24 +122,6 @@ def left_out(folder: Path, revision: str) -> str:
     recorded = {f"step{point['step']}" for point in training(folder).get("checkpoints", [])}
     elsewhere = folder.parent == paths.CHECKPOINTS and revision in recorded
     return f"; {paths.in_a_checkout(folder / revision)}: pass that folder" if elsewhere else ""
-
-
-def _adapted(name: str, adapter: adapters.Adapter, revision: str | None) -> Source:
-    """Find the model that an adapter is of; a revision is that model's."""
-    if os.path.isfile(os.path.join(adapter.base, adapters.CONFIG)):
-        said = f"the adapter in {name!r} is of {adapter.base!r}, which holds an adapter itself; merge the two with peft"
-        raise UnsupportedModelError(said)
-    try:
-        base = locate(adapter.base, revision or (None if os.path.isdir(adapter.base) else adapter.revision))
-    except CouplingError as error:
-        raise ModelUnavailableError(
-            f"the adapter in {name!r} is of {adapter.base!r}, which cannot be had: {error}; or write another "
-            f"base_model_name_or_path in its {adapters.CONFIG}"
-        ) from error
-    # A tokenizer that was saved beside an adapter is the one that it was trained with.
-    tokenizer = adapter.folder if has_tokenizer(adapter.folder) else base.tokenizer
-    said = f"{base.source} with {adapter.method} of {name}"
-    return replace(base, name=name, tokenizer=tokenizer, source=said, adapter=adapter)
 
 
 def _packaged(alias: str, revision: str | None) -> Source:

@@ -64,21 +64,15 @@ def test_what_is_measured_under_a_hook_is_neither_kept_nor_read(tmp_path, monkey
     assert list(tmp_path.rglob("*.safetensors")) == files
 
 
-def test_an_adapter_is_the_same_from_its_folder_and_from_memory(tmp_path):
+def test_the_lines_on_adapters_measure_the_merged_model(tmp_path):
     _, adapted = lines()
     tiny.save_llama(tmp_path / "base")
     model = peft.get_peft_model(tiny.llama(), peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    model.peft_config["default"].base_model_name_or_path = str(tmp_path / "base")
     model.save_pretrained(tmp_path / "adapter")
-    first, second = (part.replace("path/to", str(tmp_path)) for part in adapted.split("hf_model = "))
-    exec(first, known := {"cl": cl})
-    from_folder = known["model"]
-    exec("hf_model = " + second, known)
+    exec(adapted.replace("path/to", str(tmp_path)), known := {"cl": cl})
+    bare, merged = cl.load_model(tmp_path / "base"), cl.wrap_model(model.merge_and_unload())
     ids = torch.tensor([[5, 9, 2, 40]])
-    ours, theirs, bare = (
-        cl.trace(one, ids).jacobian(1).dense()
-        for one in (from_folder, known["model"], cl.load_model(tmp_path / "base"))
-    )
-    torch.testing.assert_close(ours, theirs)
-    assert float((ours - bare).norm() / bare.norm()) > 1e-2
-    assert from_folder.source.endswith(f"with LORA of {tmp_path / 'adapter'}")
+    ours, theirs, plain = (cl.trace(one, ids).jacobian(1).dense() for one in (known["model"], merged, bare))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert float((ours - plain).norm() / plain.norm()) > 1e-2
+    assert known["model"].name == "LlamaForCausalLM with LORA 'default'"
