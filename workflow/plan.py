@@ -26,7 +26,6 @@ from coupling_lib.blocks import weight_memory
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import registry, sources
-from coupling_lib.progress import duration
 from coupling_lib.store.shards import in_shard, parts
 from coupling_lib.svd.operators import FEW_AT_ONCE, by_products
 from workflow.records import run_command, write
@@ -176,6 +175,13 @@ def for_the_scheduler(plan: dict[str, Any], rows: pd.DataFrame) -> None:
         # What is not known gets a machine's usual share: nothing is asked for.
         job["mem_mb"] = None if math.isnan(need) else math.ceil(_SPARE * need / 1e6)
         job["minutes"] = None if math.isnan(hours) else math.ceil(15 + _SLOWER * 60 * hours)
+
+
+def duration(seconds: float) -> str:
+    """Write a time for readers."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def _flop(count: float) -> str:

@@ -1,4 +1,4 @@
-"""What every measurement shares: prompts traced with progress, Jacobians stacked over blocks, and one data set."""
+"""What every measurement shares: prompts traced, Jacobians stacked over blocks, and one data set."""
 
 import itertools
 import warnings
@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import torch
 import xarray as xr
-from tqdm import tqdm
 
 from coupling_lib import progress
 from coupling_lib.errors import ParameterError, check_whole, shown
@@ -62,22 +61,15 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
     version = check_whole("version", version, 1)
 
     def mark(function: Measure) -> Measure:
-        function.version, function.jacobian_bytes = version, jacobian_bytes
+        function.version = version
         return function
 
     return mark
 
 
-def jacobian_bytes(model: Model, settings: Mapping[str, Any]) -> int:
-    """Say what the Jacobians of all blocks take, which a measure holds unless it is told not to form them."""
-    return 4 * model.n_blocks * model.d_model**2 * bool(settings.get("formed", True))
-
-
 def traces(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[Trace]:
-    """Trace prompts one after the other, with a progress bar on a terminal and none in a log."""
-    # A single prompt needs no bar; where it is a part of a sweep, the sweep has one.
-    silent = None if len(given) > 1 else True
-    for prompt in tqdm(given, desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False):
+    """Trace prompts one after the other; where one is a part of a sweep, the sweep has the bar."""
+    for prompt in progress.bar(given, model, "prompt"):
         yield trace(model, prompt)
 
 
@@ -179,8 +171,7 @@ def depth_jacobians(traced: Trace, token: int, boundary: str = "block", forget: 
     pair, width = (traced.position(token),) * 2, traced.d_model
     J = torch.empty(traced.n_blocks, width, width, dtype=traced.dtype, device=traced.device)
     for block in counted(traced):
-        with progress.block():
-            form(traced, block, [pair], boundary, out=J[block : block + 1])
+        form(traced, block, [pair], boundary, out=J[block : block + 1])
         if forget:
             traced.forget(block)
             # Memory that is given back has to be fetched again, which takes a tenth of a block's time.
@@ -190,6 +181,5 @@ def depth_jacobians(traced: Trace, token: int, boundary: str = "block", forget: 
 
 
 def counted(traced: Trace) -> Iterable[int]:
-    """Give the blocks of a model; those that are read from disk take long enough to be counted."""
-    silent = None if traced.model.offloaded else True
-    return tqdm(range(traced.n_blocks), desc=traced.model.name, unit="block", disable=silent, leave=False)
+    """Return the blocks of a model, with a bar where they take long."""
+    return progress.bar(range(traced.n_blocks), traced.model, "block")

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import xarray as xr
 
-from coupling_lib import progress
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import UpToWidth, prompt_inputs
 from coupling_lib.jacobian.operator import BlockJacobian
@@ -25,9 +24,6 @@ from coupling_lib.models.load import Model
 from coupling_lib.store.sweep import sweep
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
-
-# The share of a block's time that its products with the vectors of all blocks take, where it is not formed.
-_SHARE_OF_PAIRS = 0.3
 
 
 def coupling_of_blocks(ds: xr.Dataset) -> xr.DataArray:
@@ -109,9 +105,8 @@ def _unformed(traced: Trace, ks: list[int], names: list[str], token: int, bounda
     J = [traced.jacobian(block, token, boundary=boundary) for block in range(traced.n_blocks)]
     triplets = []
     for block in common.counted(traced):
-        with progress.block(1 - _SHARE_OF_PAIRS):
-            found = J[block].svd(max(ks), formed=False)
-            triplets.append([part.to(traced.device) for part in found])
+        found = J[block].svd(max(ks), formed=False)
+        triplets.append([part.to(traced.device) for part in found])
     found = SingularTriplets(*map(torch.stack, zip(*triplets, strict=True)))
     probed = [_Probed(one, Vh) for one, Vh in zip(J, found.Vh, strict=True)]
     variables = _of_one_prompt(probed, found, ks, names)
@@ -126,8 +121,7 @@ class _Probed:
         self.jacobian, self.probes = jacobian, probes(Vh)
 
     def __matmul__(self, V: torch.Tensor) -> torch.Tensor:
-        with progress.block(_SHARE_OF_PAIRS):
-            product = (self.jacobian @ torch.cat([V, self.probes], dim=1)).to(V)
+        product = (self.jacobian @ torch.cat([V, self.probes], dim=1)).to(V)
         found, self.products = product.tensor_split([V.shape[1]], dim=1)
         return found
 

@@ -8,24 +8,19 @@ shards of a set, measured into one store on as many machines as there are, are m
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import xarray as xr
-from tqdm import tqdm
 
-from coupling_lib import paths
-from coupling_lib.blocks.weight_memory import gb
+from coupling_lib import paths, progress
 from coupling_lib.errors import ParameterError, shown
 from coupling_lib.inputs.given import Prompts, Text, prompt_inputs
 from coupling_lib.models.load import Model
-from coupling_lib.progress import Report
 from coupling_lib.provenance import command_line, prompts_hash
 from coupling_lib.store import StoreWarning, join_prompts, write
-from coupling_lib.store.files import find, place, roots
+from coupling_lib.store.files import find
 from coupling_lib.store.key import measurement_key, prompt_key
 from coupling_lib.store.shards import in_shard, parts
 
@@ -49,8 +44,7 @@ def sweep(
     file is set aside and its prompt measured again. Where the store cannot be written to, one warning says so and the
     measurement goes on.
 
-    What takes longer than half a minute says so: one line with the prompts, those in the store already, and the time as
-    measured on the first block, then now and then a line with the time left.
+    A sweep of more than 20 seconds shows a bar on stderr, with the time that is left.
 
     The data set grows with the number of prompts, and nothing else does: of the model's activations and Jacobians,
     those of one prompt are in memory. Where even the data set is too large, take `stream`.
@@ -111,7 +105,6 @@ def stream(
 ) -> Iterator[xr.Dataset]:
     """Measure like `sweep`, and give the measurements one at a time, so that memory does not grow with their number."""
     chosen = in_shard(prompt_inputs(prompts, model), shard)
-    given = [prompt for _, prompt in chosen]
     if not callable(measure):
         raise ParameterError(f"measure is {shown(measure)}; pass a function, such as cl.measure_depth")
     shelf = Shelf(_root(store))
@@ -120,18 +113,11 @@ def stream(
     def key(prompt: Text | torch.Tensor) -> Key:
         return described and described | {"prompt": prompt_key(model, prompt)}
 
-    # What a measure holds beside the weights is its own to say, see `measures.common.measurement`.
-    held = getattr(measure, "jacobian_bytes", lambda *_: 0)
-    needs = partial(_needs, model, partial(held, model, settings))
-    report = Report(model.name, model.n_blocks, len(given), lambda: sum(not shelf.holds(key(x)) for x in given), needs)
-    silent = None if len(given) > 1 else True
-    for number, prompt in tqdm(chosen, desc=f"{model.name}: prompts", unit="prompt", disable=silent, leave=False):
+    for number, prompt in progress.bar(chosen, model, "prompt"):
         first, its_key = number == 0, key(prompt)
         ds = shelf.find(its_key, complete=first)
         if ds is None:
-            # The embedded models take seconds; what a notebook shows of them is compared word for word.
-            with nullcontext() if model.source.startswith("embedded:") else report.of_a_prompt():
-                ds = measure(model, [prompt], **settings)
+            ds = measure(model, [prompt], **settings)
             ds = ds if first else _without_shared(ds)
             shelf.keep(its_key, ds, complete=first)
         yield ds
@@ -173,10 +159,6 @@ class Shelf:
             return None
         return found[0] if complete else _without_shared(found[0])
 
-    def holds(self, key: Key) -> bool:
-        """Return what a folder holds, from the names of its files alone."""
-        return key is not None and any(place(root, key).exists() for root in roots(self.root))
-
     def keep(self, key: Key, ds: xr.Dataset, complete: bool = True) -> None:
         """Keep a measurement, where it has a key."""
         try:
@@ -191,17 +173,6 @@ class Shelf:
         if not self.told:
             warnings.warn(said, StoreWarning, stacklevel=2)
         self.told = True
-
-
-def _needs(model: Model, jacobian_bytes: Callable[[], int]) -> str:
-    """Return the memory and disk that a measurement takes."""
-    formed = jacobian_bytes()
-    held, on_disk = formed, 0
-    for weight in model.hf.parameters():
-        held += 0 if weight.is_meta else weight.nbytes
-        on_disk += weight.nbytes if weight.is_meta else 0
-    what = "weights" + " and Jacobians" * (formed > 0)
-    return f"{gb(held)} of memory for {what}" + (f", {gb(on_disk)} of weights on disk" * bool(on_disk))
 
 
 def _without_shared(ds: xr.Dataset) -> xr.Dataset:

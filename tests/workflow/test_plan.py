@@ -141,3 +141,10 @@ def test_the_command_holds_a_lock_and_names_a_profile(tmp_path, monkeypatch, cap
         sweep.command(str(file), "local")
     with pytest.raises(CouplingError, match=r"there is no profile '\.\./x'; choose from local, slurm"):
         sweep.command(str(file), "../x")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "1 s"), (45, "45 s"), (89, "89 s"), (376, "6 min"), (5399, "90 min"), (9000, "2.5 h")]
+)
+def test_times_are_written_for_readers(seconds, text):
+    assert planning.duration(seconds) == text

@@ -13,12 +13,12 @@ import xarray as xr
 from families import named
 
 import coupling_lib as cl
+from coupling_lib import progress
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.measures import common
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls
-from coupling_lib.store import sweep as sweeps
 
 
 def wrapped(name: str):
@@ -68,26 +68,27 @@ def test_a_text_longer_than_the_model_reads_is_cut_to_its_first_tokens_with_a_wa
         inputs_for(model, ["one"], longest=0)
 
 
-def test_a_sweep_shows_one_progress_bar_over_its_prompts(tmp_path, monkeypatch, capsys):
-    shown = []
+def test_long_sweeps_and_blocks_show_bars_on_stderr(tmp_path, monkeypatch, capsys):
+    class Bar(progress.tqdm):
+        def __init__(self, *arguments, delay, mininterval, **how):
+            assert (delay, mininterval) == (20, 5)
+            super().__init__(*arguments, delay=1e-9, mininterval=0, **how)  # as if each step took long
 
-    class Bar(common.tqdm):
-        def __init__(self, *arguments, disable, **settings):
-            super().__init__(*arguments, disable=disable is True, **settings)  # as on a terminal
-            if disable is not True:
-                shown.append((settings["desc"], self.total))
-
-    for module in (common, sweeps):
-        monkeypatch.setattr(module, "tqdm", Bar)
     tiny.save_llama(tmp_path / "tiny")
     model = cl.load_model(tmp_path / "tiny")
-    name = f"{model.name}: prompts"
-    cl.sweep(cl.measure_depth, model, ["one", "two", "three"], store=tmp_path, ks=(2,))
-    assert shown == [(name, 3)]
-    cl.measure_depth(model, ["one", "two"], ks=(2,))
-    assert shown == [(name, 3), (name, 2)]
-    cl.measure_depth(model, ["one"], ks=(2,))
-    assert len(shown) == 2
+    texts = ["one", "two", "three"]
+    capsys.readouterr()
+    cl.sweep(cl.measure_depth, model, texts[:2], store=tmp_path / "short", ks=(2,))
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(progress, "tqdm", Bar)
+    cl.sweep(cl.measure_depth, model, texts, store=tmp_path, ks=(2,))
+    shown = capsys.readouterr().err
+    assert f"{model.name}: prompts:  33%" in shown and " 2/3 [" in shown and f"{model.name}: blocks:  67%" in shown
+    cl.measure_spectra(model, ["one"], k=2)
+    shown = capsys.readouterr().err
+    assert "blocks" in shown and "prompts" not in shown
+    cl.sweep(cl.measure_depth, cl.load_model("nano-neox"), texts, store=tmp_path, ks=(2,))
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import xarray as xr
 
 import coupling_lib as cl
 from companion.training import __main__ as training
-from coupling_lib import paths, progress, store
+from coupling_lib import paths, store
 from coupling_lib.paths import ROOT
 from coupling_lib.store import __main__ as shell
 from coupling_lib.store import catalogue, files
@@ -191,17 +191,3 @@ def test_a_clock_that_goes_backwards_neither_repeats_nor_outdates_what_is_newer(
     assert list(store.listing(root=tmp_path).version) == [2, 2, 2, 1, 1, 1]
     assert len(store.prune(outdated=True, root=tmp_path)) == 3
     assert list(store.listing(root=tmp_path).version) == [2, 2, 2]
-
-
-def test_what_a_measurement_says_of_its_time_bears_a_clock_that_goes_backwards(model, tmp_path, monkeypatch, capsys):
-    moments = iter(range(10**6, 0, -50))
-    monkeypatch.setattr(progress, "clock", lambda: float(next(moments)))
-
-    def measure_timed(model, prompts) -> xr.Dataset:
-        for _ in range(model.n_blocks):
-            with progress.block():
-                pass
-        return cl.measure_trajectories(model, prompts)
-
-    cl.sweep(measure_timed, model, TEXTS, store=tmp_path)
-    assert sound(tmp_path) == set(TEXTS) and "-" not in capsys.readouterr().out
