@@ -314,7 +314,7 @@ show(
 # %%
 show(
     figures.draw_sizes,
-    figures.take_sizes(suite),
+    figures.take_suite(suite),
     name="generalization-sizes",
     caption="Score and coupling against size, shape and training tokens; the last checkpoint of each model, and all "
     "checkpoints against tokens. r: correlation with the logarithm.",

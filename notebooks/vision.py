@@ -105,7 +105,7 @@ show(
 # %%
 show(
     vision.draw_accuracy_rates,
-    vision.take_accuracy_rates(grid, of_grid),
+    vision.take_accuracy(grid, of_grid),
     name="vision-accuracy-rates",
     caption="Test accuracy against coupling, a panel per rate of stochastic depth and a dot per weight decay; R² with "
     "its 95 % interval over models.",

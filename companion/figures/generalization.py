@@ -64,10 +64,6 @@ def take_moments(suite: pd.DataFrame, coupling: str = READING) -> pd.DataFrame:
     return table.assign(**{name: table["step"].map(signs[name]) for name in ("r", "low", "high")})
 
 
-take_sizes = take_suite
-"""Sizes stand in the table of the suite."""
-
-
 def take_variants(last: pd.DataFrame, score: str = "negative_loss") -> pd.DataFrame:
     """Correlate every reading at every K with a score, as it is and relative to its null."""
     return correlations.variant_table(last, score)

@@ -35,10 +35,6 @@ def take_accuracy(
     return _labelled(chosen.merge(fits, on="drop_path", how="left"), reading)
 
 
-take_accuracy_rates = take_accuracy
-"""A panel per rate shows what one panel of all rates does."""
-
-
 def take_rates(grid: pd.DataFrame, reading: Reading = CLASS) -> pd.DataFrame:
     """Select the models of several seeds at both tokens, each with the mean over seeds at its rate."""
     of_tokens = {token: table_of.coupling_table(grid, reading._replace(token=token)) for token in table_of.TOKENS}

@@ -224,7 +224,7 @@ def test_every_reading_and_k_is_correlated_with_the_score():
 
 def test_sizes_show_one_point_for_each_model_and_tokens_one_for_each_checkpoint():
     suite = make_suite()
-    axes = np.array(figures.draw_sizes(figures.take_sizes(suite, "coupling")).axes).reshape(2, 4)
+    axes = np.array(figures.draw_sizes(figures.take_suite(suite, "coupling")).axes).reshape(2, 4)
     last = suite[suite.final]
     for row, column in zip(axes, ("negative_loss", "coupling"), strict=True):
         for panel, x in zip(row, ("parameters", "blocks", "width", "tokens"), strict=True):

@@ -139,6 +139,10 @@ MORE: dict[str, Callable[[], tuple[Any, ...]]] = {
 """What some figures show beside it: a picture, families of models."""
 
 
+SHARED = {"generalization.sizes": "take_suite", "vision.accuracy_rates": "take_accuracy"}
+"""Figures that draw what another's `take_` selects."""
+
+
 def figures() -> Iterator[tuple[str, Callable[..., Figure], Callable[..., Any]]]:
     """Every function that draws a figure, by module and name, with what takes its data."""
     for found in pkgutil.iter_modules(companion.figures.__path__):
@@ -147,7 +151,8 @@ def figures() -> Iterator[tuple[str, Callable[..., Figure], Callable[..., Any]]]
             makes_one = name.startswith("draw_") and inspect.signature(draw).return_annotation is Figure
             if makes_one and draw.__module__ == module.__name__ and found.name != "postnorm":  # a table of the book's
                 short = name.removeprefix("draw_")
-                yield f"{found.name}.{short}", draw, getattr(module, f"take_{short}")
+                figure = f"{found.name}.{short}"
+                yield figure, draw, getattr(module, SHARED.get(figure, f"take_{short}"))
 
 
 ROLES = ("trained", "untrained", "traceless part")

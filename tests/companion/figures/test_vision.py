@@ -60,7 +60,7 @@ def some(n: int) -> pd.DataFrame:
 CLASS, PATCH = Reading(), Reading("patch")
 CASES = {
     "draw_accuracy": (vision.draw_accuracy, lambda n: vision.take_accuracy(some(n), CLASS, STATED, NAMED_RATES)),
-    "draw_accuracy_rates": (vision.draw_accuracy_rates, lambda n: vision.take_accuracy_rates(some(n), PATCH)),
+    "draw_accuracy_rates": (vision.draw_accuracy_rates, lambda n: vision.take_accuracy(some(n), PATCH)),
     "draw_rates": (vision.draw_rates, lambda n: vision.take_rates(some(n), CLASS)),
     "draw_photographs": (vision.draw_photographs, lambda n: vision.take_photographs(some(n))),
     "draw_pairs": (vision.draw_pairs, lambda n: vision.take_pairs(make_pairs(0.01, 4 * n))),
@@ -97,7 +97,7 @@ def test_the_scatter_draws_every_model_of_its_rates_once_with_the_line_of_its_ra
 
 
 def test_all_rates_and_all_decays_have_a_panel_each():
-    panels = vision.draw_accuracy_rates(vision.take_accuracy_rates(GRID, CLASS)).axes
+    panels = vision.draw_accuracy_rates(vision.take_accuracy(GRID, CLASS)).axes
     assert [axes.get_title() for axes in panels] == [f"rate {rate:g}" for rate in RATES]
     assert [sum(map(len, dots(axes))) for axes in panels] == [8] * 8
     decays = vision.take_decays(GRID, CLASS)
