@@ -1,9 +1,8 @@
-"""Measurements of single prompts put together: one data set over the dimension `prompt`, or one long table."""
+"""Measurements of single prompts put together to one data set, over the dimension `prompt`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
@@ -38,19 +37,3 @@ def join_prompts(datasets: Iterable[xr.Dataset]) -> xr.Dataset:
     found = {name: (joined if name in joined else first)[name].variable for name in first.variables}
     coords = {name: found.pop(name) for name in first.coords}
     return xr.Dataset(found, coords, first.attrs)
-
-
-def long_table(ds: xr.Dataset, variables: Sequence[str] | None = None) -> pd.DataFrame:
-    """Write a data set as a table with one number a row; true and false become 1 and 0."""
-    names = [name for name, variable in ds.data_vars.items() if variable.dtype.kind in "fiub"]
-    for name in variables or ():
-        if name not in names:
-            raise ParameterError(f"the variable {name!r} does not exist; choose from {', '.join(map(str, names))}")
-    tables = [pd.DataFrame({"variable": [], "value": []})]
-    for name in variables or names:
-        values = ds[name].astype(np.int8) if ds[name].dtype.kind == "b" else ds[name]
-        labelled = values.reset_coords(drop=True).expand_dims(variable=[name])
-        tables.append(labelled.to_dataframe("value").reset_index())
-    table = pd.concat(tables[1:] or tables, ignore_index=True)
-    dims = [column for column in table.columns if column not in ("variable", "value")]
-    return table[["variable", *dims, "value"]]

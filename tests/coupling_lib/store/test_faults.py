@@ -19,8 +19,7 @@ import coupling_lib as cl
 from companion.training import __main__ as training
 from coupling_lib import paths, store
 from coupling_lib.paths import ROOT
-from coupling_lib.store import __main__ as shell
-from coupling_lib.store import catalogue, files
+from coupling_lib.store import files
 
 TEXTS = [f"It was the best of times, it was number {number}" for number in range(8)]
 
@@ -132,15 +131,6 @@ def interrupt(*_: object, **__: object) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_the_store_s_commands_end_with_130_and_leave_no_half_a_table(model, tmp_path, monkeypatch, capsys):
-    cl.sweep(cl.measure_trajectories, model, TEXTS[:2], store=tmp_path)
-    monkeypatch.setattr(catalogue, "long_table", interrupt)
-    target = tmp_path / "out.csv"
-    assert shell.main(["export", str(target), "--measure", "trajectories", "--root", str(tmp_path)]) == 130
-    assert capsys.readouterr().err == "interrupted; what is in the store is whole\n"
-    assert sound(tmp_path) == set(TEXTS[:2]) and [path.name for path in tmp_path.iterdir() if path.is_file()] == []
-
-
 def test_the_training_s_commands_end_with_130(monkeypatch, capsys):
     monkeypatch.setattr(training.suite, "run_suite", interrupt)
     with pytest.raises(SystemExit) as ended:
@@ -174,7 +164,7 @@ class Backwards(datetime):
         return datetime(2026, 1, 1, tzinfo=UTC) - timedelta(days=cls.reads)
 
 
-def test_a_clock_that_goes_backwards_neither_repeats_nor_outdates_what_is_newer(model, tmp_path, monkeypatch):
+def test_a_clock_that_goes_backwards_repeats_nothing(model, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "datetime", Backwards)
     seen = []
 
@@ -189,5 +179,3 @@ def test_a_clock_that_goes_backwards_neither_repeats_nor_outdates_what_is_newer(
     assert seen == [*TEXTS[:3], *TEXTS[:3]]
     # Version 2 was made later, and says that it was made earlier.
     assert list(store.listing(root=tmp_path).version) == [2, 2, 2, 1, 1, 1]
-    assert len(store.prune(outdated=True, root=tmp_path)) == 3
-    assert list(store.listing(root=tmp_path).version) == [2, 2, 2]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import tiny
@@ -20,6 +21,7 @@ from coupling_lib.blocks import placing
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.inputs.prompts import Prompt
+from coupling_lib.store import files
 from coupling_lib.store.sweep import stream
 
 TEXTS = ["It was the best of times", "it was the worst of times, it was", "What is the capital of France?"]
@@ -205,9 +207,8 @@ def test_two_processes_measure_the_same_at_once_without_harm(folder, model, tmp_
     scores = cl.measure_trajectories(model, [f"prompt {i}" for i in range(8)]).line_shape_score.values.tolist()
     assert [out for out, _ in told] == [f"{scores}\n"] * 2
     with warnings.catch_warnings(action="error"):
-        joined = store.join(root=tmp_path)  # in the order in which the last writer came by
-    assert joined.sortby("prompt").line_shape_score.values.tolist() == scores
-    assert len(store.listing(root=tmp_path)) == 8
+        kept = [files.open_file(Path(path))[1] for path in store.listing(root=tmp_path).path]
+    assert sorted(float(ds.line_shape_score[0]) for ds in kept) == sorted(scores)
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".partial", ".damaged")]
 
 
