@@ -154,9 +154,9 @@ KILLS ?= 25
 faults: $(READY) ## kill each sweep at random moments, resume and compare: make faults KILLS=25 (a few minutes)
 	@OMP_NUM_THREADS=1 COUPLING_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/coupling_lib/store/test_kills.py
 
-# Every number of the book in one file, for a comparison with another: python workflow/golden.py compare OLD NEW
+# Every number that the book rests on in one file, for a comparison with another: python workflow/golden.py compare OLD NEW
 GOLDEN ?= results/golden.txt
-golden: $(READY) ## write every number of the book into one file: make golden GOLDEN=../before.txt
+golden: $(READY) ## write every number of figures, prose and verdicts into one file: make golden GOLDEN=../before.txt
 	@$(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j$(JOBS) results/book/.complete
 	@$(BIN)/python workflow/golden.py write "$(GOLDEN)"
 

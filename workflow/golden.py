@@ -1,13 +1,12 @@
-"""Write down every number that the book shows, and compare two such records.
+"""Write down every number that the book rests on, and compare two such records.
 
     python workflow/golden.py write FILE [--results FOLDER]
     python workflow/golden.py compare OLD NEW [--tolerance 1e-6]
 
 A rewriting of the library that is meant to change no number is compared with the record from before. A record is
-sorted text, one number a line: a name that says where it stands, a tabulator, the number with every digit that is
-printed there. It holds what executed notebooks keep for the prose (`glue`), the table under each figure and the
-numbers in its caption, what their cells print, and the numbers and verdicts of the pages that are made, claims among
-them. The line of provenance is left out. `compare` lists what was added, removed and changed, and ends with 1 if there
+sorted text, one entry a line: a name that says where it stands, a tabulator, the number with every digit that is kept
+there. It holds what executed notebooks keep for the prose (`glue`), the table under each figure, and the verdicts and
+rows of tables on the pages that are made. `compare` lists what was added, removed and changed, and ends with 1 if there
 is any beyond the tolerance.
 """
 
@@ -28,8 +27,7 @@ from companion.figures.shown import figures_in
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError, in_one_line
 
-# A number as it stands in prose: no part of a word (gpt2), a version (2.13.0) or a hash.
-_NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w]|\.\d)")
+_LABEL = re.compile(r"\((claim-[\w-]+)\)=")
 _VERDICT = re.compile(r'data-place="([^"]*)" data-verdict="([^"]*)"')
 # Versions of programs, the machine and its times: no numbers of the book.
 _OTHER_PAGES = ("versions.md", "machine.md", "reproduce.md")
@@ -39,7 +37,7 @@ Line = tuple[str, str]
 
 
 def collect(results: Path) -> dict[str, str]:
-    """Read every number under a folder that `make book` filled, as printed, by name."""
+    """Read every number and verdict under a folder that `make book` filled, by name."""
     notebooks = sorted(path for path in results.glob("*/*.ipynb") if not path.name.startswith("."))
     if not notebooks:
         raise ParameterError(f"{str(results)!r} holds no executed notebook; run `make book` first")
@@ -100,8 +98,7 @@ def _relative(old: str, new: str) -> float | None:
 
 
 def _notebook(path: Path, name: str) -> Iterator[Line]:
-    """Read what an executed notebook keeps and prints."""
-    printed = 0
+    """Read what an executed notebook keeps."""
     for cell in nbformat.read(path, as_version=4).cells:
         for output in cell.get("outputs", []):
             record, data = output.get("metadata", {}).get("scrapbook"), output.get("data", {})
@@ -109,27 +106,13 @@ def _notebook(path: Path, name: str) -> Iterator[Line]:
                 yield from _figures(data["text/html"], name)
             elif record:
                 yield f"{name}/glue/{record['name']}", _line(next(iter(data.values())))
-            elif text := output.get("text") or data.get("text/plain"):
-                printed += 1
-                yield from _printed(text, f"{name}/printed {printed}")
-
-
-def _printed(text: str, name: str) -> Iterator[Line]:
-    """Read the numbers of plain text, each line by the words before its first number, or by its place."""
-    for place, line in enumerate(text.splitlines(), start=1):
-        matches = list(_NUMBER.finditer(line))
-        label = _line(line[: matches[0].start()]).strip(" :,'{[(") if matches else ""
-        label = label or f"line {place}"
-        yield from ((f"{name}/{label}/{number}", match[0]) for number, match in enumerate(matches, start=1))
 
 
 def _figures(markup: str, name: str) -> Iterator[Line]:
-    """Read the tables under figures, and the numbers in their captions."""
+    """Read the tables under figures."""
     for figure in figures_in(markup):
         if figure.csv:
-            title = f"{name}/figure {figure.name}"
-            yield from _table(figure.csv, title)
-            yield from _numbers(figure.caption, f"{title}/caption")
+            yield from _table(figure.csv, f"{name}/figure {figure.name}")
 
 
 def _table(text: str, name: str) -> Iterator[Line]:
@@ -164,35 +147,16 @@ def _is_decimal(text: str) -> bool:
 
 
 def _page(text: str, name: str) -> Iterator[Line]:
-    """Read a page of Markdown: its figures, the cells of its tables, and the numbers of its prose by heading."""
+    """Read a page that was made: its figures, verdicts by claim, and the rows of its tables by their first cell."""
     yield from _figures(text, name)
-    text = re.sub(r"```\{(?:raw|glue|eval-rst).*?```", "", text, flags=re.DOTALL)
-    heading, head, prose = "", [], 0
+    claim = "all claims"
     for line in text.splitlines():
-        yield from ((f"{name}/{heading}/{place}", verdict) for place, verdict in _VERDICT.findall(line))
-        line = re.sub(r"</?[a-z][^>]*>|^\(.*\)=$", " ", line)  # a number in markup, or in a label, is none of the page
-        line = re.sub(r"\]\([^)]*\)", "]", line)  # nor is one in the address of a link
-        cells = [_line(cell) for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
-        if line.startswith("#"):
-            heading, head, prose = line.strip("# "), [], 0
-        elif cells and not head:
-            head = cells
-        elif cells and not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
-            key = re.sub(r"[\[\]`]", "", cells[0])
-            for title, cell in zip(head[1:], cells[1:], strict=False):
-                place = f"{name}/{heading}/{key}/{title}"
-                yield from _numbers(cell, place) if _NUMBER.search(cell) else [(place, cell)] if cell else []
-        elif not cells:
-            head = []
-            for match in _NUMBER.finditer(line):
-                prose += 1
-                yield f"{name}/{heading}/{prose}", match[0]
-
-
-def _numbers(text: str, name: str) -> Iterator[Line]:
-    """Number the numbers of a text."""
-    for number, match in enumerate(_NUMBER.finditer(text), start=1):
-        yield f"{name}/{number}", match[0]
+        if label := _LABEL.fullmatch(line):
+            claim = label[1]
+        yield from ((f"{name}/{claim}/{place}", verdict) for place, verdict in _VERDICT.findall(line))
+        if line.startswith("| ") and not line.startswith("| -"):
+            first, rest = re.sub(r"</?[a-z][^>]*>", "", line).strip("| ").partition("|")[::2]
+            yield f"{name}/{_line(first)}", _line(rest)
 
 
 def _line(text: str) -> str:
@@ -202,7 +166,7 @@ def _line(text: str) -> str:
 
 def main(arguments: Iterable[str] | None = None) -> int:
     """Run one command; 1 if records differ, 2 after an error."""
-    parser = argparse.ArgumentParser(description="Every number that the book shows, in one sorted file.")
+    parser = argparse.ArgumentParser(description="Every number that the book rests on, in one sorted file.")
     commands = parser.add_subparsers(dest="command", required=True)
     written = commands.add_parser("write", help="write a record of a folder of results")
     written.add_argument("file", type=Path)
