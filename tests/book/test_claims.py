@@ -19,6 +19,8 @@ from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
 CLAIMS = claims.read_claims()
+
+
 @pytest.mark.parametrize(
     ("number", "value"),
     [(0.5, 0.5), ("[a]", 0.4), ("(1 + [b]) / 2", 0.6), ("max([a], 0.5) - abs(0 - [b])", 0.3), ("[missing]", None)],
