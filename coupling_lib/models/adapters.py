@@ -31,7 +31,8 @@ def refuse_folder(folder: Path) -> None:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         base = None
     raise UnsupportedModelError(
-        f"the folder {str(folder)!r} holds an adapter of peft, which peft puts on its base model, in two lines: "
+        f"the folder {str(folder)!r} holds an adapter, which peft puts on a base model that fits into memory, "
+        "in two lines: "
         f"base = cl.load_model({shown(base or 'path/to/base')}); "
         f"model = cl.wrap_model(peft.PeftModel.from_pretrained(base.hf, {str(folder)!r}), base.tokenizer)"
     )

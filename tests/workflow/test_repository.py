@@ -152,6 +152,12 @@ def test_checkpoints_together_stay_below_25_megabytes():
     assert sum(path.stat().st_size for path in files) < 25_000_000
 
 
+def test_weights_lie_nowhere_but_in_data():
+    # peft writes those of a base that is offloaded below the folder in which it runs.
+    kept = {path.relative_to(ROOT).parts[0] for path in tracked() if path.suffix == ".safetensors"}
+    assert kept == {"data"}
+
+
 def test_notebooks_together_stay_below_6_megabytes():
     assert sum(path.stat().st_size for path in NOTEBOOKS) < 6_000_000
 

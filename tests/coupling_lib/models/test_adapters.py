@@ -212,7 +212,7 @@ def test_a_folder_with_an_adapter_is_refused_with_the_lines_to_use(tmp_path, sta
         f"peft.PeftModel.from_pretrained(base.hf, {str(tmp_path)!r}), base.tokenizer)"
     )
     for untrained in (False, True):
-        with pytest.raises(UnsupportedModelError, match="holds an adapter of peft") as error:
+        with pytest.raises(UnsupportedModelError, match="holds an adapter, which .* fits into memory") as error:
             cl.load_model(tmp_path, untrained=untrained)
         assert str(error.value).endswith(lines) and len(str(error.value).splitlines()) == 1
 
@@ -221,5 +221,5 @@ def test_a_folder_with_an_adapter_is_refused_with_the_lines_to_use(tmp_path, sta
 def test_a_damaged_configuration_is_refused_the_same_way(tmp_path, text):
     tiny.save_llama(tmp_path)  # of which transformers would take the adapter along, without a word
     (tmp_path / adapters.CONFIG).write_text(text)
-    with pytest.raises(UnsupportedModelError, match=r"holds an adapter of peft.*load_model\('path/to/base'\)"):
+    with pytest.raises(UnsupportedModelError, match=r"holds an adapter, .*load_model\('path/to/base'\)"):
         cl.load_model(tmp_path)
