@@ -89,6 +89,8 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
             found[question, part] = widened(effect_of(across["trained"].to_numpy() - random), spread, np.inf)
             change = effect_of((across["trained"] - across["untrained"]).to_numpy())
             found[f"{question}, emerged", part] = widened(change, 2**0.5 * spread, np.inf)
+            if conjugated[across.columns].isna().any(axis=None):
+                continue  # half a null would be the weaker one, and say nothing of it
             # Against the larger of both nulls in the mean over prompts.
             nulls = {one: conjugated[one] if conjugated[one].mean() > random else random for one in across}
             beyond = across - pd.DataFrame(nulls, across.index)
