@@ -27,7 +27,7 @@ Variables = dict[str, Any]
 
 
 def measurement(version: int) -> Callable[[Measure], Measure]:
-    """Give a measure a version, by which the store knows whether its old numbers still hold.
+    """Attach a version to a measure, by which the store knows whether its old numbers still hold.
 
     This is the rule, and the only place that states it:
 
@@ -181,5 +181,5 @@ def depth_jacobians(traced: Trace, token: int, boundary: str = "block", forget: 
 
 
 def counted(traced: Trace) -> Iterable[int]:
-    """Return the blocks of a model, with a bar where they take long."""
+    """Iterate over the blocks of a model, with a bar where they take long."""
     return progress.bar(range(traced.n_blocks), traced.model, "block")

@@ -52,11 +52,11 @@ class Gguf:
         return {"pretrained_model_name_or_path": self.file.parent, "gguf_file": self.file.name, **_SAFE}
 
     def configuration(self) -> Path:
-        """Give a folder with the configuration and the tokenizer."""
+        """Return a folder with the configuration and the tokenizer."""
         return _kept(self, "configuration", self._save_configuration)
 
     def weights(self) -> Path:
-        """Give a folder with the configuration and the dense weights."""
+        """Return a folder with the configuration and the dense weights."""
         return _kept(self, "weights", self._save_weights)
 
     def quantisation(self) -> str:
@@ -118,7 +118,7 @@ class Gguf:
 
 
 def find(name: str | Path) -> Path | None:
-    """Give the GGUF file that a path stands for: itself, or the only one in a folder without safetensors."""
+    """Return the GGUF file that a path stands for: itself, or the only one in a folder without safetensors."""
     path = Path(str(name).strip())
     if path.suffix.lower() == SUFFIX and path.is_file():
         return path
@@ -164,7 +164,7 @@ def _quantisation(reader: Any) -> str:
 
 
 def _kept(model: Gguf, stage: str, save: Callable[[Path], None]) -> Path:
-    """Give the folder in which something made of a file is kept, making it if need be."""
+    """Return the folder in which something made of a file is kept, making it if need be."""
     readers = f"transformers-{transformers.__version__}-gguf-{version('gguf')}-{_READING}"
     name = f"{model.sha256[:16]}-{stage}-{readers}"
     folder = Path(constants.HF_HOME) / "coupling_lib" / "gguf" / name
@@ -194,7 +194,7 @@ def _write(folder: Path, save: Callable[[Path], None]) -> Path:
 
 
 def _intact(folder: Path) -> bool:
-    """Tell whether a folder holds what was written into it."""
+    """Return whether a folder holds what was written into it."""
     try:
         digests = json.loads((folder / _DIGESTS).read_text(encoding="utf-8"))
         return all(packages.sha256(folder / name) == digest for name, digest in digests.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -67,6 +68,50 @@ def test_what_a_table_was_made_with_is_found():
         assert found["self-coupling, emerged", part].value == pytest.approx(0.03, abs=0.003)
         assert found["four bits", part].value == pytest.approx(-0.005) and found["four bits", part].n == 200
     assert found["straighter", "default"].value == pytest.approx(-1.0) and found["straighter", "default"].n == 400
+
+
+def test_tokens_are_set_against_the_larger_null_of_each_network_and_against_none_that_is_missing():
+    table = made_up()
+    conjugated = {"trained": RANDOM + 0.02, "untrained": RANDOM - 0.01, "nf4": 0.0}
+    named = [f"{prefix}{kind}" for prefix in ("", "shared_") for kind in ("self", "input", "output")]
+    null = table["network"].map(conjugated).where(table["set"] == "embedded")
+    table = table.assign(**{f"{name}_conjugated": null for name in named})
+    found = prompt_effects.of_model(table, blocks=30)
+    plain = prompt_effects.of_model(table.drop(columns="self_conjugated"), blocks=30)
+    for question in prompt_effects.ACROSS:
+        for part in prompt_effects.READINGS:
+            assert found[f"{question}, stricter", part].value == pytest.approx(found[question, part].value - 0.02)
+            emerged = found[f"{question}, stricter, emerged", part].value
+            assert emerged == pytest.approx(found[f"{question}, emerged", part].value - 0.02)
+    assert ("self-coupling, stricter", "whole") not in plain and ("self-coupling, stricter", "traceless part") in plain
+    table.loc[table["set"].eq("embedded").idxmax(), "self_conjugated"] = np.nan
+    once = prompt_effects.of_model(table, blocks=30)
+    assert ("self-coupling, stricter", "whole") not in once and once["self-coupling", "whole"].n == 200
+
+
+@pytest.mark.parametrize("prefix", ["", "shared_"])
+def test_turned_vectors_couple_as_in_a_loop_over_pairs_with_explicit_rotations(prefix):
+    model, K, rng = cl.load_model("nano-neox"), many_prompts.K, np.random.default_rng(0)
+    prompt = cl.load_prompts(n=1)[0].text
+    found = many_prompts.token_couplings(model, prompt)
+    traced = cl.trace(model, prompt)
+    last = [(at, at) for at in range(traced.n_tokens - many_prompts.TOKENS, traced.n_tokens)]
+    J = [list(cl.block_jacobians(traced, block, last).double().numpy()) for block in range(12)]
+    if prefix:
+        J = [[one - np.trace(one) / len(one) * np.eye(len(one)) for one in block] for block in J]
+    svds = [[np.linalg.svd(one) for one in block] for block in J]
+    draws = []
+    for _ in range(6):
+        values = []
+        for second, other in product(range(12), range(3)):
+            Q, (U, _, Vh) = np.linalg.qr(rng.normal(size=J[0][0].shape))[0], svds[second][other]
+            for first, one in product(range(12), range(3)):
+                if first != second and one != other:
+                    A = (Q @ U[:, :K]).T @ J[first][one] @ (Q @ Vh[:K].T)
+                    values.append(1 - np.sqrt(1 - (np.diag(A) ** 2).sum() / (A**2).sum()))
+        draws.append(np.mean(values))
+    assert found[f"{prefix}self_conjugated"] == pytest.approx(np.mean(draws), abs=5 * np.std(draws, ddof=1))
+    assert np.std(draws, ddof=1) < 0.003 < found[f"{prefix}self"]
 
 
 def test_new_questions_count_within_their_sets_and_nowhere_else():
