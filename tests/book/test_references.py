@@ -26,7 +26,7 @@ PAGES += [ROOT / name for name in ("Makefile", "pyproject.toml", "environment.ym
 OBJECTS = {"base_model", "cl", "nn", "trace", "traced"}
 ENDINGS = ("py", "md", "toml", "yml", "csv", "ipynb")
 # Files that a reader makes, and one that whoever has a GPU may add.
-MADE = {"out.ipynb", "some.ipynb", "depth.csv", "log.csv", "cifar10.csv", "benchmarks/latest_gpu.json"}
+MADE = {"out.ipynb", "some.ipynb", "log.csv", "cifar10.csv", "benchmarks/latest_gpu.json"}
 MADE_FOLDERS = ("results", "_build", "runs")
 
 
