@@ -182,7 +182,8 @@ def load_model(
             start = fresh == origin.started_from
             hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read, start)
         else:
-            hf = dequantised.load(read, origin.folder, config, placing, arguments["dtype"], origin.name)
+            stored = origin.gguf.tensors(memories.skeleton(family, config)) if origin.gguf else None
+            hf = dequantised.load(read, origin.folder, config, placing, arguments["dtype"], origin.name, stored)
         if origin.adapter and not untrained:
             origin.adapter.put_on(hf, origin.name)
         reads_text = family.main_input_name == "input_ids"
