@@ -53,8 +53,8 @@ class Gguf:
         except (KeyError, TypeError, ValueError):
             # Where the file is silent: the type that holds most of its weights.
             counts: dict[str, int] = {}
-            for tensor, kind in contents.kinds.items():
-                counts[kind.name] = counts.get(kind.name, 0) + contents.tensors[tensor].numel
+            for tensor in contents.tensors.values():
+                counts[tensor.kind.name] = counts.get(tensor.kind.name, 0) + tensor.numel
             return max(counts, key=counts.__getitem__, default="no tensors")
 
     def tensors(self, skeleton: PreTrainedModel) -> dict[str, Stored]:

@@ -9,7 +9,6 @@ import math
 import mmap
 import struct
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,17 @@ _AT_ONCE = 2**20
 
 @dataclass(frozen=True)
 class Stored:
-    """Where a tensor lies in its file, its shape in the order of torch, and the number of its type."""
+    """Where a tensor lies in its file, its shape in the order of torch, its type of `gguf`, and how long a row is."""
 
     shape: tuple[int, ...]
-    kind: int
+    kind: Any
     start: int
+    row: int
+
+    @property
+    def end(self) -> int:
+        """Where the next tensor may begin."""
+        return self.start + math.prod(self.shape[:-1]) * self.row
 
     @property
     def numel(self) -> int:
@@ -56,46 +61,26 @@ class Contents:
         """The name of the architecture, as llama.cpp has it."""
         return str(self.keys.get("general.architecture"))
 
-    @cached_property
-    def kinds(self) -> dict[str, Any]:
-        """The type of each tensor, as the package `gguf` knows it."""
-        import gguf
-
-        found = {}
-        for tensor, stored in self.tensors.items():
-            try:
-                kind = gguf.GGMLQuantizationType(stored.kind)
-            except ValueError:
-                raise UnsupportedModelError(
-                    f"the tensor {tensor} of {self.name!r} is stored in the type {stored.kind}, which gguf "
-                    f"{version('gguf')} does not know; update gguf, or choose the model's safetensors files"
-                ) from None
-            if stored.start + _size(stored, kind) > self.file.stat().st_size:
-                raise damaged(self.name, f"the tensor {tensor} ends beyond the file")
-            found[tensor] = kind
-        return found
-
     def dense(self, tensor: str) -> torch.Tensor:
         """Read and dequantise one tensor into float32."""
         import gguf
 
-        stored, kind = self.tensors[tensor], self.kinds[tensor]
+        stored = self.tensors[tensor]
         values = torch.empty(stored.shape)
-        rows = values.reshape(-1, stored.shape[-1] if stored.shape else 1).numpy()
-        width = _size(stored, kind) // max(1, len(rows))
+        rows = values.reshape(-1, stored.shape[-1]).numpy()
         step = max(1, _AT_ONCE // rows.shape[1])
         with self.file.open("rb") as stream:
             stream.seek(stored.start)
             for row in range(0, len(rows), step):
                 part = rows[row : row + step]
-                packed = np.fromfile(stream, np.uint8, len(part) * width)
-                if len(packed) < len(part) * width:
+                packed = np.fromfile(stream, np.uint8, len(part) * stored.row)
+                if len(packed) < len(part) * stored.row:
                     raise damaged(self.name, f"the tensor {tensor} ends beyond the file")
                 try:
-                    part[...] = gguf.dequantize(packed.reshape(len(part), width), kind)
+                    part[...] = gguf.dequantize(packed.reshape(len(part), stored.row), stored.kind)
                 except NotImplementedError:
                     raise UnsupportedModelError(
-                        f"the tensor {tensor} of {self.name!r} is stored in {kind.name}, which gguf "
+                        f"the tensor {tensor} of {self.name!r} is stored in {stored.kind.name}, which gguf "
                         f"{version('gguf')} does not dequantise; choose the model's safetensors files"
                     ) from None
         return values
@@ -118,10 +103,8 @@ def read(name: str, file: Path) -> Contents:
     """Read a file's header, and refuse a file that does not hold all that its header says."""
     try:
         with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            contents = _Header(data).read(name, file)
-            contents.kinds  # noqa: B018
-            return contents
-    except (struct.error, ValueError, OverflowError, RecursionError, MemoryError) as error:
+            return _Header(data).read(name, file)
+    except (struct.error, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise damaged(name, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
 
 
@@ -130,15 +113,21 @@ def damaged(name: str, why: str) -> ModelUnavailableError:
     return ModelUnavailableError(f"the GGUF file {name!r} is damaged or truncated ({why}); fetch it anew")
 
 
-def _size(stored: Stored, kind: Any) -> int:
-    """Compute the bytes that a tensor takes in its file."""
+def _stored(name: str, tensor: str, shape: tuple[int, ...], number: int, start: int) -> Stored:
+    """Describe a tensor by what a header says of it, and refuse a type that is not known."""
     import gguf
 
-    values, packed = gguf.GGML_QUANT_SIZES[kind]
-    row = stored.shape[-1] if stored.shape else 1
-    if row % values:
-        raise ValueError(f"rows of {row} values are no multiple of {values}")
-    return stored.numel // values * packed
+    try:
+        kind = gguf.GGMLQuantizationType(number)
+    except ValueError:
+        raise UnsupportedModelError(
+            f"the tensor {tensor} of {name!r} is stored in the type {number}, which gguf {version('gguf')} does not "
+            "know; update gguf, or choose the model's safetensors files"
+        ) from None
+    together, size = gguf.GGML_QUANT_SIZES[kind]
+    if not shape or shape[-1] % together:
+        raise ValueError(f"rows of the tensor {tensor} are no multiple of {together}")
+    return Stored(shape, kind, start, shape[-1] // together * size)
 
 
 class _Header:
@@ -149,10 +138,10 @@ class _Header:
 
     def read(self, name: str, file: Path) -> Contents:
         """Read all keys and the table of tensors."""
-        version, n_tensors, n_keys = self._take("IQQ")
-        if version not in _VERSIONS:
-            raise ValueError(f"it is of version {version}, and versions 2 and 3 are read")
-        keys, raw, tensors = {}, {}, {}
+        number, n_tensors, n_keys = self._take("IQQ")
+        if number not in _VERSIONS:
+            raise ValueError(f"it is of version {number}, and versions 2 and 3 are read")
+        keys, raw, table = {}, {}, {}
         for _ in range(n_keys):
             begin, key = self.at, self._text()
             keys[key] = self._value(*self._take("I"))
@@ -160,10 +149,12 @@ class _Header:
         for _ in range(n_tensors):
             tensor, n_sides = self._text(), *self._take("I")
             sides = self._take(f"{n_sides}Q")
-            tensors[tensor] = Stored(tuple(reversed(sides)), *self._take("IQ"))
+            table[tensor] = (tuple(reversed(sides)), *self._take("IQ"))
         alignment = keys.get("general.alignment", _ALIGNMENT)
         begin = -(-self.at // alignment) * alignment
-        tensors = {key: Stored(one.shape, one.kind, begin + one.start) for key, one in tensors.items()}
+        tensors = {key: _stored(name, key, shape, kind, begin + at) for key, (shape, kind, at) in table.items()}
+        if (last := max(tensors, key=lambda key: tensors[key].end, default="")) and tensors[last].end > len(self.data):
+            raise ValueError(f"the tensor {last} ends beyond the file")
         return Contents(name, file, keys, raw, tensors)
 
     def _take(self, form: str) -> tuple:

@@ -112,4 +112,3 @@ def _convert(
         )
     (value,) = values.values()
     return value.contiguous()
-
