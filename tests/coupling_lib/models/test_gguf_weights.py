@@ -14,7 +14,9 @@ from coupling_lib.models.load import load_model
 WIDTH, WORDS = 32, 64
 PLAIN = {"context_length": 64, "embedding_length": WIDTH, "block_count": 2, "attention.head_count": 4}
 PLAIN |= {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e4, "vocab_size": WORDS}
-OUTSIDE = {"token_embd.weight": (WORDS, WIDTH), "output_norm.weight": (WIDTH,)}
+OUTSIDE, NORM = {"token_embd.weight": (WORDS, WIDTH)}, {"output_norm.weight": (WIDTH,)}
+# The configuration that transformers makes of a Qwen2-MoE has these two whatever the file says.
+EXPERT, SHARED = 1408, 5632
 Q, KV = {"weight": (WIDTH, WIDTH)}, {"weight": (WIDTH // 2, WIDTH)}
 ATTENTION = {"attn_q": Q, "attn_k": KV, "attn_v": KV, "attn_output": Q, "attn_norm": {"weight": (WIDTH,)}}
 ATTENTION |= {"ffn_norm": {"weight": (WIDTH,)}}
@@ -24,23 +26,22 @@ BIAS = {name: {"weight": sizes["weight"], "bias": sizes["weight"][:1]} for name,
 HEAD_NORM = {"weight": (8,)}
 MORE_NORMS = {name: {"weight": (WIDTH,)} for name in ("post_attention_norm", "post_ffw_norm")}
 EXPERTS = {"ffn_gate_inp": {"weight": (4, WIDTH)}, "ffn_gate_inp_shexp": {"weight": (WIDTH,)}}
-EXPERTS |= {f"ffn_{part}_exps": {"weight": (4, 16, WIDTH)} for part in ("gate", "up")}
-EXPERTS |= {"ffn_down_exps": {"weight": (4, WIDTH, 16)}, "ffn_down_shexp": DOWN}
-EXPERTS |= {f"ffn_{part}_shexp": UP for part in ("gate", "up")}
+EXPERTS |= {f"ffn_{part}_exps": {"weight": (4, EXPERT, WIDTH)} for part in ("gate", "up")}
+EXPERTS |= {"ffn_down_exps": {"weight": (4, WIDTH, EXPERT)}, "ffn_down_shexp": {"weight": (WIDTH, SHARED)}}
+EXPERTS |= {f"ffn_{part}_shexp": {"weight": (SHARED, WIDTH)} for part in ("gate", "up")}
 CONV = {"shortconv.in_proj": {"weight": (3 * WIDTH, WIDTH)}, "shortconv.out_proj": Q}
 CONV |= {"shortconv.conv": {"weight": (WIDTH, 3)}, "attn_norm": {"weight": (WIDTH,)}, "ffn_norm": {"weight": (WIDTH,)}}
 KV_2 = {"attention.head_count_kv": 2, "feed_forward_length": 48}
 HEADS_OF_8 = {"attention.key_length": 8, "attention.value_length": 8}
-OF_EXPERTS = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 16}
-OF_EXPERTS |= {"expert_shared_feed_forward_length": 48}
+OF_EXPERTS = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": EXPERT}
+OF_EXPERTS |= {"expert_shared_feed_forward_length": SHARED}
 NORMED = {"attn_q_norm": HEAD_NORM, "attn_k_norm": HEAD_NORM}
 CASES = {
-    "llama": (KV_2, [ATTENTION | MLP] * 2, {}),
-    "qwen2": (KV_2, [ATTENTION | BIAS | MLP] * 2, {"output.weight": (WORDS, WIDTH)}),
-    "qwen3": (KV_2 | HEADS_OF_8, [ATTENTION | NORMED | MLP] * 2, {}),
-    "gemma2": (KV_2 | HEADS_OF_8, [ATTENTION | MORE_NORMS | MLP] * 2, {}),
-    "gemma3": (KV_2 | HEADS_OF_8, [ATTENTION | NORMED | MORE_NORMS | MLP] * 2, {}),
-    "qwen2moe": (KV_2 | OF_EXPERTS, [ATTENTION | BIAS | EXPERTS] * 2, {"output.weight": (WORDS, WIDTH)}),
+    "llama": (KV_2, [ATTENTION | MLP] * 2, NORM),
+    "qwen2": (KV_2, [ATTENTION | BIAS | MLP] * 2, NORM | {"output.weight": (WORDS, WIDTH)}),
+    "gemma2": (KV_2 | HEADS_OF_8, [ATTENTION | MORE_NORMS | MLP] * 2, NORM),
+    "gemma3": (KV_2 | HEADS_OF_8, [ATTENTION | NORMED | MORE_NORMS | MLP] * 2, NORM),
+    "qwen2moe": (KV_2 | OF_EXPERTS, [ATTENTION | BIAS | EXPERTS] * 2, NORM | {"output.weight": (WORDS, WIDTH)}),
     "lfm2": (
         {"attention.head_count_kv": [0, 2], "feed_forward_length": 48, "shortconv.l_cache": 3},
         [CONV | MLP, ATTENTION | NORMED | MLP],
