@@ -260,7 +260,7 @@ results/.fresh: $(READY)
 	@rm -rf $(MODELS:%=results/%/measurements)
 	@touch $@
 
-MADE_FROM := $(wildcard book/*.py book/templates/* data/atlas/*) $(filter-out %/__pycache__,$(wildcard benchmarks/*)) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
+MADE_FROM := $(wildcard book/*.py book/*.csv book/templates/* data/*.toml data/atlas/*) $(filter-out %/__pycache__,$(wildcard benchmarks/*)) $(TABLES) $(LIBRARY) $(PROMPTS) $(CHECKPOINTS) $(READY)
 
 # What is measured for pages alone, the longest first. None of these reads what another writes.
 made_explorer := book/explorer.py

@@ -94,7 +94,7 @@ def of_products(runs: list[dict[str, Any]], unformed: dict[str, Any] | None) -> 
     which = " and ".join(run["parameters"]["precision"] for run in runs if not run["formed"])
     said = (
         f"The run in {which} multiplied with Jacobians and did not form them. The notebook forms them, because the "
-        "shared part of coupling needs their trace. `python -m benchmarks.real_size` makes the record anew."
+        "traceless part of coupling needs their trace. `python -m benchmarks.real_size` makes the record anew."
     )
     for case in unformed["cases"] if unformed else ():
         if (case["d"], case["k"]) == (4096, 10):
@@ -125,7 +125,7 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
         "has seconds a block; the ways take turns. *Basis* is how many columns the triplets needed in the blocks "
         "measured; two products add 16. That depends on the spectrum. "
         f"A product of 16 columns waits for the weights: a column of it takes some {FEW_AT_ONCE} times as long "
-        "as one of hundreds. `measure_depth` forms every Jacobian, because the shared part needs its trace; products "
+        "as one of hundreds. `measure_depth` forms each Jacobian, because the traceless part needs its trace; products "
         "alone are `formed=False`, and `BlockJacobian.svd` takes what takes less time by its rule.\n"
     )
     parts = ["### Without forming the Jacobians\n", machine_line(run["machine"]), said, table(head, rows)]

@@ -31,7 +31,7 @@ class Column(NamedTuple):
 COLUMNS = {
     "coupling": Column("coupling"),
     "neighbours": Column("of neighbours"),
-    "shared": Column("of the shared part"),
+    "shared": Column("of the traceless part"),
     "null": Column("of random bases"),
     "line": Column("line-shape score", 2),
     "expodistance": Column("expodistance", 2),

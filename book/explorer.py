@@ -31,7 +31,7 @@ from coupling_lib.models import checkpoints, registry
 
 K = 10
 MODELS = {"smollm2-135m": "SmolLM2-135M-Instruct (Q4_1)", "nano-neox": "nano-neox"}
-PARTS = {"whole": "whole Jacobians", "shared": "shared directions alone"}
+PARTS = {"whole": "whole Jacobians", "shared": "the traceless part alone"}
 """The parts of coupling, and how a reader calls them; the first is shown first."""
 READINGS = {
     "normalized_miscoupling": "Normalised mis-coupling (paper)",

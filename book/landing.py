@@ -15,7 +15,7 @@ from coupling_lib import paths
 
 READINGS = {
     "whole blocks": figures.READING,
-    "their shared part": f"shared_{figures.READING}",
+    "their traceless part": f"shared_{figures.READING}",
     "blocks with shuffled coordinates": f"permuted_{figures.READING}",
 }
 """What the second handle of the moving figure chooses from, and the column of the suite for each."""

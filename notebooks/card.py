@@ -47,7 +47,7 @@ command = made_by("card", vars(p))
 # ## Measurement
 #
 # The Jacobians are taken at the last token of each prompt, of a vision model at its class token. Coupling is
-# $1-\tilde m$ with $K = 10$ ([depth](depth.ipynb)), of whole Jacobians and of their shared part. Beside it stand the
+# $1-\tilde m$ with $K = 10$ ([depth](depth.ipynb)), of whole Jacobians and of their traceless part. Beside it stand the
 # straightness and the growth of the token's path ([trajectories](trajectories.ipynb)). A decoder's lens
 # ([lenses](lenses.ipynb)) says from which depth on the state, carried into the last one, gives the model's own next
 # token.

@@ -95,7 +95,7 @@ del loaded
 #
 # Coupling has two parts. A block may do something to every direction alike, $t_l I$ with $t_l = \mathrm{tr} J_l/d$: it
 # shrinks or stretches them all. That counts as coupling, and needs no shared direction. Beside each whole Jacobian
-# stands its *shared part*, $J_l - t_l I$, with singular vectors of its own.
+# stands its *traceless part*, $J_l - t_l I$, with singular vectors of its own.
 
 # %%
 before_and_after = {"untrained": untrained, "trained": trained}
@@ -115,7 +115,7 @@ show(
     depth.take_matrices(networks, drawn),
     name="depth-matrices",
     caption="Coupling matrices of pairs of blocks at one token of one prompt, relative to the largest singular value "
-    "of the row's Jacobian: before and after training, and of the shared part after training. One scale, ending at the "
+    "of the row's Jacobian: before and after training, and of the traceless part after it. One scale, ending at the "
     "largest entry between different blocks.",
 )
 
@@ -131,7 +131,7 @@ show(
     depth.take_map(networks, null=null),
     name="depth-mismatch",
     caption="Normalised mis-coupling of every pair of blocks, mean over prompts: of whole Jacobians before and after "
-    "training, and of the shared part after training. The more a square stands out from the page, the more coupling; a "
+    "training, and of the traceless part after it. The more a square stands out from the page, the more coupling; a "
     "block with itself (grey) has none by construction.",
 )
 
@@ -146,7 +146,7 @@ show(
     depth.draw_graph,
     depth.take_graph(networks, null=null),
     name="depth-graph",
-    caption="Blocks joined by their coupling: of whole Jacobians before and after training, and of the shared part "
+    caption="Blocks joined by their coupling: of whole Jacobians before and after training, and of the traceless part "
     "after training. Width and opacity of a line grow in proportion to it, on one scale.",
 )
 
@@ -162,7 +162,7 @@ show(
     depth.take_distribution(networks, null=null),
     name="depth-distribution",
     caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "
-    "blocks, with 95 % intervals over prompts. The shared part is of the trained network. Dashed: random directions.",
+    "blocks, with 95 % intervals over prompts. Traceless part: of the trained network. Dashed: random directions.",
 )
 
 # %% [markdown]
@@ -200,7 +200,7 @@ show(
 # ## In numbers
 #
 # The table gives the mean coupling over all pairs of different blocks, its 95 % interval over prompts, and the mean
-# over neighbouring blocks alone. The shared part is of the trained network.
+# over neighbouring blocks alone. The traceless part is of the trained network.
 
 # %% tags=["nbval-check-output"]
 summary = depth.take_summary(networks, null=null)

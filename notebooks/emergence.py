@@ -84,7 +84,7 @@ window_centres = choices.chosen_centres(centres, measured.centre.values, model)
 # peak and falls again while the model goes on improving, is what the first figure shows.
 #
 # The spectra of the Jacobians change in training, and with them the value that random directions would give; so
-# chance is computed anew at each step. The *shared part* is what is left when that is taken out of every Jacobian
+# chance is computed anew at each step. The *traceless part* is what is left when that is taken out of every Jacobian
 # which the block does to all directions alike, $J_l - (\mathrm{tr} J_l/d)\,I$, with singular vectors of its own.
 
 # %%
@@ -93,7 +93,7 @@ show(
     emergence.take_coupling(measured),
     name="emergence-coupling",
     caption="Normalised coupling over training: mean over all pairs of different blocks, with the 95 % "
-    "interval over prompts, of whole Jacobians and of their shared part. Dashed: random directions with the same "
+    "interval over prompts, of whole Jacobians and of their traceless part. Dashed: random directions with the same "
     "singular values. Dotted: the level of step 0.",
 )
 
@@ -206,7 +206,7 @@ show(
     courses.take_long(table),
     name="emergence-later",
     caption="Two small models (width 48, 6 blocks) over 200 M training tokens. Coupling of different blocks, of whole "
-    "Jacobians and of their shared part; of neighbours, and of blocks at least half the depth apart; the share of a "
+    "Jacobians and of their traceless part; of neighbours, and of blocks at least half the depth apart; the share of a "
     "block's Jacobians that is the same on all prompts; loss, induction and effective rank. Grey: random "
     "bases with the same singular values.",
     provenance=f"data/later.csv · {len(table)} checkpoints · {table['versions'].iloc[0]}",

@@ -132,7 +132,7 @@ show(
 )
 
 # %% [markdown]
-# ## When training stops decides the sign
+# ## Early and late in training
 #
 # All models of the suite but two stop after the same number of tokens, near the point where coupling is at its
 # highest and past it. The same models can be compared earlier. Early on, the better models are the more coupled ones;
@@ -430,7 +430,7 @@ show(
     experiment.take_changes(runs),
     name="generalization-regularised",
     caption="Change of validation loss against change of coupling, by a regulariser of several strengths, by one of "
-    "the shared part alone, and by a sham. A point is a run less its twin without a regulariser; the line is the mean "
+    "the traceless part alone, and by a sham. A point is a run less its twin without one; the line is the mean "
     "over seeds of the slope over the three strengths.",
     provenance=f"data/regulariser.csv · {len(runs)} runs · {runs['versions'].iloc[0]}",
 )

@@ -163,7 +163,7 @@ show(
     None if many is None else by_set.take_sources(many),
     name="prompts-sources",
     caption="Coupling at the last token (one minus normalised mis-coupling, mean over pairs of blocks), by set: mean "
-    "over prompts with its 95 % interval, pale one standard deviation of prompts. Shared part: without what a Jacobian "
+    "over prompts with its 95 % interval, pale one standard deviation. Traceless part: without what a Jacobian "
     "does to every direction alike. Dashed: random directions.",
 )
 

@@ -94,7 +94,7 @@ del loaded
 # expectation when two matrices share no direction, with the same singular values, and its standard error.
 #
 # What a matrix does to every direction alike, $t I$ with $t = \mathrm{tr} J/d$, counts as coupling and needs no shared
-# direction. The *shared part* of the trained model is without it: $J - tI$ with singular vectors of its own
+# direction. The *traceless part* of the trained model is without it: $J - tI$ with singular vectors of its own
 # ([nulls](nulls.ipynb)).
 
 # %%

@@ -182,7 +182,7 @@ show(
     vision.take_pairs(pairs),
     name="vision-pairs",
     caption="What stochastic depth at a rate of 0.5 changes within pairs of ViTs on photographs: coupling at the class "
-    "token, of whole Jacobians and of their shared part, and test accuracy. A dot is a pair; bars: 95 % intervals of "
+    "token, of whole Jacobians and of their traceless part, and test accuracy. Dots: pairs; bars: 95 % intervals of "
     "the mean.",
     provenance=vit_grid.grid_provenance(pairs, file="data/cifar_pairs.csv"),
 )

@@ -245,7 +245,7 @@ def _figure(notebook: str, parameters: Any, of_the_sweep: Mapping[str, Any]) -> 
 
 def _refuse_unasked(measures: Mapping[str, Mapping[str, Any]], notebooks: Collection[str]) -> None:
     """Refuse figures that would not find what was measured, and measure all of it anew."""
-    # What products alone give, without the shared part, is another measurement than what every notebook asks for.
+    # What products alone give, without the traceless part, is another measurement than what every notebook asks for.
     for measure, settings in measures.items():
         asking = [notebook for notebook in notebooks if f"measure_{measure}" in _twin(notebook)]
         if settings.get("formed") is False and asking:

@@ -163,7 +163,7 @@ def draw_coupling(couplings: xr.Dataset) -> Figure:
     if "shared_mean" in couplings:
         names = ("mean", "low", "high")
         shared = couplings[[f"shared_{name}" for name in names]].rename({f"shared_{name}": name for name in names})
-        _draw_steps(axes, shared, style.colour(style.SHARED), "coupling of the shared part")
+        _draw_steps(axes, shared, style.colour(style.SHARED), "coupling of the traceless part")
     axes.plot(places, couplings.random_bases, **parts.null_look("random bases"))
     parts.from_zero(axes)
     for second in beside:

@@ -49,7 +49,7 @@ def take_futures(both: xr.Dataset) -> xr.DataArray:
 
 def draw_futures(apart: xr.DataArray) -> Figure:
     """Draw it against depth, one line per network."""
-    figure, axes, right = parts.one_panel(3.1, beside=1.1)
+    figure, axes, right = parts.one_panel(3.1, beside=1.3)
     for name, ink, one in parts.networks(apart):
         axes.plot(one.depth, one, color=ink, label=name)
     parts.block_axis(axes, "depth $l$ (0 is the embedding)")

@@ -11,12 +11,12 @@ from companion.tables import prompt_effects as effects
 from companion.tables.texts import PROBLEMS, QUESTIONS
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 
-_INKS = {"whole": style.TRAINED, "shared part": style.SHARED}
+_INKS = {"whole": style.TRAINED, "traceless part": style.SHARED}
 _ADDED = {"step by step": "“step by step”", "control sentence": "control sentence"}
 
 
 def take_sources(rows: pd.DataFrame) -> pd.DataFrame:
-    """Select each set's mean coupling with its interval, and how prompts scatter, whole and of the shared part."""
+    """Select each set's mean coupling with its interval, and how prompts scatter, whole and of the traceless part."""
     return _kept(effects.by_set(rows)[["set", "part", "value", "low", "high", "spread", "n"]], rows)
 
 

@@ -51,7 +51,7 @@ def take_long(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_long(courses: pd.DataFrame) -> Figure:
-    """Draw coupling, its shared part, that of blocks near and far, and what else changes, against training tokens."""
+    """Draw coupling, its traceless part, that of near and far blocks, and other changes, against training tokens."""
     figure, grid = parts.grid(2, 3, 4.9)
     for axes, (quantity, title) in zip(grid.flat, _LONG.items(), strict=True):
         for at, (name, part) in enumerate(courses.groupby("model", sort=False)):
@@ -66,6 +66,8 @@ def draw_long(courses: pd.DataFrame) -> Figure:
             axes.axhline(courses["random_bases"].mean(), **parts.null_look("random bases"))
         if quantity != "validation_loss":
             parts.from_zero(axes)
-    grid[0, 0].plot([], [], color=style.colour("text"), linestyle="--", linewidth=1.2, label="shared part; far blocks")
+    grid[0, 0].plot(
+        [], [], color=style.colour("text"), linestyle="--", linewidth=1.2, label="traceless part; far blocks"
+    )
     parts.legend_under(figure, grid[0, :1])
     return figure

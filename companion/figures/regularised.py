@@ -10,7 +10,7 @@ _LOOKS = {
     "encourage0.3": ("strength 0.3", style.TRAINED, "o"),
     "encourage0.03": ("0.03", style.TRAINED, "D"),
     "decouple0.03": ("−0.03", style.UNTRAINED, "v"),
-    "shared0.3": ("0.3, shared part alone", style.SHARED, "s"),
+    "shared0.3": ("0.3, traceless part alone", style.SHARED, "s"),
     "sham0.3": ("sham of 0.3", style.NULL, "x"),
 }
 """Arms: how they are called, the role whose colour they have, and their marker."""

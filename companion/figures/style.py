@@ -22,7 +22,7 @@ from coupling_lib.models import registry
 
 Theme = Literal["light", "dark"]
 
-TRAINED, UNTRAINED, SHARED, NULL = "trained", "untrained", "shared part", "null"
+TRAINED, UNTRAINED, SHARED, NULL = "trained", "untrained", "traceless part", "null"
 """Roles: a model after training and at initialisation, what of it is of shared directions, and random bases."""
 
 WIDTH = 7.5

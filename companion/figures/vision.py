@@ -124,7 +124,7 @@ def draw_photographs(models: pd.DataFrame) -> Figure:
 def draw_pairs(gains: pd.DataFrame) -> Figure:
     """Draw the change of coupling and of accuracy within pairs, with the 95 % interval of its mean."""
     figure, (left, right) = parts.panels(["", ""], 3.1)
-    shown = {"whole": (left, 0, style.TRAINED), "shared part": (left, 1, style.SHARED)}
+    shown = {"whole": (left, 0, style.TRAINED), "traceless part": (left, 1, style.SHARED)}
     shown["accuracy"] = right, 0, style.TRAINED
     for quantity, (axes, place, role) in shown.items():
         own = gains[gains["quantity"] == quantity]

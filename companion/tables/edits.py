@@ -30,7 +30,7 @@ PAIRS = ("swap", "replace", "merge", "parallel")
 BEST, RANDOM = "best", "random"
 K, NEAR = 10, 4
 """Singular vectors, and the largest distance of the pairs that are judged."""
-COUPLING, SHARED, INFLUENCE, DISTANCE = "coupling", "shared part", "block influence", "distance"
+COUPLING, SHARED, INFLUENCE, DISTANCE = "coupling", "traceless part", "block influence", "distance"
 LIKELY = {
     COUPLING: (f"normalized_miscoupling_k{K}", -1),
     SHARED: (f"shared_normalized_miscoupling_k{K}", -1),

@@ -103,7 +103,7 @@ def of_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
 
 
 def of_shared_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
-    """The same of the shared part, and what whole Jacobians of the trained network have beyond it."""
+    """The same of the traceless part, and what whole Jacobians of the trained network have beyond it."""
     if not (shared := shared_parts(variant, **both)):
         return {}
     beyond = couplings(both["trained"], variant, k) - couplings(shared["trained"], variant, k)
@@ -188,7 +188,7 @@ def turning_step(steps: np.ndarray, others: OtherRuns) -> int:
 
 
 def of_shared_emergence(measured: xr.Dataset, variant: str, k: int, others: OtherRuns) -> dict[str, Effect]:
-    """The same of the shared part."""
+    """The same of the traceless part."""
     shared = shared_parts(variant, measured=measured)
     return of_emergence(shared["measured"], variant, k, others) if shared else {}
 
@@ -202,7 +202,7 @@ def of_tokens(trained: Mapping[str, np.ndarray], untrained: Mapping[str, np.ndar
 
 
 def of_shared_tokens(coupled: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Effect]:
-    """Coupling of each comparison of tokens in the shared part, where it was measured."""
+    """Coupling of each comparison of tokens in the traceless part, where it was measured."""
     return {f"coupled-{name}": effect_of(values) for name, values in coupled.get(SHARED, {}).items()}
 
 

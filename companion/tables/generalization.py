@@ -81,7 +81,7 @@ def suite(file: Path | None = None, untrained: bool = False) -> pd.DataFrame:
 
 
 def _nulls(table: pd.DataFrame) -> dict[str, str]:
-    """Name each column of coupling with that of its null: of the whole, of the shared part, of shuffled coordinates."""
+    """Map each column of coupling to that of its null: whole, traceless part, shuffled coordinates."""
     whole = coupling_columns(table)
     parts = {column: f"{column}_null" for column in (*whole, *(f"shared_{column}" for column in whole))}
     nulls = parts | {f"permuted_{column}": f"{column}_null" for column in whole}

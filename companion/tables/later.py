@@ -10,7 +10,7 @@ from coupling_lib.models.registry import lookup
 
 MODELS = ("long-neox", "long-llama")
 PARTS = {"coupling": "coupling rises again", "shared": "the shared part rises again"}
-"""Whole Jacobians and their shared part, by what the columns of prompts begin with, and what is asked of each."""
+"""Whole Jacobians and their traceless part, by what the columns of prompts begin with, and what is asked of each."""
 
 LATE = (516, 1642)
 """First and last of the last three steps of `phases`, between which seeds differ in how much coupling changes."""

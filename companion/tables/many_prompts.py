@@ -34,6 +34,7 @@ from coupling_lib.measures.prompts import ALONE, SUFFIXES, prompt_versions
 from coupling_lib.measures.tokens import KINDS, chosen_tokens
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
 from coupling_lib.metrics.summaries import pair_couplings
+from coupling_lib.metrics.surrogates import surrogate_vectors, values_of_pairs
 from coupling_lib.models.load import Model, load_model
 from coupling_lib.svd.shared import without_isotropic
 
@@ -46,7 +47,7 @@ WITH_TOKENS = 16
 """Embedded prompts whose tokens are compared."""
 WITH_PRODUCT = 48
 """New questions on which the product of all blocks' linear maps is formed."""
-_AT_ONCE = 20
+_AT_ONCE = 4
 _HEADER = f"""\
 Coupling of single prompts (python -m companion.tables.many_prompts), one row per model, network and prompt; in float32,
 or with weights in nf4. A prompt longer than the model reads is left out.
@@ -56,7 +57,8 @@ normalized_miscoupling_k{K}: at the last token, mean over pairs of different blo
 of the Jacobians without their isotropic part; _neighbours: over adjacent blocks.
 self, input, output: coupling, 1 - normalized_miscoupling at K = {K}, of the Jacobians of different tokens of a prompt,
 mean over all pairs of different blocks and of the last {TOKENS} tokens (the paper's self-coupling, and context coupling
-with the second token as input or the last as output); shared_: without the isotropic part.
+with the second token as input or the last as output); shared_: without the isotropic part; _conjugated: with the left
+and right singular vectors of the second Jacobian of each pair turned by one random rotation (metrics.surrogates).
 product_lead: cosine of the product of all I + J, applied to the embedding, with the last state, minus that of random
 bases (measures.dynamics).
 SCORE_STATES: line-shape score, expodistance and equidistance over the states (metrics.trajectory) of the last token.
@@ -154,7 +156,8 @@ def row(model: Model, network: str, asked: Asked) -> dict[str, Any]:
 
 def token_couplings(model: Model, given: str | torch.Tensor) -> dict[str, float]:
     """Return coupling across the last tokens of a prompt, mean over all pairs of different blocks and tokens."""
-    traced, found = trace(model, given), {}
+    # `_conjugated` turns the left and right vectors of the second Jacobian of every pair by one random rotation.
+    traced, found, generator = trace(model, given), {}, torch.Generator().manual_seed(0)
     for kind in KINDS:
         anchor = {"self": None, "input": 1, "output": traced.n_tokens - 1}[kind]
         chosen = chosen_tokens(traced, range(model.n_blocks), kind, anchor, TOKENS)
@@ -164,8 +167,12 @@ def token_couplings(model: Model, given: str | torch.Tensor) -> dict[str, float]
         place = np.tile(np.arange(len(chosen)), model.n_blocks)
         counted = (block[:, None] != block) & (place[:, None] != place)
         for prefix in ("", "shared_"):
-            _, values = common.coupled(without_isotropic(J) if prefix else J, [K], [VARIANT])
-            found[f"{prefix}{kind}"] = 1 - float(values[VARIANT][0].numpy()[counted].mean())
+            part = without_isotropic(J) if prefix else J
+            (U, S, Vh, _), values = common.coupled(part, [K], [VARIANT])
+            turned = surrogate_vectors(U, Vh.mT, "conjugated", generator)
+            null = values_of_pairs(part, U, S, Vh.mT, *turned, [K], [VARIANT])
+            for suffix, each in (("", values), ("_conjugated", null)):
+                found[f"{prefix}{kind}{suffix}"] = 1 - float(each[VARIANT][0].numpy()[counted].mean())
     return found
 
 
@@ -182,12 +189,19 @@ def measure(
         if not table.empty:
             own = table[(table["model"] == model.name) & (table["network"] == network)]
             have = set(zip(own["id"], own["version"], strict=True))
+            # Rows of tokens that are older than their null by conjugation.
+            have -= {one.key for one in listed if one.tokens} - _with_null(own)
         missing = [one for one in listed if one.key not in have]
         print(f"{model.name}, {network}: {len(listed) - len(missing)} of {len(listed)} prompts were measured before")
         rows = (row(model, network, one) for one in missing)
         while taken := list(islice(rows, _AT_ONCE)):
             write(file, taken)
             print(f"{model.name}, {network}: {taken[-1]['id']}", flush=True)
+
+
+def _with_null(rows: pd.DataFrame) -> set[tuple[str, str]]:
+    rows = rows.dropna(subset="self_conjugated") if "self_conjugated" in rows else rows.iloc[:0]
+    return set(zip(rows["id"], rows["version"], strict=True))
 
 
 def write(file: Path, rows: list[dict[str, Any]]) -> None:

@@ -23,7 +23,9 @@ def line(*records: Mapping[str, Any], command: str | None = None) -> str:
 def _caution(record: Mapping[str, Any]) -> str:
     """Return a note on numbers of post-norm blocks, or of a scaled stream; empty for others."""
     if "stream_scales" in record and record.get("boundary") != "branch":
-        return f"scaled stream ({record['stream_scales']}): block minus identity couples trivially; see the shared part"
+        return (
+            f"scaled stream ({record['stream_scales']}): block minus identity couples trivially; see the traceless part"
+        )
     if "norm_position" not in record:
         return ""
     some = "some post-norm blocks" if record["norm_position"] == "mixed" else "post-norm blocks"

@@ -11,13 +11,13 @@ from coupling_lib import paths
 EXPLANATIONS = ("alike", "log_lead")
 """Columns that are to explain the course of coupling: what is alike on all prompts, and the lead of one direction."""
 READINGS = {"coupling": "normalized_miscoupling_k10", "shared": "shared_normalized_miscoupling_k10"}
-"""Coupling and that of the shared part: 1 minus these columns."""
+"""Coupling and that of the traceless part: 1 minus these columns."""
 PEAK, LAST = 91, 1642
 """Steps that are compared: where other models of this width are most coupled, and the last."""
 
 
 def phases(file: Path | None = None) -> pd.DataFrame:
-    """Read the table, a line for each model and step, with coupling and that of the shared part."""
+    """Read the table, a line for each model and step, with coupling and that of the traceless part."""
     table = quality.quality(file or paths.DATA / "phases.csv")
     return table.assign(**{name: 1 - table[column] for name, column in READINGS.items()})
 

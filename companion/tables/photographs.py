@@ -17,7 +17,7 @@ from coupling_lib import paths
 GRID, PAIRS = paths.DATA / "cifar_grid.csv", paths.DATA / "cifar_pairs.csv"
 CELLS, N_PAIRS = 64, 40
 """Cells of the grid, and pairs: before all are there, nothing is judged."""
-PARTS = {"whole": "class.k10.normalized_miscoupling", "shared part": "class.k10.shared_normalized_miscoupling"}
+PARTS = {"whole": "class.k10.normalized_miscoupling", "traceless part": "class.k10.shared_normalized_miscoupling"}
 """Columns by the part of the Jacobians that they are about."""
 _COUPLING = "coupling with stochastic depth"
 
@@ -121,7 +121,7 @@ def _of_pairs(table: pd.DataFrame) -> dict[str, float]:
     if table.empty or table["seed"].nunique() < N_PAIRS:
         return {}
     found = asked_of_pairs(table)
-    named = {"coupling": (_COUPLING, "whole"), "shared-coupling": (_COUPLING, "shared part")}
+    named = {"coupling": (_COUPLING, "whole"), "shared-coupling": (_COUPLING, "traceless part")}
     named["accuracy"] = "accuracy with stochastic depth", ""
     least = {"pairs-coupling-least": float(gains(table)["whole"].min())}
     return effects.numbers({f"pairs-{name}": found[key] for name, key in named.items()}, "") | least

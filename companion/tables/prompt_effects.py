@@ -21,7 +21,7 @@ from coupling_lib.metrics.statistics import linear_fit
 
 TABLE = paths.DATA / "many_prompts.csv"
 KEY = ["model", "network", "id", "version"]
-READINGS = {"whole": "normalized_miscoupling_k10", "shared part": "shared_normalized_miscoupling_k10"}
+READINGS = {"whole": "normalized_miscoupling_k10", "traceless part": "shared_normalized_miscoupling_k10"}
 """Columns of the table by the part of the Jacobians that they are about."""
 K = 10
 IN_4_BITS = "nf4"
@@ -77,14 +77,26 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
         if len(few) > 1:
             bits = few["coupling"] - all_bits.loc[all_bits["set"] == EMBEDDED, "coupling"]
             found["four bits", part] = effect_of(bits.dropna().to_numpy())
-        random = 1 - gaussian_miscoupling(K)
-        spread = effects.null_spread(K, blocks)
+        random, spread = 1 - gaussian_miscoupling(K), effects.null_spread(K, blocks)
         for question, column in ACROSS.items():
-            across = both[f"{'' if part == 'whole' else 'shared_'}{column}"].dropna().unstack("network").dropna()
-            if len(across) > 1:
-                found[question, part] = widened(effect_of(across["trained"].to_numpy() - random), spread, np.inf)
-                change = effect_of((across["trained"] - across["untrained"]).to_numpy())
-                found[f"{question}, emerged", part] = widened(change, 2**0.5 * spread, np.inf)
+            name = f"{'' if part == 'whole' else 'shared_'}{column}"
+            across = both[name].dropna().unstack("network").dropna()
+            conjugated = (
+                both.get(f"{name}_conjugated", pd.Series(np.nan, both.index)).unstack("network").loc[across.index]
+            )
+            if len(across) < 2:
+                continue
+            found[question, part] = widened(effect_of(across["trained"].to_numpy() - random), spread, np.inf)
+            change = effect_of((across["trained"] - across["untrained"]).to_numpy())
+            found[f"{question}, emerged", part] = widened(change, 2**0.5 * spread, np.inf)
+            if conjugated[across.columns].isna().any(axis=None):
+                continue
+            # Against the larger of both nulls in the mean over prompts.
+            nulls = {one: conjugated[one] if conjugated[one].mean() > random else random for one in across}
+            beyond = across - pd.DataFrame(nulls, across.index)
+            found[f"{question}, stricter", part] = widened(effect_of(beyond["trained"].to_numpy()), spread, np.inf)
+            change = effect_of((beyond["trained"] - beyond["untrained"]).to_numpy())
+            found[f"{question}, stricter, emerged", part] = widened(change, 2**0.5 * spread, np.inf)
     for question, score in SCORES.items():
         for states in effects.CONVENTIONS:
             values = both[f"{score}_{states.replace(' ', '_')}"].dropna().unstack("network").dropna()
@@ -180,7 +192,9 @@ def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
     # Where problems were drawn anew, they alone are told: the others had been seen when that was decided.
     anew = {reading: effect for (name, reading), effect in called.items() if name == "difficulty-new-problems"}
     called |= {("difficulty", reading): effect for reading, effect in anew.items()}
-    words = {"whole": "", "shared part": "shared-"} | {name: f"{word}-" for name, word in effects.CONVENTIONS.items()}
+    words = {"whole": "", "traceless part": "shared-"} | {
+        name: f"{word}-" for name, word in effects.CONVENTIONS.items()
+    }
     found = {f"many-{words[reading]}{question}": effect for (question, reading), effect in called.items()}
     table = by_set(rows)
     for row in table.to_dict("records"):
@@ -191,7 +205,7 @@ def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
     own = couplings(rows, "whole")
     problems = own[own["set"] == (NEW_PROBLEMS if NEW_PROBLEMS in own["set"].to_numpy() else PROBLEMS)]
     found["many-difficulty-range"] = _difference(problems)
-    shared = couplings(rows, "shared part")
+    shared = couplings(rows, "traceless part")
     found["many-shared-difficulty-range"] = _difference(shared[shared["set"].isin(problems["set"])])
     return effects.numbers(found, "") | more
 

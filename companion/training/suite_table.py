@@ -101,7 +101,7 @@ def coupling_columns(depth: xr.Dataset, ks: Ks, variants: Iterable[str], prefix:
 
 
 def parts(depth: xr.Dataset, ks: Ks) -> Columns:
-    """Add the shared part, and the means over neighbours of both parts, to what the suite reads off a measurement."""
+    """Add the traceless part, and both parts' means over neighbours, to what the suite reads off a measurement."""
     rest = shared_part(depth)
     columns: Columns = {"isotropic": float(depth["isotropic"].mean())}
     columns |= coupling_columns(rest, ks, VARIANTS_OF_PARTS, "shared_")

@@ -148,7 +148,7 @@ def warn_of_streams(blocks: Blocks, name: str) -> None:
         several = f"in {n} of {len(blocks)} blocks, " if n > 1 else ""
         said = (
             f"{name} scales its stream {several}by {scale:.3g} in block {first} (from 0); block minus identity then "
-            f"holds {scale - 1:.3g} times the identity and couples trivially, trained or not; read the shared part "
+            f"holds {scale - 1:.3g} times the identity and couples trivially, trained or not; read the traceless part "
             "instead, which is without it: cl.shared(J), or cl.shared_part of what was measured"
         )
         warnings.warn(said, ScaledStreamWarning, stacklevel=5)

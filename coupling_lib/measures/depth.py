@@ -55,7 +55,7 @@ def measure_depth(
         boundary: `"block"`, or `"hidden_states"` or `"branch"` as in `Trace.jacobian`.
         formed: whether the matrix $J^l$ of every block is formed, rather than multiplied with. Products take less time
             where K is small against the width. A, and all variants that are read off it, are the same either way; but
-            the shared part needs the trace, and so all of $J^l$.
+            the traceless part needs the trace, and so all of $J^l$.
 
     Returns:
         a dataset with dimensions `prompt`, `k`, `block_1` (l, whose Jacobian) and `block_2` (l', whose vectors), with
@@ -67,7 +67,7 @@ def measure_depth(
         `isotropic` `(prompt, block_1)`, $\mathrm{tr} J^l / d$; and under names with `shared_` before them the same of
         $J^l - (\mathrm{tr} J^l / d) I$ (`cl.shared`) with its own singular vectors, for the variants of
         `measures.parts`, whose `shared_part` gives them as a dataset of the same form.
-        Where no $J^l$ is formed, `frobenius_estimate` stands in place of `frobenius_norm`, and the shared part and the
+        Where no $J^l$ is formed, `frobenius_estimate` stands in place of `frobenius_norm`; the traceless part and the
         two variants that are read off $V_{l'}^\top J^l U_{l'}$ are left out.
 
     Raises:

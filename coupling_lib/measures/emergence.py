@@ -53,7 +53,7 @@ def measure_emergence(
     Returns:
         a dataset with dimension `step`, in order of training, before the dimensions of its variables: what
         `measure_depth` gives but matrices, and `TRAJECTORY` of `measure_trajectories`; `null` and `null_error`
-        `(step, k)`: `null_of` the variant, since the spectrum itself changes in training, and of the shared part
+        `(step, k)`: `null_of` the variant, since the spectrum itself changes in training, and of the traceless part
         `shared_null` and `shared_null_error`, where the variant is one of `measures.parts`;
         `progress` `(step,)`: validation loss or benchmark accuracy, as the attribute `progress_label` says, or NaN.
 

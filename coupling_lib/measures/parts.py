@@ -1,6 +1,6 @@
 """Coupling in its two parts: of whole Jacobians, and of what is left without their isotropic part (`svd.shared`).
 
-A dataset holds what was measured of the shared part beside the whole, its names with `shared_` before them. What the
+A dataset holds what was measured of the traceless part beside the whole, its names with `shared_` before them. What the
 whole has beyond that, blocks that shrink or stretch every direction alike bring about.
 """
 
@@ -12,16 +12,16 @@ import xarray as xr
 from coupling_lib.errors import ParameterError
 
 VARIANTS_OF_PARTS = ("normalized_miscoupling", "mismatch", "released_norm")
-"""What is measured of the shared part: one variant each of the paper, its project page and its released code."""
+"""What is measured of the traceless part: one variant each of the paper, its project page and its released code."""
 
-SHARED = "shared part"
-"""How figures and tables call the shared part of the trained network, beside the networks."""
+SHARED = "traceless part"
+"""How figures and tables call the traceless part of the trained network, beside the networks."""
 
 _PREFIX = "shared_"
 
 
 def prefixed(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Name variables as those of the shared part, and the axis of variants as that of the few it has."""
+    """Name variables as those of the traceless part, and the axis of variants as that of the few it has."""
     named = {}
     for name, (dims, values) in variables.items():
         named[f"{_PREFIX}{name}"] = (tuple("shared_variant" if dim == "variant" else dim for dim in dims), values)
@@ -29,7 +29,7 @@ def prefixed(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_parts(ds: xr.Dataset) -> bool:
-    """Tell whether a dataset holds the shared part."""
+    """Tell whether a dataset holds the traceless part."""
     return any(str(name).startswith(_PREFIX) for name in ds.data_vars)
 
 
@@ -44,10 +44,10 @@ def shared_part(ds: xr.Dataset) -> xr.Dataset:
 
     Returns:
         The dataset with the variants of `measures.parts.VARIANTS_OF_PARTS`, `singular_values`, `frobenius_norm`,
-        `residual` and matrices of the shared part, under the names and in the units that the whole has them.
+        `residual` and matrices of the traceless part, under the names and in the units that the whole has them.
 
     Raises:
-        ParameterError: If the dataset holds no shared part, as where no Jacobian was formed.
+        ParameterError: If the dataset holds no traceless part, as where no Jacobian was formed.
 
     Example:
         >>> import coupling_lib as cl
@@ -58,11 +58,11 @@ def shared_part(ds: xr.Dataset) -> xr.Dataset:
     """
     if not has_parts(ds):
         raise ParameterError(
-            f"the measurement of {ds.attrs.get('model', 'this model')!r} holds no shared part; measure_depth has it "
+            f"the measurement of {ds.attrs.get('model', 'this model')!r} holds no traceless part; measure_depth has it "
             "unless `formed` is False, and measure_tokens always"
         )
     own = {name: str(name).removeprefix(_PREFIX) for name in ds.data_vars if str(name).startswith(_PREFIX)}
-    # What both parts have in common, such as the texts of tokens, stays; variants that the shared part lacks do not.
+    # What both parts have in common, such as the texts of tokens, stays; variants that the traceless part lacks do not.
     pairs = ds[f"{_PREFIX}{VARIANTS_OF_PARTS[0]}"].dims
     whole = [name for name in ds.data_vars if name not in own and (name in own.values() or ds[name].dims == pairs)]
     found = ds.drop_vars(whole).rename(own)
@@ -72,7 +72,7 @@ def shared_part(ds: xr.Dataset) -> xr.Dataset:
 
 
 def with_shared_part(**networks: xr.Dataset) -> dict[str, xr.Dataset]:
-    """Give the whole of every network and, where it was measured, the shared part of the one that is "trained"."""
+    """Give the whole of every network and, where it was measured, the traceless part of the one that is "trained"."""
     trained = networks["trained"]
     return {name: _whole(ds) for name, ds in networks.items()} | (
         {SHARED: shared_part(trained)} if has_parts(trained) else {}
@@ -80,12 +80,12 @@ def with_shared_part(**networks: xr.Dataset) -> dict[str, xr.Dataset]:
 
 
 def _whole(ds: xr.Dataset) -> xr.Dataset:
-    """Leave the shared part out of a dataset."""
+    """Leave the traceless part out of a dataset."""
     names = [name for name in ds.data_vars if str(name).startswith(_PREFIX)]
     return ds.drop_vars([*names, "shared_variant"], errors="ignore")
 
 
 def shared_parts(variant: str, /, **networks: xr.Dataset) -> dict[str, xr.Dataset]:
-    """Give the shared part of every network; none where it was not measured of one, or not in this variant."""
+    """Give the traceless part of every network; none where it was not measured of one, or not in this variant."""
     measured = variant in VARIANTS_OF_PARTS and all(map(has_parts, networks.values()))
     return {name: shared_part(ds) for name, ds in networks.items()} if measured else {}

@@ -49,7 +49,9 @@ def test_a_file_is_opened_and_shown_as_the_library_has_it_and_nothing_is_asked_f
             ds = cl.shared_part(mine) if part == "shared" else mine
             pairs = ds["normalized_miscoupling"].sel(k=10).mean("prompt").values
             null = float(cl.null_of(ds, "normalized_miscoupling")["value"].sel(k=10).mean())
-            tab.locator(".cx-map .cx-note").filter(has_text={"whole": "whole J", "shared": "shared d"}[part]).wait_for()
+            tab.locator(".cx-map .cx-note").filter(
+                has_text={"whole": "whole J", "shared": "traceless"}[part]
+            ).wait_for()
             assert shown(tab) == pytest.approx([pairs[2, 5], null, pairs[5, 2], null], abs=9e-4)
     # The browser asks for the page's picture again when its address changes.
     assert {one.rpartition("/")[2] for one in addresses} <= {"favicon.svg"} and choice(tab)["model"] == "own"

@@ -141,7 +141,7 @@ def test_every_panel_lies_in_its_own_window_and_the_legend_in_a_piece_under_them
 
 def test_entries_of_a_legend_in_one_row_hold_nothing_of_each_other():
     figure, row = parts.panels(["left", "right"], 2.0)
-    for label in ("coupling", "untrained (step 0)", "coupling of the shared part", "chance"):
+    for label in ("coupling", "untrained (step 0)", "coupling of the traceless part", "chance"):
         row[0].plot([0, 1], [1, 2], marker="o", label=label)
     parts.legend_under(figure, row[:1], columns=4)
     entries = cut(figure)[-1].windows

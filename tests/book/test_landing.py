@@ -26,7 +26,7 @@ def test_every_moment_has_the_correlation_of_the_chapter():
     assert told == [pytest.approx(row, abs=1e-4) for row in signs[["r", "low", "high"]].to_numpy().tolist()]
     # Shuffled coordinates leave of coupling what random directions have, at every step and in every model.
     assert np.abs(found["readings"]["blocks with shuffled coordinates"]["coupling"]).max() < 0.05
-    assert np.min(found["readings"]["their shared part"]["coupling"][-1]) > 0.04
+    assert np.min(found["readings"]["their traceless part"]["coupling"][-1]) > 0.04
     assert all(len(found["models"]) == len(row) == signs["models"].iloc[0] for row in found["loss"])
 
 

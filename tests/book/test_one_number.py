@@ -183,7 +183,7 @@ def test_the_same_quantity_with_two_values_is_found_out():
 def test_every_coupling_or_null_that_a_page_shows_belongs_to_a_quantity():
     own = (
         r"edits-.*", r"emergence-(phases|later)-.*",
-        r"generalization-.*", r"tokens-.*", r".*-(error|n|spread|p)", r"depth-(local|emerged|coupling-shared|shared).*",
+        r"(generalization|tokens)-.*", r".*-(error|n|spread|p)", r"depth-(local|emerged|coupling-traceless|shared).*",
         r"emergence-(fall|rise).*", r"vision-(class-to|coupling-(class|patch)-null).*",
         r"nulls-(paired|permuted|unpaired|decisive|closed|coupling-null-|rest|shared|isotropic|stricter|whole|traceless).*",
         r"precision-(difference|change|lost).*",

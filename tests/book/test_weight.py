@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 
 def test_the_site_takes_at_most_42_megabytes():
     # Of these, 9 are the drawings, a third of that packed for a page on a disk to save as pixels, 7 the data of the
-    # explorer (half of them the shared part's), 6 the model that runs in a page, and 5 the sources of the library.
+    # explorer (half of them the traceless part's), 6 the model that runs in a page, and 5 the sources of the library.
     assert sum(path.stat().st_size for path in HTML.rglob("*") if path.is_file()) < 42_000_000
 
 

@@ -208,9 +208,10 @@ def test_summary_and_quoted_numbers_agree_with_the_tables(measured):
     quoted = emergence.numbers_of(measured, OtherRuns(90.0, 0.02, 6), NAME, K)
     assert summary.index.tolist() == list(STEPS)
     assert list(summary.columns) == [
-        "coupling", "low", "high", "shared part", "random bases", "line-shape score", "expodistance", "validation loss",
+        "coupling", "low", "high", "traceless part", "random bases", "line-shape score", "expodistance",
+        "validation loss",
     ]  # fmt: skip
-    assert quoted["peak-shared"] == summary["shared part"].max() == quoted["shared-peak-shared"]
+    assert quoted["peak-shared"] == summary["traceless part"].max() == quoted["shared-peak-shared"]
     assert quoted["peak-shared"] < quoted["peak-coupling"]
     assert (quoted["peak-step"], quoted["first-step"], quoted["last-step"]) == (100, 0, 1000)
     assert quoted["peak-coupling"] == summary.coupling.max()

@@ -150,7 +150,7 @@ def figures() -> Iterator[tuple[str, Callable[..., Figure], Callable[..., Any]]]
                 yield f"{found.name}.{short}", draw, getattr(module, f"take_{short}")
 
 
-ROLES = ("trained", "untrained", "shared part")
+ROLES = ("trained", "untrained", "traceless part")
 FIGURES = {name: (draw, select) for name, draw, select in figures()}
 
 

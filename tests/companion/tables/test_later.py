@@ -13,7 +13,7 @@ COURSES = {"long-neox": (0.05, 0.35, 0.20, 0.10, 0.08, 0.15), "long-llama": (0.0
 
 
 def table(courses: dict[str, tuple[float, ...]] = COURSES, prompts: int = 6) -> pd.DataFrame:
-    """Two models at six steps; prompts differ in level and not in course, and the shared part is half of the whole."""
+    """Two models at six steps; prompts differ in level alone, and the traceless part is half of the whole."""
     rows = []
     for model, course in courses.items():
         for step, value in zip((0, *STEPS[1:10:2]), course, strict=True):

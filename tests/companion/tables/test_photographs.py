@@ -66,7 +66,7 @@ def test_pairs_show_what_the_rate_adds_beside_what_their_seeds_do(tmp_path):
     make_pairs(0.003, photographs.N_PAIRS).sample(frac=1, random_state=0).to_csv(tmp_path / "pairs.csv", index=False)
     table = photographs.pairs(tmp_path / "pairs.csv")
     gains = photographs.gains(table)
-    assert gains.shape == (40, 3) and gains["shared part"].abs().max() == 0
+    assert gains.shape == (40, 3) and gains["traceless part"].abs().max() == 0
     found = photographs.asked_of_pairs(table)
     coupling, accuracy = found["coupling with stochastic depth", "whole"], found["accuracy with stochastic depth", ""]
     assert 0 < coupling.low < 0.003 < coupling.high < 0.005 and accuracy.low < -0.01 < accuracy.high < 0

@@ -91,7 +91,7 @@ def test_new_questions_count_within_their_sets_and_nowhere_else():
     )
     found = prompt_effects.of_model(pd.concat([table, new]), blocks=30)
     assert found["length, new questions", "whole"].value == pytest.approx(-1.0) and len(rows) == 80
-    assert found["length, new questions", "shared part"].value == pytest.approx(1.0)
+    assert found["length, new questions", "traceless part"].value == pytest.approx(1.0)
     assert found["product, new questions", "whole"].value == pytest.approx(0.3)
     before = prompt_effects.of_model(table, blocks=30)
     assert all(found[key].value == effect.value for key, effect in before.items())

@@ -1,4 +1,4 @@
-"""What measures hold of the shared part, against the whole matrices in float64."""
+"""What measures hold of the traceless part, against the whole matrices in float64."""
 
 from __future__ import annotations
 
@@ -98,6 +98,6 @@ def test_products_alone_have_no_shared_part_and_say_so(model):
     ds = cl.measure_depth(model, [PARIS], ks=(K,), formed=False)
     assert shared_parts(VARIANT, one=ds) == {} and list(with_shared_part(trained=ds)) == ["trained"]
     with pytest.raises(
-        ParameterError, match="'nano-neox' holds no shared part; measure_depth has it unless `formed` is"
+        ParameterError, match="'nano-neox' holds no traceless part; measure_depth has it unless `formed` is"
     ):
         cl.shared_part(ds)
