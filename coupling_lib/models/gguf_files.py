@@ -6,11 +6,14 @@ go from the file into the model one after another, dense in float32 (`gguf_weigh
 model with the rounded weights, exactly. Nothing is kept for the next time.
 """
 
+import atexit
 import functools
+import os
 import re
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import transformers
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, TokenizersBackend
@@ -41,13 +44,17 @@ class Gguf:
     @property
     def folder(self) -> Path:
         """A folder with the configuration and the tokenizer, which lives as long as the process."""
-        return Path(_described(self)[1].name)
+        return self._described[1]
+
+    @property
+    def _described(self) -> tuple[gguf_layout.Contents, Path]:
+        return _described(self, os.getpid())
 
     def quantisation(self) -> str:
         """Name how the weights are stored, such as Q4_1, as their file says it."""
         import gguf
 
-        contents = _described(self)[0]
+        contents = self._described[0]
         try:
             return re.sub(r"^(MOSTLY|ALL)_", "", gguf.LlamaFileType(int(contents.keys["general.file_type"])).name)
         except (KeyError, TypeError, ValueError):
@@ -59,15 +66,15 @@ class Gguf:
 
     def tensors(self, skeleton: PreTrainedModel) -> dict[str, Stored]:
         """Return the dense weights by name, each read when it is used, and refuse what is none."""
-        return gguf_weights.tensors(_described(self)[0], skeleton)
+        return gguf_weights.tensors(self._described[0], skeleton)
 
 
 @functools.lru_cache(maxsize=4)
-def _described(model: Gguf) -> tuple[gguf_layout.Contents, TemporaryDirectory]:
-    """Read a file's header, and write its configuration and its tokenizer to a folder."""
+def _described(model: Gguf, process: int) -> tuple[gguf_layout.Contents, Path]:
+    """Read a file's header, and write its configuration and its tokenizer to a folder of this process."""
     contents = gguf_layout.read(model.name, model.file)
-    folder = TemporaryDirectory(prefix="coupling_lib-")
-    place = Path(folder.name)
+    place = Path(tempfile.mkdtemp(prefix="coupling_lib-"))
+    atexit.register(_remove, place, process)
     with quiet():
         config = _config(contents, place)
         gguf_contents.completed(config, contents).save_pretrained(place)
@@ -76,7 +83,13 @@ def _described(model: Gguf) -> tuple[gguf_layout.Contents, TemporaryDirectory]:
             made = TokenizersBackend if made is None or made.__name__ == "MistralCommonBackend" else made
             made.from_pretrained(model.file.parent, gguf_file=model.file.name, **_SAFE).save_pretrained(place)
             (place / RECORD).write_text("{}", encoding="utf-8")
-    return contents, folder
+    return contents, place
+
+
+def _remove(folder: Path, process: int) -> None:
+    """Remove a folder when the process that made it ends, and not when one that was forked from it does."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _config(contents: gguf_layout.Contents, folder: Path) -> PreTrainedConfig:
@@ -99,7 +112,7 @@ def _config(contents: gguf_layout.Contents, folder: Path) -> PreTrainedConfig:
 
 
 def find(name: str | Path) -> Path | None:
-    """Give the GGUF file that a path stands for: itself, or the only one in a folder without safetensors."""
+    """Return the GGUF file that a path stands for: itself, or the only one in a folder without safetensors."""
     path = Path(str(name).strip())
     if path.suffix.lower() == SUFFIX and path.is_file():
         return path

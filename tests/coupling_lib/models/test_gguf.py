@@ -1,7 +1,10 @@
 """GGUF files written here from random weights, and read back against the formats' definitions."""
 
 import shutil
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
 
 import gguf
@@ -86,6 +89,14 @@ def test_another_precision_rounds_the_dense_weights(q4):
     assert all(torch.equal(half[name], full[name].bfloat16()) for name in full)
 
 
+@pytest.mark.parametrize("precision", ["nf4", "int8"])
+def test_few_bits_are_those_of_the_dense_model(q4, tmp_path, precision):
+    load_model(q4.file, device="cpu").hf.save_pretrained(tmp_path)
+    found, wanted = (load_model(where, device="cpu", precision=precision).hf for where in (q4.file, tmp_path))
+    assert type(found.model.layers[0].mlp.up_proj) is not torch.nn.Linear
+    assert tiny.same_weights(found, wanted)
+
+
 def test_untrained_takes_the_configuration_alone(tmp_path):
     write(tmp_path / "fresh.gguf", "Q8_0", tokenizer=False, leave_out=("layers.1.mlp.up_proj",))
     model, again = (load_model(tmp_path / "fresh.gguf", device="cpu", untrained=True, seed=4) for _ in range(2))
@@ -129,6 +140,30 @@ def test_nothing_of_the_reader_is_exchanged_and_no_dense_weights_are_kept(tmp_pa
     load_model(tmp_path / "tiny.gguf", device="cpu")
     assert before == (gguf.GGUFReader, gguf.get_tensor_name_map, modeling_gguf_pytorch_utils.get_gguf_hf_weights_map)
     assert not (tmp_path / "home").exists()
+
+
+FORKS = """
+import os, sys
+from pathlib import Path
+from coupling_lib.models import gguf_files
+model = gguf_files.opened("tiny", Path(sys.argv[1]))
+print(folder := model.folder, flush=True)
+if child := os.fork():
+    os.waitpid(child, 0)
+    print(*sorted(os.listdir(folder)), model.folder == folder)
+else:
+    print(model.folder, os.listdir(model.folder), flush=True)
+"""
+
+
+@pytest.mark.thorough
+def test_a_forked_process_has_a_folder_of_its_own_and_removes_no_other(tmp_path):
+    write(tmp_path / "tiny.gguf", "Q8_0", tokenizer=False)
+    done = subprocess.run([sys.executable, "-c", FORKS, tmp_path / "tiny.gguf"], capture_output=True, text=True)
+    first, forked, still = done.stdout.splitlines()
+    assert forked.endswith(" ['config.json']") and still == "config.json True"
+    places = [Path(first), Path(forked.split()[0])]
+    assert places[0] != places[1] and not any(place.exists() for place in places)
 
 
 # -- what is refused
