@@ -8,10 +8,12 @@ model with the rounded weights, exactly. Nothing is kept for the next time.
 
 import atexit
 import functools
+import math
 import os
 import re
 import shutil
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,10 +61,10 @@ class Gguf:
             return re.sub(r"^(MOSTLY|ALL)_", "", gguf.LlamaFileType(int(contents.keys["general.file_type"])).name)
         except (KeyError, TypeError, ValueError):
             # Where the file is silent: the type that holds most of its weights.
-            counts: dict[str, int] = {}
+            counts = Counter({"no tensors": 0})
             for tensor in contents.tensors.values():
-                counts[tensor.kind.name] = counts.get(tensor.kind.name, 0) + tensor.numel
-            return max(counts, key=counts.__getitem__, default="no tensors")
+                counts[tensor.kind.name] += math.prod(tensor.shape)
+            return max(counts, key=counts.__getitem__)
 
     def tensors(self, skeleton: PreTrainedModel) -> dict[str, Stored]:
         """Return the dense weights by name, each read when it is used, and refuse what is none."""
@@ -73,17 +75,30 @@ class Gguf:
 def _described(model: Gguf, process: int) -> tuple[gguf_layout.Contents, Path]:
     """Read a file's header, and write its configuration and its tokenizer to a folder of this process."""
     contents = gguf_layout.read(model.name, model.file)
-    place = Path(tempfile.mkdtemp(prefix="coupling_lib-"))
-    atexit.register(_remove, place, process)
-    with quiet():
-        config = _config(contents, place)
-        gguf_contents.completed(config, contents).save_pretrained(place)
-        if "tokenizer.ggml.model" in contents.keys:
-            made = TOKENIZER_MAPPING.get(type(config), TokenizersBackend)
-            made = TokenizersBackend if made is None or made.__name__ == "MistralCommonBackend" else made
-            made.from_pretrained(model.file.parent, gguf_file=model.file.name, **_SAFE).save_pretrained(place)
-            (place / RECORD).write_text("{}", encoding="utf-8")
+    try:
+        place = Path(tempfile.mkdtemp(prefix="coupling_lib-"))
+        atexit.register(_remove, place, process)
+        with quiet():
+            _describe(contents, place)
+    except OSError as error:
+        if error.errno is None:  # transformers raises it for what it cannot read
+            raise
+        raise ModelUnavailableError(
+            f"the configuration and the tokenizer of {model.name!r} cannot be written to a temporary folder ({error}); "
+            "free some space, or set the environment variable TMPDIR to a folder with room"
+        ) from error
     return contents, place
+
+
+def _describe(contents: gguf_layout.Contents, folder: Path) -> None:
+    """Write the configuration and the tokenizer of a file."""
+    config = _config(contents, folder)
+    gguf_contents.completed(config, contents).save_pretrained(folder)
+    if "tokenizer.ggml.model" in contents.keys:
+        made = TOKENIZER_MAPPING.get(type(config), TokenizersBackend)
+        made = TokenizersBackend if made is None or made.__name__ == "MistralCommonBackend" else made
+        made.from_pretrained(contents.file.parent, gguf_file=contents.file.name, **_SAFE).save_pretrained(folder)
+        (folder / RECORD).write_text("{}", encoding="utf-8")
 
 
 def _remove(folder: Path, process: int) -> None:

@@ -27,7 +27,7 @@ _AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
-class Stored:
+class Entry:
     """Where a tensor lies in its file, its shape in the order of torch, its type of `gguf`, and how long a row is."""
 
     shape: tuple[int, ...]
@@ -40,11 +40,6 @@ class Stored:
         """Where the next tensor may begin."""
         return self.start + math.prod(self.shape[:-1]) * self.row
 
-    @property
-    def numel(self) -> int:
-        """Number of values."""
-        return math.prod(self.shape)
-
 
 @dataclass(frozen=True)
 class Contents:
@@ -54,7 +49,7 @@ class Contents:
     file: Path
     keys: dict[str, Any]
     raw: dict[str, bytes]
-    tensors: dict[str, Stored]
+    tensors: dict[str, Entry]
 
     @property
     def architecture(self) -> str:
@@ -113,7 +108,7 @@ def damaged(name: str, why: str) -> ModelUnavailableError:
     return ModelUnavailableError(f"the GGUF file {name!r} is damaged or truncated ({why}); fetch it anew")
 
 
-def _stored(name: str, tensor: str, shape: tuple[int, ...], number: int, start: int) -> Stored:
+def _entry(name: str, tensor: str, shape: tuple[int, ...], number: int, start: int) -> Entry:
     """Describe a tensor by what a header says of it, and refuse a type that is not known."""
     import gguf
 
@@ -127,7 +122,7 @@ def _stored(name: str, tensor: str, shape: tuple[int, ...], number: int, start: 
     together, size = gguf.GGML_QUANT_SIZES[kind]
     if not shape or shape[-1] % together:
         raise ValueError(f"rows of the tensor {tensor} are no multiple of {together}")
-    return Stored(shape, kind, start, shape[-1] // together * size)
+    return Entry(shape, kind, start, shape[-1] // together * size)
 
 
 class _Header:
@@ -149,10 +144,12 @@ class _Header:
         for _ in range(n_tensors):
             tensor, n_sides = self._text(), *self._take("I")
             sides = self._take(f"{n_sides}Q")
+            if tensor in table:
+                raise ValueError(f"the tensor {tensor} stands there twice")
             table[tensor] = (tuple(reversed(sides)), *self._take("IQ"))
         alignment = keys.get("general.alignment", _ALIGNMENT)
         begin = -(-self.at // alignment) * alignment
-        tensors = {key: _stored(name, key, shape, kind, begin + at) for key, (shape, kind, at) in table.items()}
+        tensors = {key: _entry(name, key, shape, kind, begin + at) for key, (shape, kind, at) in table.items()}
         if (last := max(tensors, key=lambda key: tensors[key].end, default="")) and tensors[last].end > len(self.data):
             raise ValueError(f"the tensor {last} ends beyond the file")
         return Contents(name, file, keys, raw, tensors)

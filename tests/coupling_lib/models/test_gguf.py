@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-import tracemalloc
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pyto
 
 from coupling_lib import provenance
 from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, UnsupportedModelError
-from coupling_lib.models import gguf_layout, packages
+from coupling_lib.models import packages
 from coupling_lib.models.load import load_model
 from coupling_lib.store.key import fingerprint
 
@@ -115,24 +115,6 @@ def test_blocks_may_stay_on_disk_and_the_numbers_are_the_same(q4):
     assert fingerprint(apart) == fingerprint(load_model(q4.file, device="cpu", memory=need - 1))
 
 
-def test_no_more_than_the_weights_is_ever_held(tmp_path):
-    shape = (1 << 14, 1 << 10)
-    writer = gguf.GGUFWriter(tmp_path / "one.gguf", "llama")
-    weight = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-    packed = gguf.quantize(weight, gguf.GGMLQuantizationType.Q8_0)
-    writer.add_tensor("token_embd.weight", packed, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
-    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
-        step()
-    writer.close()
-    contents = gguf_layout.read("one", tmp_path / "one.gguf")
-    tracemalloc.start()  # numpy's memory is traced, that of the tensor itself is not
-    dense = contents.dense("token_embd.weight")
-    most = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert most < 0.5 * dense.nbytes and dense.data_ptr() % 64 == 0
-    assert np.array_equal(dense.numpy(), gguf.dequantize(packed, gguf.GGMLQuantizationType.Q8_0))
-
-
 def test_nothing_of_the_reader_is_exchanged_and_no_dense_weights_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "home"))
     write(tmp_path / "tiny.gguf", "Q8_0")
@@ -167,17 +149,6 @@ def test_a_forked_process_has_a_folder_of_its_own_and_removes_no_other(tmp_path)
 
 
 # -- what is refused
-
-
-def test_truncated_files_are_refused(tmp_path, q4):
-    content = q4.file.read_bytes()
-    for keep in (len(content) - 1000, len(content) // 2, 2000, 30, 5):
-        (tmp_path / "short.gguf").write_bytes(content[:keep])
-        with pytest.raises(
-            ModelUnavailableError, match=r"short.gguf' is damaged or truncated .* fetch it anew"
-        ) as error:
-            load_model(tmp_path / "short.gguf")
-        message(error)
 
 
 @pytest.mark.parametrize("begin", [b"GGUG", b"\x80\x02}q", b"", b"<htm"])
@@ -216,26 +187,11 @@ def test_a_file_that_lacks_weights_is_refused(tmp_path):
     message(e)
 
 
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [(99, "blk.0.attn_k.weight .* in the type 99, which gguf"), (24, "blk.0.attn_k.weight .* in I8, ")],
-)
-def test_a_tensor_of_an_unknown_type_is_refused_by_name(tmp_path, kind, said):
-    write(tmp_path / "odd.gguf", "F16")
-    content = bytearray((tmp_path / "odd.gguf").read_bytes())
-    at = content.index(name := b"blk.0.attn_k.weight") + len(name) + 4 + 2 * 8
-    content[at : at + 4] = kind.to_bytes(4, "little")
-    (tmp_path / "odd.gguf").write_bytes(content)
-    with pytest.raises(UnsupportedModelError, match=f"the tensor {said}") as error:
-        load_model(tmp_path / "odd.gguf", device="cpu")
-    message(error)
-
-
-def test_a_tensor_of_another_shape_is_refused_by_name(tmp_path):
-    write(tmp_path / "odd.gguf", "F16", leave_out=("model.norm",), tensors={"output_norm.weight": np.ones(16)})
-    said = "'.*odd.gguf' and their configuration do not belong together: model.norm.weight is 16, and .* asks for 32"
-    with pytest.raises(UnsupportedModelError, match=said) as error:
-        load_model(tmp_path / "odd.gguf", device="cpu")
+def test_where_no_folder_can_be_made_one_line_says_so(tmp_path, monkeypatch):
+    write(tmp_path / "tiny.gguf", "F16", tokenizer=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(ModelUnavailableError, match="cannot be written to .*No such file.*; free .*TMPDIR") as error:
+        load_model(tmp_path / "tiny.gguf", device="cpu")
     message(error)
 
 
