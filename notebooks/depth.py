@@ -38,7 +38,9 @@ import coupling_lib as cl
 from companion.figures import depth, schematic
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
+from companion.notebook.shipped import shipped
 from coupling_lib.measures.depth import measure_models, other_models
+from coupling_lib.measures.nulls import measure_nulls
 from coupling_lib.measures.parts import with_shared_part
 from coupling_lib.measures.random_bases import chance
 
@@ -70,6 +72,7 @@ loaded = cl.load_model(model, precision=precision, memory=memory or None, revisi
 drawn = choices.chosen_blocks(loaded, blocks, k)
 texts = cl.inputs_for(loaded, choices.chosen_prompts(prompts, seed), seed=seed)
 trained = cl.sweep(cl.measure_depth, loaded, texts, ks=(k,), token=token)
+turned = shipped(measure_nulls, loaded, texts, ks=(k // 2, k, 2 * k), token=token, seed=seed)
 
 # %% [markdown]
 # The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
@@ -91,7 +94,9 @@ del loaded
 #
 # which is 0 when the blocks share all $K$ directions, and about $\sqrt{1-1/K}$ when they share none. *Coupling* is
 # $1-\tilde m$. Its value for directions drawn at random, with the same singular values, is an expectation whose main
-# part is known in closed form; it stands in every figure with its standard error ([nulls](nulls.ipynb)).
+# part is known in closed form; it stands in every figure with its standard error. A stricter null, *conjugated*, turns
+# each block as a whole, $J_{l'} \to Q J_{l'} Q^\top$, and keeps how its own left and right vectors lie to each other.
+# [Nulls](nulls.ipynb) measures it of any model; here it stands where that ships with the project.
 #
 # Coupling has two parts. A block may do something to every direction alike, $t_l I$ with $t_l = \mathrm{tr} J_l/d$: it
 # shrinks or stretches them all. That counts as coupling, and needs no shared direction. Beside each whole Jacobian
@@ -159,10 +164,11 @@ show(
 # %%
 show(
     depth.draw_distribution,
-    depth.take_distribution(networks, null=null),
+    depth.take_distribution(networks, null=null, nulls=turned),
     name="depth-distribution",
     caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "
-    "blocks, with 95 % intervals over prompts. Traceless part: of the trained network. Dashed: random directions.",
+    "blocks, with 95 % intervals over prompts. Traceless part: of the trained network. Dashed: random directions. "
+    "Dotted: the null by conjugation, where it ships.",
 )
 
 # %% [markdown]

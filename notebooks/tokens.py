@@ -91,7 +91,9 @@ del loaded
 # %% [markdown]
 # All figures show one way of measuring the distance from perfect coupling, the off-diagonal share
 # $\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F / \lVert A\rVert_F$; *coupling* is $1-\tilde m$. Beside it stands its
-# expectation when two matrices share no direction, with the same singular values, and its standard error.
+# expectation when two matrices share no direction, with the same singular values, and its standard error. A stricter
+# null, *conjugated*, turns the second matrix as a whole, $J' \to Q J' Q^\top$ with a uniformly random rotation $Q$. It
+# keeps how the left and right vectors of that matrix lie to each other ([nulls](nulls.ipynb)).
 #
 # What a matrix does to every direction alike, $t I$ with $t = \mathrm{tr} J/d$, counts as coupling and needs no shared
 # direction. The *traceless part* of the trained model is without it: $J - tI$ with singular vectors of its own
@@ -168,7 +170,7 @@ show(
     name="tokens-summary",
     caption="Coupling between tokens, mean over all pairs of different tokens, for each kind of comparison; normalised "
     "mis-coupling taken from 1. Dots are prompts, bars 95 % intervals of their mean. Dashed: random "
-    "directions, with the middle 95 % of single draws.",
+    "directions, with the middle 95 % of single draws. Dotted: the null by conjugation of each network.",
 )
 
 # %% [markdown]
@@ -176,7 +178,8 @@ show(
 
 # %% tags=["nbval-check-output"]
 table = figures.summary_table(summary)
-print(table[[*networks[between[0]], "random bases"]].to_string(float_format="%.2f"))
+shown = [column for name in networks[between[0]] for column in (name, f"{name} conjugated")]
+print(table[[*shown, "random bases"]].T.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
 remember("tokens", figures.numbers_of(summary, k, between=between, within=within))

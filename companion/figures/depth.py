@@ -13,7 +13,7 @@ from companion.figures.labels import mismatch_label
 from companion.figures.take import VARIANT, K, Networks, Null, of_models, of_networks
 from companion.tables.arrays import both_ways, cells, joined, with_ends
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.parts import with_shared_part
+from coupling_lib.measures.parts import SHARED, with_shared_part
 from coupling_lib.metrics.summaries import apart, interval
 from coupling_lib.models.registry import by_size
 
@@ -45,12 +45,17 @@ def take_graph(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null
 
 
 @of_networks
-def take_distribution(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> xr.Dataset:
+def take_distribution(
+    both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None, nulls: xr.Dataset | None = None
+) -> xr.Dataset:
     """Select each prompt's coupling: `all_pairs`, and by `distance` between blocks, with its interval over prompts."""
+    # `nulls` is what `measure_nulls` made of the trained network; the null by conjugation of both parts is taken of it.
     all_pairs = 1 - pair_mismatches(both, variant, k).mean(PAIR.values())
     at = both.by_distance.sel(variant=variant, k=take.chosen_k(both, k), drop=True)
     curve = 1 - at.isel(distance=slice(1, None)).astype(float)
     variables = {"all_pairs": all_pairs, "by_distance": curve, **interval(curve)}
+    if nulls is not None and variant == VARIANT:
+        variables["conjugated"] = _conjugated(nulls, take.chosen_k(nulls, take.chosen_k(both, k)), both.network)
     return xr.Dataset(variables, attrs=take.notes_on(both, variant, k, null))
 
 
@@ -161,6 +166,11 @@ def draw_distribution(coupling: xr.Dataset) -> Figure:
     figure, (left, right) = parts.panels(["", ""], 3.1, sharey=True)
     for place, (_, ink, one) in enumerate(parts.networks(coupling)):
         parts.strip(left, place, one.all_pairs, ink)
+        if "conjugated" in one and np.isfinite(one.conjugated):
+            parts.conjugated(left, place, float(one.conjugated), 0.4)
+            if not left.texts:
+                where = {"xytext": (-3, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
+                left.annotate("conjugated", (place - 0.4, float(one.conjugated)), fontsize=8, **where)
     parts.bands(right, coupling, "distance", marker="o", markersize=3.5)
     for axes in (left, right):
         parts.chance(axes, coupling.null)
@@ -197,6 +207,13 @@ def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
     axes.set_ylabel(first.label)
     parts.legend_beside(right, [axes])
     return figure
+
+
+def _conjugated(nulls: xr.Dataset, k: int, networks: xr.DataArray) -> xr.DataArray:
+    """Select the null by conjugation, mean over prompts: of the trained network, and of its traceless part."""
+    values = 1 - nulls.normalised.sel(kind="conjugated", span="all pairs", k=k, drop=True).mean("prompt")
+    known = {style.TRAINED: values.sel(part="whole"), SHARED: values.sel(part="traceless")}
+    return xr.DataArray([float(known.get(str(name), np.nan)) for name in networks.values], {"network": networks})
 
 
 def _draw_maps(row: Sequence[Axes], maps: Sequence[xr.DataArray], null: float, label: str) -> None:

@@ -287,6 +287,12 @@ def points(axes: Axes, x: ArrayLike, y: ArrayLike, ink: str, **dot: object) -> N
     axes.plot(x, y, color=ink, **({"linestyle": "none", "marker": "o", "markersize": 4.5} | dot))
 
 
+def conjugated(axes: Axes, place: float, value: float, half: float, **line: object) -> None:
+    """Draw the null by conjugation of one network, a short dotted line at its place."""
+    look = {"color": style.colour("text"), "linewidth": 1.6, "linestyle": (0, (1, 1)), "zorder": 4}
+    axes.plot([place - half, place + half], [value] * 2, **(look | line))
+
+
 def null_look(label: str = "") -> dict[str, object]:
     """Return the look of a line that stands for random bases."""
     return {"color": style.colour(style.NULL), "linewidth": 1.2, "dashes": (4, 3), "label": label}

@@ -77,6 +77,8 @@ def take_summary(
         "blocks": [blocks_name(ds) for ds in comparisons.values()],
     }
     variables = {"coupling": coupling, **interval(coupling)} | {name: ("comparison", x) for name, x in of_each.items()}
+    if variant == VARIANT and all("conjugated" in ds for ds in comparisons.values()):
+        variables |= joined({name: _conjugated(ds) for name, ds in comparisons.items()}, "comparison").data_vars
     found = xr.Dataset(variables, attrs={"label": coupling_label(variant, first.attrs["k"])})
     return take.kept(found, take.records_of(measured))
 
@@ -87,6 +89,8 @@ def summary_table(summary: xr.Dataset) -> pd.DataFrame:
     for network in summary.network.values:
         for end, word in (("mean", ""), ("low", " low"), ("high", " high")):
             table[f"{network}{word}"] = summary[end].sel(network=network).values
+        for null in ("conjugated", "conjugated_error") if "conjugated" in summary else ():
+            table[f"{network} {null.replace('_', ' ')}"] = summary[null].sel(network=network).values
     table["random bases"], table["random bases error"] = summary.random_bases, summary.random_bases_error
     return table
 
@@ -139,7 +143,7 @@ def draw_grid(grid: xr.Dataset) -> Figure:
 
 
 def draw_summary(summary: xr.Dataset) -> Figure:
-    """Draw mean coupling over pairs of different tokens, for every kind of comparison, beside random bases."""
+    """Draw mean coupling over pairs of different tokens, for every kind of comparison, beside both nulls."""
     blocks = list(dict.fromkeys(summary.blocks.values))
     figure, row = parts.panels([name.capitalize() for name in blocks], 3.2, y=summary.label)
     width = 0.8 / summary.sizes["network"]
@@ -152,6 +156,10 @@ def draw_summary(summary: xr.Dataset) -> Figure:
                 at, look = one.isel(comparison=place), {"width": width, "shape": (0.12, 0.34, 0.12)}
                 label = "" if place else network
                 parts.strip(axes, centre - 0.14 * width, at.coupling, ink, at, label=label, **look)
+                if "conjugated" in at:
+                    # The last network is the first to name it, so that the legend names it beside the other null.
+                    said = "conjugated" if place == 0 and network == here.network.values[-1] else ""
+                    parts.conjugated(axes, centre, at.conjugated, 0.45 * width, label=said)
         for place in range(here.sizes["comparison"]):
             chance, ends = here.isel(comparison=place), [place - 0.45, place + 0.45]
             look = {"color": style.colour(style.NULL), "alpha": 0.15, "linewidth": 0}
@@ -209,6 +217,13 @@ def _mismatches(ds: xr.Dataset, variant: str, itself: bool = False) -> xr.DataAr
     """Select one mismatch, where a token does not meet itself or everywhere."""
     mismatch_label(variant, ds.attrs["k"])  # refuses what is no mismatch
     return ds[variant].astype(float) if itself else apart(ds[variant], "token_1", "token_2")
+
+
+def _conjugated(both: xr.Dataset) -> xr.Dataset:
+    """Average coupling with turned vectors over prompts and pairs of different tokens, with its standard error."""
+    values = 1 - apart(both.conjugated, "token_1", "token_2").mean(["token_1", "token_2"])
+    error = (both.conjugated_error**2).sum("prompt") ** 0.5 / both.conjugated_error.count("prompt")
+    return xr.Dataset({"conjugated": values.mean("prompt"), "conjugated_error": error})
 
 
 def _token_ticks(axes: Axes, places: np.ndarray, labels: Sequence[str], on_x: bool, on_y: bool) -> None:

@@ -137,16 +137,16 @@ def of_stricter_nulls(both: xr.Dataset, k: int) -> dict[str, Effect]:
         random = 1 - both["normalised_null"].sel(part=part, k=k, drop=True).astype(float)
         every, near = (coupling.sel(span=span, drop=True) for span in ("all pairs", "neighbours"))
         lead = near - every
-        beyond = _beyond(every.sel(kind="measured"), random, every.sel(kind="conjugated"))
-        local = _beyond(lead.sel(kind="measured"), 0 * random, lead.sel(kind="conjugated"))
+        stricter = beyond(every.sel(kind="measured"), random, every.sel(kind="conjugated"))
+        local = beyond(lead.sel(kind="measured"), 0 * random, lead.sel(kind="conjugated"))
         own = every.sel(kind="measured") - every.sel(kind="unpaired")
-        paired = _beyond(own, 0 * random, every.sel(kind="conjugated") - random)
+        paired = beyond(own, 0 * random, every.sel(kind="conjugated") - random)
         for network, (word, values) in product(
-            both["network"].values, (("coupled", beyond), ("local", local), ("paired", paired))
+            both["network"].values, (("coupled", stricter), ("local", local), ("paired", paired))
         ):
             called = f"{name}-{word}" + ("" if network == "trained" else f"-{network}")
             found[called] = effect_of(values.sel(network=network).values)
-        emerged = beyond.sel(network="trained") - beyond.sel(network="untrained")
+        emerged = stricter.sel(network="trained") - stricter.sel(network="untrained")
         found[f"{name}-emerged"] = effect_of(emerged.values)
         states = every.sel(network="trained")
         found[f"{name}-over-states"] = effect_of(
@@ -155,7 +155,7 @@ def of_stricter_nulls(both: xr.Dataset, k: int) -> dict[str, Effect]:
     return found
 
 
-def _beyond(measured: xr.DataArray, *nulls: xr.DataArray) -> xr.DataArray:
+def beyond(measured: xr.DataArray, *nulls: xr.DataArray) -> xr.DataArray:
     """Subtract, network by network, the null that is larger in the mean over prompts."""
     return xr.concat([measured - null for null in nulls], "null", coords="minimal", compat="override").pipe(
         lambda left: left.isel(null=left.mean("prompt").argmin("null"))

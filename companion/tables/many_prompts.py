@@ -47,7 +47,7 @@ WITH_TOKENS = 16
 """Embedded prompts whose tokens are compared."""
 WITH_PRODUCT = 48
 """New questions on which the product of all blocks' linear maps is formed."""
-_AT_ONCE = 4
+_AT_ONCE = 20
 _HEADER = f"""\
 Coupling of single prompts (python -m companion.tables.many_prompts), one row per model, network and prompt; in float32,
 or with weights in nf4. A prompt longer than the model reads is left out.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from companion.tables import effects
 from companion.tables.files import read_table, without_repeats
@@ -90,10 +91,10 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
             change = effect_of((across["trained"] - across["untrained"]).to_numpy())
             found[f"{question}, emerged", part] = widened(change, 2**0.5 * spread, np.inf)
             if conjugated[across.columns].isna().any(axis=None):
-                continue
-            # Against the larger of both nulls in the mean over prompts.
-            nulls = {one: conjugated[one] if conjugated[one].mean() > random else random for one in across}
-            beyond = across - pd.DataFrame(nulls, across.index)
+                continue  # the larger of two nulls, or no statement
+            turned = xr.DataArray(conjugated[across.columns].rename_axis("prompt"))
+            measured = xr.DataArray(across.rename_axis("prompt"))
+            beyond = effects.beyond(measured, xr.full_like(turned, random), turned).to_pandas()
             found[f"{question}, stricter", part] = widened(effect_of(beyond["trained"].to_numpy()), spread, np.inf)
             change = effect_of((beyond["trained"] - beyond["untrained"]).to_numpy())
             found[f"{question}, stricter, emerged", part] = widened(change, 2**0.5 * spread, np.inf)

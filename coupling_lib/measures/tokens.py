@@ -25,18 +25,21 @@ from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.measures.parts import VARIANTS_OF_PARTS, prefixed
-from coupling_lib.metrics.coupling import coupling_matrices
+from coupling_lib.metrics.coupling import coupling_matrices, miscoupling
+from coupling_lib.metrics.surrogates import surrogate_vectors
 from coupling_lib.models.load import Model
 from coupling_lib.modes import exclusive
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
 
 # Jacobians whose products with a random direction are smaller may be nothing but rounding, and are looked at.
 _SMALL = 1e-2
+# Rotations over which the null by conjugation is averaged, each of every token's vectors.
+_DRAWS = 8
 KINDS = ("self", "input", "output")
 """Which token is held fixed: none, the one that is varied (t1), or the one that is read (t2)."""
 
 
-@common.measurement(version=3)
+@common.measurement(version=4)
 def measure_tokens(
     model: Model,
     prompts: common.Prompts,
@@ -71,6 +74,9 @@ def measure_tokens(
         `singular_values` `(prompt, token_1, rank)` and `frobenius_norm` `(prompt, token_1)` of each J;
         `residual` `(prompt,)`, the largest of all triplets' residuals;
         `matrix` `(token_1, token_2, row, column)`, the signed A of the first prompt;
+        `conjugated` `(prompt, token_1, token_2)`, the null by conjugation: `normalized_miscoupling` where the left and
+        right vectors of the second Jacobian are turned by one uniformly random rotation, mean of 8 of them, with
+        `conjugated_error` `(prompt,)`, the standard error of its mean over pairs of different tokens;
         `isotropic` `(prompt, token_1)`, tr(J)/d, and with `shared_` before their names what is left without it, as in
         `measure_depth`.
         A prompt with fewer tokens is filled up: with NaN, position -1 and empty texts.
@@ -95,11 +101,12 @@ def measure_tokens(
     check_whole("tokens", tokens, 2, why="a comparison takes 2 at least")
 
     def each() -> Iterator[xr.Dataset]:
-        for traced in common.traces(model, given):
+        for prompt, traced in zip(given, common.traces(model, given), strict=True):
+            generator = common.generator_for(prompt, 0)
             default = 1 if kind == "input" else -1
             anchor = None if kind == "self" else traced.position(default if fixed is None else fixed)
             chosen = chosen_tokens(traced, {block, other}, kind, anchor, tokens)
-            ds = common.plain(_of_one_prompt(traced, block, other, kind, anchor, chosen, k))
+            ds = common.plain(_of_one_prompt(traced, block, other, kind, anchor, chosen, k, generator))
             filling: dict[str, Any] = {name: np.nan for name in ds.data_vars} | {"position": -1, "text": ""}
             missing = (0, tokens - len(chosen))
             yield ds.pad({"token_1": missing, "token_2": missing}, constant_values=filling)
@@ -127,14 +134,21 @@ def token_reports(comparisons: Mapping[str, Mapping[str, Any]]) -> tuple[list[st
 
 
 def _of_one_prompt(
-    traced: Trace, block: int, other: int, kind: str, anchor: int | None, chosen: list[int], k: int
+    traced: Trace,
+    block: int,
+    other: int,
+    kind: str,
+    anchor: int | None,
+    chosen: list[int],
+    k: int,
+    generator: torch.Generator,
 ) -> common.Variables:
     n, names = len(chosen), traced.tokens or [""] * traced.n_tokens
     pairs = [{"self": (token, token), "input": (anchor, token), "output": (token, anchor)}[kind] for token in chosen]
     J = torch.cat([block_jacobians(traced, index, pairs) for index in dict.fromkeys((block, other))])
     # Rows are the Jacobians of block l, columns the vectors of block l': the last n, which are the first if l' = l.
-    whole = _of_jacobians(J, n, k, None) | {"isotropic": (("token_1",), isotropic_part(J[:n]))}
-    rest = _of_jacobians(without_isotropic(J), n, k, VARIANTS_OF_PARTS)
+    whole = _of_jacobians(J, n, k, None, generator) | {"isotropic": (("token_1",), isotropic_part(J[:n]))}
+    rest = _of_jacobians(without_isotropic(J), n, k, VARIANTS_OF_PARTS, generator)
     return (whole | prefixed(rest)) | {
         "position": (("token_1",), np.array(chosen)),
         "text": (("token_1",), np.array([names[token] for token in chosen])),
@@ -143,16 +157,29 @@ def _of_one_prompt(
     }
 
 
-def _of_jacobians(J: torch.Tensor, n: int, k: int, names: Sequence[str] | None) -> common.Variables:
+def _of_jacobians(
+    J: torch.Tensor, n: int, k: int, names: Sequence[str] | None, generator: torch.Generator
+) -> common.Variables:
     """Measure the first n Jacobians against the vectors of the last n."""
     found, values = common.coupled(J, [k], names)
     variables: common.Variables = {name: (("token_1", "token_2"), v[0, :n, -n:]) for name, v in values.items()}
     A = coupling_matrices(J[:n], found.U[-n:], found.Vh[-n:])
-    return variables | {
+    return (variables | _conjugated(J[:n], found.U[-n:], found.Vh[-n:].mT, generator)) | {
         "singular_values": (("token_1", "rank"), found.S[:n]),
         "frobenius_norm": (("token_1",), torch.linalg.matrix_norm(J[:n])),
         "residual": ((), found.residual.max()),
         "matrix": (("token_1", "token_2", "row", "column"), A),
+    }
+
+
+def _conjugated(J: torch.Tensor, U: torch.Tensor, V: torch.Tensor, generator: torch.Generator) -> common.Variables:
+    """Measure mis-coupling with each token's left and right vectors turned as one, over several draws."""
+    turned = (surrogate_vectors(U, V, "conjugated", generator) for _ in range(_DRAWS))
+    draws = torch.stack([miscoupling(coupling_matrices(J, u, v.mT), normalized=True) for u, v in turned]).double()
+    means = draws[:, ~torch.eye(len(J), dtype=torch.bool, device=J.device)].mean(dim=-1)
+    return {
+        "conjugated": (("token_1", "token_2"), draws.mean(dim=0)),
+        "conjugated_error": ((), means.std() / _DRAWS**0.5),
     }
 
 

@@ -10,6 +10,7 @@ from companion.figures.labels import MISMATCHES
 from companion.figures.show import frame
 from companion.tables.arrays import side_by_side
 from coupling_lib.errors import ParameterError
+from coupling_lib.measures.parts import SHARED
 from coupling_lib.measures.random_bases import Chance
 from coupling_lib.metrics.statistics import mean_interval
 from coupling_lib.metrics.variants import VARIANTS
@@ -265,3 +266,24 @@ def test_trained_and_untrained_keep_their_colours_in_every_figure(both):
     for position, name in enumerate(both.network.values):
         assert figure.axes[1].lines[position].get_color() == style.colour(name)
         assert to_hex(graph.axes[position].collections[0].get_edgecolor()[0]) == style.colour(name)
+
+
+def test_the_null_by_conjugation_stands_at_the_trained_network_and_its_traceless_part():
+    both = side_by_side(**STATES, **{SHARED: STATES["trained"]})
+    values = np.random.default_rng(0).uniform(0.8, 0.9, (2, 2, 2, 1, 5))  # part, kind, span, k, prompt
+    coords = {"part": ["whole", "traceless"], "kind": ["measured", "conjugated"], "k": [4]}
+    coords |= {"span": ["all pairs", "neighbours"]}
+    nulls = xr.Dataset({"normalised": (("part", "kind", "span", "k", "prompt"), values)}, coords)
+    taken = depth.take_distribution(both, NAME, 4, NULL, nulls)
+    wanted = [np.nan, 1 - values[0, 1, 0, 0].mean(), 1 - values[1, 1, 0, 0].mean()]
+    np.testing.assert_allclose(taken.conjugated, wanted)
+    left = depth.draw_distribution(taken).axes[0]
+    dotted = [line for line in left.lines if line.get_zorder() == 4]
+    assert [line.get_ydata()[0] for line in dotted] == pytest.approx(wanted[1:])
+    assert [line.get_xdata().mean() for line in dotted] == [1, 2]
+    assert [text.get_text() for text in left.texts] == ["conjugated"]
+    for none in (
+        depth.take_distribution(both, "mismatch", 4, NULL, nulls),
+        depth.take_distribution(both, NAME, 4, NULL),
+    ):
+        assert "conjugated" not in none and not depth.draw_distribution(none).axes[0].texts

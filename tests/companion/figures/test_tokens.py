@@ -54,6 +54,17 @@ def comparisons(n: int = 2, pair_other: int = 3) -> dict[str, xr.Dataset]:
     return {f"{kind} 3-{o + 1}": networks(n, kind=kind, other=o) for o in (pair_other, 2) for kind in tokens.KIND_NAMES}
 
 
+def turned(found: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    """The same comparisons with a null by conjugation, of each network and pair another."""
+    added = {}
+    for place, (name, ds) in enumerate(found.items()):
+        rng = np.random.default_rng(place)
+        values = np.where(np.isfinite(ds[NAME]), 0.9 + 0.02 * rng.standard_normal(ds[NAME].shape), np.nan)
+        error = ("network", "prompt"), rng.uniform(0.001, 0.002, (ds.sizes["network"], 2))
+        added[name] = ds.assign(conjugated=(ds[NAME].dims, values), conjugated_error=error)
+    return added
+
+
 NULL = {"value": ("jacobian", [0.94, 0.96]), "error": ("jacobian", [1e-5, 3e-5])}
 DRAWN = {"draws": (("sample", "jacobian"), np.linspace(0.9, 1.0, 102).reshape(51, 2))}
 NULLS = {name: xr.Dataset(NULL | DRAWN) for name in comparisons()}
@@ -68,6 +79,9 @@ CASES = {
         tokens.draw_grid, lambda n: tokens.take_grid(networks(n, kind="output", texts=False), NAME, CHANCE),
     ),
     "draw_summary": (tokens.draw_summary, lambda n: tokens.take_summary(comparisons(n), NAME, NULLS)),
+    "draw_summary conjugated": (
+        tokens.draw_summary, lambda n: tokens.take_summary(turned(comparisons(n)), NAME, NULLS),
+    ),
     "draw_summary of one block": (tokens.draw_summary, lambda n: tokens.take_summary(comparisons(n, 2), NAME, NULLS)),
 }  # fmt: skip
 
@@ -174,6 +188,30 @@ def test_summary_draws_every_prompt_the_mean_and_the_spread_of_single_random_pai
     null = summary.sel(comparison="self 3-4")
     found = [null.random_bases, null.random_bases_low, null.random_bases_high]
     assert found == pytest.approx([0.05, 0.0025, 0.0975])
+
+
+def test_the_null_by_conjugation_stands_at_its_network_and_is_named_for_the_book():
+    found = turned(comparisons())
+    summary = tokens.take_summary(found, NAME, NULLS)
+    ds = found["input 3-4"].sel(network="trained")
+    each = [
+        np.mean([1 - ds.conjugated.values[prompt, i, j] for i in range(count) for j in range(count) if i != j])
+        for prompt, count in enumerate((FULL, 3))
+    ]
+    at = summary.sel(network="trained", comparison="input 3-4")
+    assert float(at.conjugated) == pytest.approx(np.mean(each))
+    assert float(at.conjugated_error) == pytest.approx(np.hypot(*ds.conjugated_error.values) / 2)
+    book = tokens.numbers_of(summary, K, between=["input 3-4"], within=["self 3-3"])
+    assert book["between-input-trained-conjugated"] == pytest.approx(np.mean(each))
+    assert book["between-input-trained-conjugated-error"] == float(at.conjugated_error)
+    panels = tokens.draw_summary(summary).axes
+    dotted = [line for axes in panels for line in axes.lines if line.get_zorder() == 4]
+    assert len(dotted) == 12
+    assert sorted(line.get_ydata()[0] for line in dotted) == pytest.approx(
+        np.sort(summary.conjugated.values, axis=None)
+    )
+    assert panels[0].get_legend_handles_labels()[1] == ["untrained", "trained", "conjugated", "random bases"]
+    assert "conjugated" not in tokens.take_summary(comparisons(), NAME, NULLS)
 
 
 def test_one_prompt_has_no_interval_and_a_mismatch_without_coupling_is_refused():

@@ -69,6 +69,25 @@ def test_what_a_table_was_made_with_is_found():
     assert found["straighter", "default"].value == pytest.approx(-1.0) and found["straighter", "default"].n == 400
 
 
+def test_tokens_are_set_against_the_larger_null_of_each_network_and_against_none_that_is_missing():
+    table = made_up()
+    conjugated = {"trained": RANDOM + 0.02, "untrained": RANDOM - 0.01, "nf4": 0.0}
+    named = [f"{prefix}{kind}" for prefix in ("", "shared_") for kind in ("self", "input", "output")]
+    null = table["network"].map(conjugated).where(table["set"] == "embedded")
+    table = table.assign(**{f"{name}_conjugated": null for name in named})
+    found = prompt_effects.of_model(table, blocks=30)
+    plain = prompt_effects.of_model(table.drop(columns="self_conjugated"), blocks=30)
+    for question in prompt_effects.ACROSS:
+        for part in prompt_effects.READINGS:
+            assert found[f"{question}, stricter", part].value == pytest.approx(found[question, part].value - 0.02)
+            emerged = found[f"{question}, stricter, emerged", part].value
+            assert emerged == pytest.approx(found[f"{question}, emerged", part].value - 0.02)
+    assert ("self-coupling, stricter", "whole") not in plain and ("self-coupling, stricter", "traceless part") in plain
+    table.loc[table["set"].eq("embedded").idxmax(), "self_conjugated"] = np.nan
+    once = prompt_effects.of_model(table, blocks=30)
+    assert ("self-coupling, stricter", "whole") not in once and once["self-coupling", "whole"].n == 200
+
+
 def test_new_questions_count_within_their_sets_and_nowhere_else():
     table = made_up()
     longer = {"arc_easy": 0.01, "piqa": 0.05}  # sets that differ in level, and in which coupling falls with length

@@ -6,6 +6,7 @@ import copy
 
 import numpy as np
 import pytest
+import scipy.stats
 import tiny
 import torch
 import xarray as xr
@@ -14,6 +15,7 @@ from reference import brute_force_jacobian, coupling, miscoupling
 from torch import nn
 
 import coupling_lib as cl
+from coupling_lib import measures
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures.random_bases import drawn_null
@@ -144,6 +146,40 @@ def test_null_at_full_width_takes_the_spectrum_as_it_is():
     # E m^2 = 1 + K^2 |J|^2 / (d^2 |s|^2), which is 2 for K = d.
     assert float(energy.min()) > 0
     np.testing.assert_allclose((null**2).mean("sample"), 2.0, rtol=0.03)
+
+
+@pytest.mark.parametrize(("kind", "other"), [("self", 2), ("input", 2), ("output", 2), ("self", 1)])
+def test_the_null_by_conjugation_is_the_mean_over_rotations_of_whole_jacobians(kind, other, monkeypatch):
+    """Q J' Q^T is formed and decomposed for every token; both parts, and the spread of the mean over pairs."""
+    monkeypatch.setattr(measures.tokens, "_DRAWS", 200)
+    hf = named("gpt2").build()
+    for layer in hf.transformer.h:  # left and right vectors that lie close, so that the two nulls differ
+        layer.mlp = nn.Linear(32, 32, dtype=hf.dtype)
+        layer.mlp.weight.data = 20 * (layer.mlp.weight.data + layer.mlp.weight.data.T)
+    model = wrap_model(hf, name="gpt2")
+    given, fixed = example(model.hf), {"self": None, "input": 3, "output": 5}[kind]
+    ds = cl.measure_tokens(model, given, block=1, other=other, kind=kind, fixed=fixed, k=K, tokens=3)
+    rng, different = np.random.default_rng(0), ~np.eye(3, dtype=bool)
+    whole = brute_force(model, given, kind, 1, other, fixed, ds.position.values[0].tolist())
+    for prefix in ("", "shared_"):
+        first, second = (np.stack([J - bool(prefix) * np.trace(J) / 32 * np.eye(32) for J in part]) for part in whole)
+        Q = scipy.stats.ortho_group.rvs(32, size=1200, random_state=rng).reshape(400, 3, 32, 32)
+        U, _, Vh = np.linalg.svd(Q @ second @ Q.swapaxes(-1, -2))
+        A = np.einsum("sjdk,ide,sjle->sijkl", U[..., :K], first, Vh[..., :K, :])
+        squares = (A**2).sum((-2, -1))
+        draws = np.sqrt(1 - np.einsum("sijkk->sij", A**2) / squares)
+        found, error = ds[f"{prefix}conjugated"][0].values, float(ds[f"{prefix}conjugated_error"][0])
+        np.testing.assert_allclose(found, draws.mean(0), atol=5 * draws.std(0).max() * (1 / 200 + 1 / 400) ** 0.5)
+        assert error == pytest.approx(draws[:, different].mean(1).std() / 200**0.5, rel=0.25)
+        chance = float(drawn_null(ds, "normalized_miscoupling").mean())
+        assert kind != "self" or chance - found.mean() > 0.03
+
+
+def test_the_null_by_conjugation_is_that_of_the_prompt_whatever_stands_beside_it(neox):
+    both = cl.measure_tokens(neox, [PARIS, "It was the best"], block=8, other=9, tokens=12)
+    alone = cl.measure_tokens(neox, "It was the best", block=8, other=9, tokens=12)
+    np.testing.assert_array_equal(both.conjugated[1], alone.conjugated[0])
+    assert np.isnan(both.conjugated[1, 5:]).all() and np.isfinite(both.conjugated_error).all()
 
 
 def test_a_report_compares_two_blocks_and_then_one():
