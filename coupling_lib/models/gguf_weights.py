@@ -8,6 +8,7 @@ conversions (`GGUF_ARCHS`); both are read here tensor by tensor, where transform
 
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from transformers.integrations.gguf import get_gguf_conversion_mapping, is_gguf_arch_supported
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
 
+from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 from coupling_lib.models import gguf_contents
 from coupling_lib.models.dequantised import Stored
 from coupling_lib.models.gguf_layout import Contents
@@ -37,7 +39,7 @@ def _processed(contents: Contents, skeleton: PreTrainedModel) -> tuple[_Made, li
     """Divide a file's tensors into weights, and those that are none, by the older tables."""
     settings = skeleton.config.to_dict()
     processor = TENSOR_PROCESSORS.get(contents.architecture, TensorProcessor)(config=settings)
-    names = _names(contents.architecture, skeleton, processor)
+    names = _names(contents, skeleton, processor)
     parts: dict[str, list[str]] = {}
     left = []
     for tensor in contents.tensors:
@@ -45,6 +47,11 @@ def _processed(contents: Contents, skeleton: PreTrainedModel) -> tuple[_Made, li
         target = names.get(tensor, names.get(tensor.removesuffix(".weight")))
         (left if target is None else parts.setdefault(target, [])).append(tensor)
     made = {target: partial(_process, contents, processor, names, target, found) for target, found in parts.items()}
+    # Gates and ups of experts become one weight, of which half would be zero.
+    whole = {f"{name}.weight" for name, target in names.items() if target in made and name.endswith("_exps")}
+    if lacking := sorted(whole - contents.tensors.keys()):
+        lack = f"lacks {len(lacking)} of the model's tensors ({lacking[0]}, ...)"
+        raise ModelUnavailableError(f"{contents.name!r} {lack}; take a complete file")
     return made, left
 
 
@@ -62,11 +69,16 @@ def _process(
     return found["tensors"][target].contiguous()
 
 
-def _names(architecture: str, skeleton: PreTrainedModel, processor: TensorProcessor) -> dict[str, str]:
+def _names(contents: Contents, skeleton: PreTrainedModel, processor: TensorProcessor) -> dict[str, str]:
     """Map the names of a file's tensors to those of a model's weights."""
     import gguf
 
-    kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    kind = next((key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == contents.architecture), None)
+    if kind is None:
+        raise UnsupportedModelError(
+            f"{contents.name!r} has the architecture {contents.architecture!r}, of whose tensors gguf "
+            f"{version('gguf')} has no table; choose the model's safetensors files"
+        )
     table = gguf.get_tensor_name_map(kind, skeleton.config.get_text_config().num_hidden_layers)
     names: dict[str, str] = {}
     # Some files are made of a part of the model, whose names are shorter; those of the whole come first.

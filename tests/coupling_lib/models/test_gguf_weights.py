@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GgufConfig
 
+from coupling_lib.errors import ModelUnavailableError
 from coupling_lib.models.load import load_model
 
 WIDTH, WORDS = 32, 64
@@ -78,3 +79,11 @@ def test_every_weight_is_that_of_transformers_own_reader(tmp_path, architecture)
     assert ours.keys() == theirs.keys()
     for name, weight in theirs.items():
         assert torch.equal(ours[name], weight), name
+
+
+def test_experts_without_their_other_half_are_refused_by_name(tmp_path):
+    keys, blocks, outside = CASES["qwen2moe"]
+    blocks = [{part: ends for part, ends in blocks[0].items() if part != "ffn_up_exps"}, blocks[1]]
+    write(tmp_path / "half.gguf", "qwen2moe", keys, blocks, outside)
+    with pytest.raises(ModelUnavailableError, match="lacks 1 of the model's tensors .blk.0.ffn_up_exps.weight, ...."):
+        load_model(tmp_path / "half.gguf", device="cpu")
