@@ -71,7 +71,7 @@ IPyNbFile.collect, IPyNbCell.compare_outputs = collect, compare_outputs
 
 
 def allowed(notebook: Path, table: Path = SPREADS) -> dict[str, Any]:
-    """Give how far a notebook's numbers may be from the stored ones: relative to them by kind, some alone by place."""
+    """Return how far a notebook's numbers may be from the stored ones, relative to them by kind, some by place."""
     known = json.loads(table.read_text(encoding="utf-8")) if table.is_file() else {}
     if (spread := known.get(notebook.stem)) is None:
         raise KeyError(f"the spread of {notebook.stem} is unknown; measure it: make spreads ONLY={notebook.stem}")
@@ -106,7 +106,7 @@ def _texts(output: NotebookNode) -> Any:
 
 
 def kind(mime: str) -> str:
-    """Say which of the two spreads a text falls under."""
+    """Classify a text by the spread it falls under."""
     return REMEMBERED if mime == _REMEMBERED else SHOWN
 
 
@@ -120,7 +120,7 @@ def near(fresh: str, stored: str, relative: float = 0.0, alone: Mapping[int, flo
 
 
 def difference(new: str, old: str) -> float:
-    """Give the difference of two numbers, infinite of whole ones and of anything else."""
+    """Return the difference of two numbers, infinite of whole ones and of anything else."""
     numbers, whole = ((kind.fullmatch(new) and kind.fullmatch(old)) for kind in (_NUMBER, _WHOLE))
     return abs(float(new) - float(old)) if numbers and not whole else math.inf
 
@@ -131,7 +131,7 @@ def pairs(one: str, other: str) -> Iterator[tuple[str, str]]:
 
 
 def apart(new: str, old: str) -> float:
-    """Give the relative difference of two numbers beyond their last digit; of other texts, 0 or infinity."""
+    """Return the relative difference of two numbers beyond their last digit; of other texts, 0 or infinity."""
     if not (_NUMBER.fullmatch(new) and _NUMBER.fullmatch(old)):
         return 0.0 if new.split() == old.split() else math.inf  # a shorter number moves the columns of a table
     if _WHOLE.fullmatch(new) and _WHOLE.fullmatch(old):

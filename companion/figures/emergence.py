@@ -125,7 +125,7 @@ def take_summary(ds: xr.Dataset, variant: str = VARIANT, k: K = None) -> pd.Data
 
 
 def numbers_of(ds: xr.Dataset, others: "OtherRuns", variant: str = VARIANT, k: K = None) -> dict[str, float]:
-    """Give the numbers that prose about emergence quotes, and the effects that verdicts rest on."""
+    """Return the numbers that prose about emergence quotes, and the effects that verdicts rest on."""
     from companion.tables import effects  # drawing needs no torch, and this does
 
     k = take.chosen_k(ds, k)
@@ -144,7 +144,7 @@ def numbers_of(ds: xr.Dataset, others: "OtherRuns", variant: str = VARIANT, k: K
 
 
 def _table(ds: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
-    """Give what is known of each step, prompts summed up."""
+    """Return what is known of each step, prompts summed up."""
     columns = {"mean": "coupling", "shared_mean": "shared"}
     table = take_coupling(ds, variant, k).to_dataframe().rename(columns=columns)
     return table.assign(**{score: ds[score].median("prompt").values for score in SCORES})
@@ -255,7 +255,7 @@ def draw_profiles(profiles: xr.Dataset) -> Figure:
 
 
 def _word(progress_label: str) -> str:
-    """Give what the progress of training is called, without its unit."""
+    """Name the progress of training, without its unit."""
     return progress_label.split(" (")[0] or "progress"
 
 

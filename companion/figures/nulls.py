@@ -256,7 +256,7 @@ def _title(variant: str) -> str:
 
 
 def spectrum_decay(ds: xr.Dataset, k: int) -> float:
-    r"""Give the exponent a with which the top K singular values decay, $\sigma_i \sim i^{-a}$."""
+    r"""Return the exponent a with which the top K singular values decay, $\sigma_i \sim i^{-a}$."""
     logs = np.log(ds.singular_values.isel(rank=slice(k)).values).reshape(-1, k)
     return float(np.median([-linear_fit(np.log(np.arange(1, k + 1)), row).slope for row in logs]))
 

@@ -40,7 +40,7 @@ def take_grid(both: xr.Dataset, variant: str = VARIANT, null: Null = None) -> xr
 
 
 def by_comparison(measured: Measured | Mapping[str, Measured]) -> dict[str, xr.Dataset]:
-    """Give every comparison under its name, its networks side by side; one alone is called by its kind and blocks."""
+    """Return every comparison under its name, its networks side by side; one alone is called by its kind and blocks."""
     first = measured if isinstance(measured, xr.Dataset) else next(iter(measured.values()))
     if isinstance(first, xr.Dataset):
         kind, block, other = (first.attrs[name] for name in ("kind", "block", "other"))
@@ -50,7 +50,7 @@ def by_comparison(measured: Measured | Mapping[str, Measured]) -> dict[str, xr.D
 
 
 def random_tokens(networks: Measured, variant: str = VARIANT, seed: int = 0) -> xr.Dataset:
-    """Give what random bases give in the place of a comparison's trained network: on average, and single `draws`."""
+    """Return what random bases give in the place of a comparison's trained network: on average, and single `draws`."""
     from coupling_lib.measures.random_bases import drawn_null, null_of  # drawing needs no torch, and this does
 
     found = take.by_name(networks)
@@ -186,7 +186,7 @@ def token_labels(first: xr.Dataset) -> list[str]:
 
 
 def comparison_name(first: xr.Dataset) -> str:
-    """Say what a comparison compares, its fixed token that of the prompt."""
+    """Label what a comparison compares, its fixed token that of the prompt."""
     kind = str(first.attrs["kind"])
     if kind == "self":
         return f"{KIND_NAMES[kind]}: each token's $J_{{tt}}$"
@@ -196,7 +196,7 @@ def comparison_name(first: xr.Dataset) -> str:
 
 
 def blocks_name(ds: xr.Dataset) -> str:
-    """Say which blocks a comparison compares."""
+    """Label the blocks that a comparison compares."""
     first, second = ds.attrs["block"] + 1, ds.attrs["other"] + 1
     return f"block {first}" if first == second else f"blocks {first} and {second}"
 

@@ -94,7 +94,7 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
                 continue  # the larger of two nulls, or no statement
             turned = xr.DataArray(conjugated[across.columns].rename_axis("prompt"))
             measured = xr.DataArray(across.rename_axis("prompt"))
-            beyond = effects.beyond(measured, xr.full_like(turned, random), turned).to_pandas()
+            beyond = effects.beyond(measured, xr.full_like(turned, random), turned).transpose("prompt", ...).to_pandas()
             found[f"{question}, stricter", part] = widened(effect_of(beyond["trained"].to_numpy()), spread, np.inf)
             change = effect_of((beyond["trained"] - beyond["untrained"]).to_numpy())
             found[f"{question}, stricter, emerged", part] = widened(change, 2**0.5 * spread, np.inf)

@@ -120,6 +120,15 @@ def on_clean_text(table: pd.DataFrame, reading: str) -> Effect:
     return correlation_over(1 - clean[reading], clean["score"])
 
 
+def foretold(table: pd.DataFrame, reading: str) -> dict[str, Effect]:
+    """Correlation of coupling at `EARLY` with the score at the last step, as it is and with all factors held fixed."""
+    early, end = (table[table["step"] == step].set_index("model") for step in (EARLY, table["step"].max()))
+    coupling, score = 1 - early[reading], end["score"].reindex(early.index)
+    levels = pd.get_dummies(end.loc[early.index, [*FACTORS]].astype(str), drop_first=True, dtype=float).to_numpy()
+    held = partial_over(coupling.to_numpy(), score.to_numpy(), levels)
+    return {"": correlation_over(coupling, score), "-held-all-three": held}
+
+
 def at_equal_loss(table: pd.DataFrame, by: str = "seen_loss") -> pd.DataFrame:
     """Take every model where its loss, by default on what it was trained on, falls to the lowest that all reach."""
     level = table.groupby("model")[by].min().max()
@@ -160,6 +169,7 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
             if not mark:
                 told |= {f"{stem}-{part.replace('_', '-')}": row[part] for part in _LEFT}
     found["clean"] = on_clean_text(table, READINGS[""])
+    found |= {f"foretold{held}": effect for held, effect in foretold(table, READINGS[""]).items()}
     # How sure the score of one model is where it first fits its training text as well as all do.
     reached = table[table["seen_loss"] <= table.groupby("model")["seen_loss"].min().max()]
     first = reached.sort_values("step").groupby("model").first()

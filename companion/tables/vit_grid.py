@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from companion.tables import effects, photographs
+from companion.tables.inference import seen
 from companion.tables.statistics import fit_with_interval
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
@@ -164,6 +165,7 @@ def numbers_of(grid: pd.DataFrame, reading: Reading, model: str) -> dict[str, fl
     # Models that differ in weight decay alone are near copies here, so that a rate is what counts as independent.
     fixed = photographs.held(first, {"": reading.column}, first["drop_path"])
     found |= effects.numbers({f"grid-within-{name}": effect for (name, _), effect in fixed.items()}, "")
+    found["grid-within-both-seen"] = seen(fixed["both", ""])
     for token in TOKENS:
         one = reading._replace(token=token)
         found[f"coupling-{token}-null-error"] = null_error(one)

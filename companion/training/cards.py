@@ -94,7 +94,9 @@ def _record_of_language(name: str, run: Path, recipe: dict, target: Path, data: 
     log = read_log(run / "log.csv", until=last)
     step0 = language.initialise(language.configuration(language.Recipe(**recipe)), recipe["seed"])
     size, *held_out = (run / "tokens" / "held_out.txt").read_text().splitlines()
-    command = f"language {name} TEXT --data {shlex.quote(data)} --ship data/checkpoints"
+    own_seed = language.RECIPES[name].seed if name in language.RECIPES else recipe["seed"]
+    seed = "" if recipe["seed"] == own_seed else f" --seed {recipe['seed']}"
+    command = f"language {name} TEXT{seed} --data {shlex.quote(data)} --ship data/checkpoints"
     return {
         **_facts(name, recipe["seed"], last, step0, command, tokens=last * tokens),
         "recipe": recipe,

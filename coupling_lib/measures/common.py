@@ -28,7 +28,7 @@ Variables = dict[str, Any]
 
 
 def measurement(version: int) -> Callable[[Measure], Measure]:
-    """Give a measure a version, by which the store knows whether its old numbers still hold.
+    """Attach a version to a measure, by which the store knows whether its old numbers still hold.
 
     This is the rule, and the only place that states it:
 
@@ -69,7 +69,7 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
 
 
 def jacobian_bytes(model: Model, settings: Mapping[str, Any]) -> int:
-    """Say what the Jacobians of all blocks take, which a measure holds unless it is told not to form them."""
+    """Describe what the Jacobians of all blocks take, which a measure holds unless it is told not to form them."""
     return 4 * model.n_blocks * model.d_model**2 * bool(settings.get("formed", True))
 
 
@@ -190,6 +190,6 @@ def depth_jacobians(traced: Trace, token: int, boundary: str = "block", forget: 
 
 
 def counted(traced: Trace) -> Iterable[int]:
-    """Give the blocks of a model; those that are read from disk take long enough to be counted."""
+    """Iterate over the blocks of a model; those that are read from disk take long enough to be counted."""
     silent = None if traced.model.offloaded else True
     return tqdm(range(traced.n_blocks), desc=traced.model.name, unit="block", disable=silent, leave=False)

@@ -36,12 +36,12 @@ _DRAWS, _OUTLIERS = 4, 5
 
 
 def tenth_of_width(d: int) -> int:
-    """Give K = 10 % of the width, rounded down as the pre-release code does, but at least 1."""
+    """Return K = 10 % of the width, rounded down as the pre-release code does, but at least 1."""
     return max(1, int(0.1 * d))
 
 
 def ladder(k: int, d: int) -> tuple[int, ...]:
-    """Give the numbers of singular vectors around a chosen one: half of it, itself, and its double."""
+    """Return the numbers of singular vectors around a chosen one: half of it, itself, and its double."""
     if k < 2:
         raise ParameterError(f"k is {k!r}; without off-diagonal entries some readings mean nothing; take 2 or more")
     return tuple(sorted({max(2, min(k // 2, d)), k, *([2 * k] if 2 * k <= d // 2 else [])}))

@@ -29,12 +29,12 @@ def prefixed(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_parts(ds: xr.Dataset) -> bool:
-    """Tell whether a dataset holds the traceless part."""
+    """Return whether a dataset holds the traceless part."""
     return any(str(name).startswith(_PREFIX) for name in ds.data_vars)
 
 
 def shared_part(ds: xr.Dataset) -> xr.Dataset:
-    r"""Give what was measured of $J - (\mathrm{tr} J / d) I$ as a dataset like that of the whole Jacobians $J$.
+    r"""Return what was measured of $J - (\mathrm{tr} J / d) I$ as a dataset like that of the whole Jacobians $J$.
 
     All that takes a measurement takes it: `null_of`, `depth_summary`, figures. Its coupling is of shared directions
     alone; that of the whole holds, beyond it, what blocks do to every direction alike (`cl.shared`).
@@ -72,7 +72,7 @@ def shared_part(ds: xr.Dataset) -> xr.Dataset:
 
 
 def with_shared_part(**networks: xr.Dataset) -> dict[str, xr.Dataset]:
-    """Give the whole of every network and, where it was measured, the traceless part of the one that is "trained"."""
+    """Return the whole of every network and, where it was measured, the traceless part of the one that is "trained"."""
     trained = networks["trained"]
     return {name: _whole(ds) for name, ds in networks.items()} | (
         {SHARED: shared_part(trained)} if has_parts(trained) else {}
@@ -86,6 +86,6 @@ def _whole(ds: xr.Dataset) -> xr.Dataset:
 
 
 def shared_parts(variant: str, /, **networks: xr.Dataset) -> dict[str, xr.Dataset]:
-    """Give the traceless part of every network; none where it was not measured of one, or not in this variant."""
+    """Return the traceless part of every network; none where it was not measured of one, or not in this variant."""
     measured = variant in VARIANTS_OF_PARTS and all(map(has_parts, networks.values()))
     return {name: shared_part(ds) for name, ds in networks.items()} if measured else {}

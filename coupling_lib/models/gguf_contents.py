@@ -155,7 +155,7 @@ def _settle(config: PreTrainedConfig, key: str, value: Any, name: str) -> None:
 
 
 def _has(config: PreTrainedConfig, key: str) -> bool:
-    """Tell whether a configuration has a setting."""
+    """Return whether a configuration has a setting."""
     return key in config.to_dict() or key in getattr(config, "attribute_map", {})
 
 
@@ -168,7 +168,7 @@ def _values(config: PreTrainedConfig, key: str) -> list:
 
 
 def _windowed(config: PreTrainedConfig) -> bool:
-    """Tell whether a window that is written into a configuration is one that its blocks read."""
+    """Return whether a window that is written into a configuration is one that its blocks read."""
     kinds = getattr(config, "layer_types", None)
     return kinds is None or "sliding_attention" in kinds
 
@@ -258,7 +258,7 @@ def _scaled(config: PreTrainedConfig, keys: dict, factors: dict[str, list], name
 
 
 def _divides(config: PreTrainedConfig, factors: list[float]) -> bool:
-    """Tell whether a configuration rotates as these divisors of its frequencies say, without being told."""
+    """Return whether a configuration rotates as these divisors of its frequencies say, without being told."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     found = getattr(config, "rope_parameters", None) or {}

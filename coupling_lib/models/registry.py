@@ -2,13 +2,12 @@
 
 from __future__ import annotations  # `_PARSERS` goes by what the annotations are called
 
+import csv
 import difflib
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-
-import pandas as pd
 
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
@@ -79,11 +78,12 @@ def by_size(names: Iterable[str]) -> list[str]:
 @functools.cache
 def _read(file: Path) -> tuple[Entry, ...]:
     """Read a registry and refuse one that is damaged: unknown columns, unreadable values, an alias used twice."""
-    table = pd.read_csv(file, dtype=str, keep_default_na=False, index_col=False)
+    with file.open(newline="", encoding="utf-8") as lines:
+        header, *table = list(csv.reader(lines)) or [[]]
     columns = [field.name for field in fields(Entry)]
-    if list(table) != columns:
-        raise CouplingError(f"{file.name} has columns {list(table)}; {columns} were expected; restore the file")
-    rows = tuple(_entry(file.name, line, row) for line, row in enumerate(table.to_dict("records"), start=2))
+    if header != columns:
+        raise CouplingError(f"{file.name} has columns {header}; {columns} were expected; restore the file")
+    rows = tuple(_entry(file.name, line, row) for line, row in enumerate(table, start=2))
     # An alias is looked up before a hub id, so neither may stand for two models.
     names = [name for row in rows for name in {row.alias, row.hub_id.lower()} if name]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
@@ -91,15 +91,17 @@ def _read(file: Path) -> tuple[Entry, ...]:
     return rows
 
 
-def _entry(file: str, line: int, row: dict[str, str]) -> Entry:
+def _entry(file: str, line: int, row: list[str]) -> Entry:
     """Parse one row, naming the line and the column of a value that cannot be read."""
-    values = {}
-    for field in fields(Entry):
+    values, columns = {}, fields(Entry)
+    if len(row) != len(columns):
+        raise CouplingError(f"{file} line {line} has {len(row)} values; {len(columns)} were expected; correct it")
+    for field, text in zip(columns, row, strict=True):
         try:
-            values[field.name] = _PARSERS[field.type](row[field.name])
+            values[field.name] = _PARSERS[field.type](text)
         except (KeyError, TypeError, ValueError):
             raise CouplingError(
-                f"{file} line {line} has {field.name} = {row[field.name]!r}; {field.type} was expected; correct it"
+                f"{file} line {line} has {field.name} = {text!r}; {field.type} was expected; correct it"
             ) from None
     entry = Entry(**values)
     if entry.kind not in ("base", "tuned"):

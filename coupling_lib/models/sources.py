@@ -92,7 +92,7 @@ def checked_name(name: str | Path) -> str:
 
 
 def at_hand(name: str | Path) -> tuple[Path | None, registry.Entry | None]:
-    """Give the folder of a model that needs no network, and its entry of the registry unless a folder has its name."""
+    """Return the folder of a model that needs no network, and its registry entry unless a folder has its name."""
     folder = Path(checked_name(name))
     if folder.is_dir():
         return folder, None
@@ -101,7 +101,7 @@ def at_hand(name: str | Path) -> tuple[Path | None, registry.Entry | None]:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Tell whether a tokenizer lies in a folder."""
+    """Return whether a tokenizer lies in a folder."""
     return any((folder / name).is_file() for name in hub.TOKENIZER_FILES)
 
 
@@ -112,7 +112,7 @@ def training(folder: Path | None) -> dict:
 
 
 def steps_of(folder: Path) -> tuple[int, ...]:
-    """Give the training steps of a folder: its own is the last, `stepN/` are others, step 0 comes from the seed."""
+    """Return the training steps of a folder: its own is the last, `stepN/` are others, step 0 comes from the seed."""
     stored = [int(step.parent.name.removeprefix("step")) for step in folder.glob("step*/config.json")]
     return tuple(sorted({0, training(folder)["steps"], *stored}))
 

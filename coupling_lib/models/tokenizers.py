@@ -107,7 +107,7 @@ def _of_the_file(made: PreTrainedTokenizerBase, backend: Any, settings: dict) ->
 
 
 def _known(token: Any, backend: Any) -> bool:
-    """Tell whether the file has a special token, or all of several."""
+    """Return whether the file has a special token, or all of several."""
     several = token if isinstance(token, list | tuple) else [token]
     return all(backend.token_to_id(str(one)) is not None for one in several)
 

@@ -88,7 +88,7 @@ def columns_to_go(earlier: tuple[int, float] | None, now: tuple[int, float], par
 
 
 def top_eigenvectors(G: Tensor, k: int) -> Tensor:
-    """Give orthonormal eigenvectors of the k largest eigenvalues of a symmetric matrix, largest first."""
+    """Return orthonormal eigenvectors of the k largest eigenvalues of a symmetric matrix, largest first."""
     n = G.shape[-1]
     if n <= _PARTIAL_WIDTH or 4 * k > n or G.device.type != "cpu":
         return decompositions.eigh(G)[1][..., n - k :].flip(-1)
@@ -136,7 +136,7 @@ class _Bases:
         self.columns, self.width = end, room
 
     def ritz(self, k: int) -> tuple[Tensor, Tensor]:
-        """Give the k largest singular values of B and |J^T u - s v| of each."""
+        """Return the k largest singular values of B and |J^T u - s v| of each."""
         B = self._B[: self.columns, : self.columns].double()
         P = top_eigenvectors(B @ B.T, k)
         last = self._last.double() @ P[self.columns - self._last.shape[1] :]

@@ -25,7 +25,7 @@ def as_torch_operator(operator: Any) -> Any:
 
 
 def real_factor(factor: Any, width: int) -> torch.Tensor:
-    """Give a factor of finite real numbers, `(width,)` or `(width, m)`, as a tensor, and refuse anything else."""
+    """Check a factor of finite real numbers, `(width,)` or `(width, m)`, and return it as a tensor."""
     if isinstance(factor, np.ndarray) and factor.dtype.kind in "fiub":
         # A copy in the machine's own order: torch takes no array of another one, nor wider floating point.
         factor = torch.from_numpy(np.array(factor, dtype="float32" if factor.dtype == np.float32 else "float64"))
@@ -45,7 +45,7 @@ def real_factor(factor: Any, width: int) -> torch.Tensor:
 
 
 def fewer_products(d: int, k: int, n_blocks: int = 0) -> bool:
-    """Tell whether K triplets, and coupling with those of L blocks, take less time by products than by forming J."""
+    """Return whether K triplets, and coupling with those of L blocks, take less time by products than by forming J."""
     # A (d, d) Jacobian takes d products with its transpose, of which picked rows leave some three fifths: columns are
     # counted in these here. `benchmarks.unformed` measures both ways on either side.
     return by_products(k, n_blocks, FEW_AT_ONCE / 0.6) < 0.9 * d

@@ -3,8 +3,8 @@ r"""A Jacobian in its two parts: what a block does to every direction alike, and
 The *isotropic part* of $J$ is $t I$ with $t = \mathrm{tr} J / d$, of all multiples of the identity the one that is
 nearest to $J$. Two blocks need not share any direction for it to count as coupling: where the left and right singular
 vectors of block $l'$ are close to each other up to sign, $U_{l'}^\top (t I) V_{l'}$ is nearly diagonal. What is left,
-$J - t I$, is the traceless part. Its coupling by chance depends on how the left and
-right vectors of one block lie to each other: independent symmetric traceless matrices couple more than random bases do.
+$J - t I$, is the traceless part. Its coupling by chance depends on how the left and right vectors of one block lie to
+each other: independent symmetric traceless matrices couple more than random bases do.
 """
 
 from functools import cached_property
@@ -22,7 +22,7 @@ _ROUNDING = 1e-5
 
 
 def isotropic_part(J: Tensor) -> Tensor:
-    r"""Give $t = \mathrm{tr} J / d$ of matrices (..., d, d)."""
+    r"""Return $t = \mathrm{tr} J / d$ of matrices (..., d, d)."""
     return J.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
 
 
@@ -47,7 +47,7 @@ class SharedPart:
 
     @cached_property
     def isotropic(self) -> float:
-        """Give t, what is taken off the diagonal."""
+        """Factor t of the identity, what is taken off the diagonal."""
         return float(isotropic_part(self._formed))
 
     @cached_property
@@ -60,7 +60,7 @@ class SharedPart:
 
     @property
     def T(self) -> "SharedPart":  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
-        """Give the transposed operator."""
+        """Transposed operator."""
         return SharedPart(self._formed.mT)
 
     def __matmul__(self, V: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ class _Bases:
         self.columns = end
 
     def ritz(self, index: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the largest singular values of one B, its right singular vectors, |J^T u - s v|; NaN without rank."""
+        """Return the largest singular values of one B, its right singular vectors, |J^T u - s v|; NaN without rank."""
         n = self.columns // BLOCK
         # In float64, and for one matrix at a time: the eigenproblem takes many times the memory of the blocks of B.
         diagonal, above = (blocks[index, :n].double() for blocks in (self._diagonal, self._above))
@@ -107,7 +107,7 @@ class _Bases:
         return KrylovTriplets(U.mT, S, Vh, following.to(self.J), self.columns)
 
     def _triplets(self, index: int, Q: Tensor, usable: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Give the left singular vectors of one matrix as rows, its singular values, and the right ones as rows."""
+        """Return the left singular vectors of one matrix as rows, its singular values, and the right ones as rows."""
         J = self.J[index]
         Vh = (Q.mT.to(J) @ self._V[index, : self.columns]).where(usable, 0.0)
         # From V alone, so that rounding which the recurrence left in U and B goes no further.

@@ -169,7 +169,7 @@ def _by_squares(J: Tensor, k: int) -> tuple[SingularTriplets, Tensor]:
 
 
 def _from_squares(wide: Tensor, k: int) -> tuple[Tensor, ...]:
-    """Give U, S, Vh and s_{K+1} from the eigenvectors v of J^T J, with s u = J v."""
+    """Return U, S, Vh and s_{K+1} from the eigenvectors v of J^T J, with s u = J v."""
     if wide.shape[1] < wide.shape[2]:
         U, S, Vh, following = _from_squares(wide.mT, k)
         return Vh.mT, S, U.mT, following

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -86,6 +87,31 @@ def test_tokens_are_set_against_the_larger_null_of_each_network_and_against_none
     table.loc[table["set"].eq("embedded").idxmax(), "self_conjugated"] = np.nan
     once = prompt_effects.of_model(table, blocks=30)
     assert ("self-coupling, stricter", "whole") not in once and once["self-coupling", "whole"].n == 200
+
+
+@pytest.mark.parametrize("prefix", ["", "shared_"])
+def test_turned_vectors_couple_as_in_a_loop_over_pairs_with_explicit_rotations(prefix):
+    model, K, rng = cl.load_model("nano-neox"), many_prompts.K, np.random.default_rng(0)
+    prompt = cl.load_prompts(n=1)[0].text
+    found = many_prompts.token_couplings(model, prompt)
+    traced = cl.trace(model, prompt)
+    last = [(at, at) for at in range(traced.n_tokens - many_prompts.TOKENS, traced.n_tokens)]
+    J = [list(cl.block_jacobians(traced, block, last).double().numpy()) for block in range(12)]
+    if prefix:
+        J = [[one - np.trace(one) / len(one) * np.eye(len(one)) for one in block] for block in J]
+    svds = [[np.linalg.svd(one) for one in block] for block in J]
+    draws = []
+    for _ in range(6):
+        values = []
+        for second, other in product(range(12), range(3)):
+            Q, (U, _, Vh) = np.linalg.qr(rng.normal(size=J[0][0].shape))[0], svds[second][other]
+            for first, one in product(range(12), range(3)):
+                if first != second and one != other:
+                    A = (Q @ U[:, :K]).T @ J[first][one] @ (Q @ Vh[:K].T)
+                    values.append(1 - np.sqrt(1 - (np.diag(A) ** 2).sum() / (A**2).sum()))
+        draws.append(np.mean(values))
+    assert found[f"{prefix}self_conjugated"] == pytest.approx(np.mean(draws), abs=5 * np.std(draws, ddof=1))
+    assert np.std(draws, ddof=1) < 0.003 < found[f"{prefix}self"]
 
 
 def test_new_questions_count_within_their_sets_and_nowhere_else():

@@ -96,6 +96,13 @@ def test_shipped_folder_is_complete_and_its_step_0_can_be_regenerated(run, tmp_p
     assert "five made-up texts" in card and record["sample"].splitlines()[0] in card and "| step12 | 3,072 |" in card
 
 
+@pytest.mark.parametrize(("own", "asked"), [(TINY.seed, "tiny TEXT"), (7, f"tiny TEXT --seed {TINY.seed}")])
+def test_the_recorded_command_names_another_seed_than_the_recipe_s(own, asked, run, tmp_path, monkeypatch):
+    monkeypatch.setitem(language.RECIPES, "tiny", replace(TINY, seed=own))
+    ship_language("tiny", run, tmp_path / "tiny", "texts")
+    assert f"language {asked} --data texts" in json.loads((tmp_path / "tiny" / "training.json").read_text())["command"]
+
+
 def test_an_unfinished_run_is_not_shipped(run, tmp_path):
     (tmp_path / "recipe.json").write_text((run / "recipe.json").read_text())
     with pytest.raises(ParameterError, match="has not reached step 12"):

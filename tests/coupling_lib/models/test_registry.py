@@ -95,6 +95,15 @@ def test_a_damaged_registry_is_refused_with_the_place(tmp_path, monkeypatch, col
         registry.entries()
 
 
+@pytest.mark.parametrize("change", [lambda row: row + ",", lambda row: row.rpartition(",")[0]])
+def test_a_row_of_another_length_is_refused(tmp_path, monkeypatch, change):
+    header, first, *rest = (paths.DATA / "models.csv").read_text().splitlines()
+    (tmp_path / "models.csv").write_text("\n".join([header, change(first), *rest]))
+    monkeypatch.setattr(paths, "DATA", tmp_path)
+    with pytest.raises(CouplingError, match=r"models.csv line 2 has 2\d values; 23 were expected; correct it"):
+        registry.entries()
+
+
 def test_a_registry_with_other_columns_is_refused(tmp_path, monkeypatch):
     shutil.copy(paths.DATA / "models.csv", tmp_path / "models.csv")
     text = (tmp_path / "models.csv").read_text()

@@ -29,7 +29,7 @@ def mismatch(J1: torch.Tensor, svd1, svd2, k: int) -> float:
 
 @pytest.fixture
 def wide_from_100(monkeypatch):
-    """Let matrices of width 100 take the route of wide ones."""
+    """Send matrices of width 100 along the route of wide ones."""
     monkeypatch.setattr(svd, "_KRYLOV_WIDTH", 100)
     monkeypatch.setattr(svd, "_COLUMNS_PER_TRIPLET", 1)
     monkeypatch.setattr(svd, "_FLOAT64_KRYLOV_WIDTH", 100)
