@@ -113,12 +113,14 @@ def load(
     placing: Placing,
     dtype: torch.dtype,
     name: str,
+    stored: Mapping[str, Any] | None = None,
 ) -> PreTrainedModel:
-    """Load a model from a folder, dequantised where its weights are quantised."""
-    if (method := method_of(folder)) is None:
-        return offload.load(partial(read, folder), placing)
-    stored = tensors(folder, method, name)
-    print(f"{name}: its weights are stored in {method.name} and become dense while they are read", flush=True)
+    """Load a model from a folder, dequantised where its weights are quantised, or from tensors of its own."""
+    if stored is None:
+        if (method := method_of(folder)) is None:
+            return offload.load(partial(read, folder), placing)
+        stored = tensors(folder, method, name)
+        print(f"{name}: its weights are stored in {method.name} and become dense while they are read", flush=True)
     if not placing.on_disk:
         return offload.load(partial(read, folder, config=config, state_dict=stored), placing)
     plain = TemporaryDirectory(prefix="coupling_lib-")

@@ -19,6 +19,7 @@ from transformers.integrations.gguf import GGUF_CONFIG_ARCHS, get_gguf_config, r
 from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING
 
 from coupling_lib.errors import UnsupportedModelError, shown
+from coupling_lib.models.gguf_layout import Contents
 
 _NEXT = "choose the model's safetensors files"
 _ROPE_TENSORS = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
@@ -82,17 +83,16 @@ class _Noted(dict):
         return super().get(key, default)
 
 
-def completed(config: PreTrainedConfig, reader: Any, name: str) -> PreTrainedConfig:
+def completed(config: PreTrainedConfig, contents: Contents) -> PreTrainedConfig:
     """Put what transformers left out of a file into its configuration, and refuse what has no place there."""
-    kind = reader.get_field("general.architecture").contents()
-    values = {key.removeprefix(f"{kind}."): field for key, field in reader.fields.items() if key.startswith(f"{kind}.")}
-    values = {key: field.contents() for key, field in values.items()}
-    tensors = {tensor.name: tensor for tensor in reader.tensors if tensor.name in _ROPE_TENSORS}
-    factors = {key.removesuffix(".weight"): tensor.data.astype(float).tolist() for key, tensor in tensors.items()}
+    kind, name = contents.architecture, contents.name
+    values = {key.removeprefix(f"{kind}."): value for key, value in contents.keys.items() if key.startswith(f"{kind}.")}
+    found = _ROPE_TENSORS & contents.tensors.keys()
+    factors = {tensor.removesuffix(".weight"): contents.dense(tensor).tolist() for tensor in sorted(found)}
     config = _scaled(config, {key: values.pop(key) for key in list(values) if _scales(key)}, factors, name)
     for key in ("rope.dimension_count", "rope.dimension_count_swa"):
         _check_rotated(config, key, values.pop(key, None), name)
-    for key in values.keys() - _taken(config, kind, values, reader):
+    for key in values.keys() - _taken(config, kind, contents):
         _settle(config, key, values[key], name)
     return type(config).from_dict(config.to_dict())
 
@@ -116,10 +116,10 @@ def _scales(key: str) -> bool:
     return key.startswith("rope.scal") and key not in _HARMLESS
 
 
-def _taken(config: PreTrainedConfig, kind: str, values: dict, reader: Any) -> set[str]:
+def _taken(config: PreTrainedConfig, kind: str, contents: Contents) -> set[str]:
     """Return the keys that transformers puts into a configuration."""
     if kind in GGUF_CONFIG_ARCHS:
-        metadata, tensors = read_gguf_metadata(str(reader.data.filename))
+        metadata, tensors = read_gguf_metadata(str(contents.file))
         noted = _Noted(metadata)
         get_gguf_config(noted, tensors)
         return {key.removeprefix(f"{kind}.") for key in noted.taken}

@@ -175,13 +175,15 @@ def load_model(
             origin = sources.with_weights(origin)
 
         def read(folder: Path, **more: Any) -> PreTrainedModel:
-            return _read(family, folder, arguments | more, placing.device)
+            said = origin.name if origin.gguf else folder.name
+            return _read(family, folder, said, arguments | more, placing.device)
 
         if fresh is not None:
             start = fresh == origin.started_from
             hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read, start)
         else:
-            hf = dequantised.load(read, origin.folder, config, placing, arguments["dtype"], origin.name)
+            stored = origin.gguf.tensors(memories.skeleton(family, config)) if origin.gguf else None
+            hf = dequantised.load(read, origin.folder, config, placing, arguments["dtype"], origin.name, stored)
         reads_text = family.main_input_name == "input_ids"
         tokenizer = tokenizers.load(origin.tokenizer, origin.name) if reads_text else None
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
@@ -248,7 +250,9 @@ def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
         raise ParameterError(f"revision is {shown(revision)}; it must be a branch, tag, commit or step, or None")
 
 
-def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: torch.device) -> PreTrainedModel:
+def _read(
+    family: type[PreTrainedModel], folder: Path, name: str, arguments: dict, place: torch.device
+) -> PreTrainedModel:
     """Read weights from a folder, and refuse a folder that does not hold them all."""
     if place.type != "cpu" or "quantization_config" in arguments:
         arguments = {"device_map": {"": place}, **arguments}
@@ -257,12 +261,12 @@ def _read(family: type[PreTrainedModel], folder: Path, arguments: dict, place: t
     # What does not fit would be drawn at random, and is refused.
     at = None if "state_dict" in arguments else folder
     hf, report = family.from_pretrained(at, ignore_mismatched_sizes=True, **arguments)
-    architecture.refuse_other_shapes(report["mismatched_keys"], folder.name)
+    architecture.refuse_other_shapes(report["mismatched_keys"], name)
     # transformers draws what is missing at random and goes on: the model would be measured half untrained.
     if missing := sorted(report["missing_keys"]):
         lack = f"lack {len(missing)} of the model's tensors ({missing[0]}, ...)"
-        raise ModelUnavailableError(f"the weights in {folder.name!r} {lack}; take the complete set of files")
-    architecture.refuse_further_blocks(hf, report["unexpected_keys"], folder.name)
+        raise ModelUnavailableError(f"the weights in {name!r} {lack}; take the complete set of files")
+    architecture.refuse_further_blocks(hf, report["unexpected_keys"], name)
     for parameter in hf.parameters():
         if (well := memories.aligned(weight := parameter.data)) is not weight:
             parameter.data = well

@@ -51,6 +51,8 @@ def _place(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None
         weights: Any = f"drawn {way} from seed {seed}"
     elif origin.hub_id:
         weights = origin.source
+    elif origin.gguf:
+        weights = origin.gguf.sha256
     else:
         files = [origin.folder] if origin.folder.is_file() else sorted(origin.folder.glob("*.safetensors"))
         weights = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]

@@ -68,12 +68,11 @@ def locate(name: str | Path, revision: str | None) -> Source:
 
 
 def with_weights(origin: Source) -> Source:
-    """Bring a model's weights to this machine, in a form that transformers reads block by block."""
+    """Bring a model's weights to this machine."""
     if origin.hub_id:
         hub.fetch_weights(origin.hub_id, origin.folder.name)
-    if origin.gguf:
-        origin = replace(origin, folder=origin.gguf.weights())
-    hub.check_weights(origin.folder, origin.name)
+    if not origin.gguf:
+        hub.check_weights(origin.folder, origin.name)
     return origin
 
 
@@ -134,11 +133,11 @@ def _packaged(alias: str, revision: str | None) -> Source:
 
 
 def _gguf(name: str, file: Path, source: str, revision: str | None) -> Source:
-    """Find what a GGUF file was made into."""
+    """Find what a GGUF file says about itself."""
     if revision is not None:
         raise ParameterError(f"revision is {revision!r}, and the GGUF file of {name!r} has none; leave revision out")
     model = gguf_files.opened(name, file)
-    folder = model.configuration()
+    folder = model.folder
     said = f"{source} ({model.quantisation()}, sha256 {model.sha256[:12]})"
     return Source(name, folder, folder, said, gguf=model)
 

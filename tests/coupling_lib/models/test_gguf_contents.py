@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from huggingface_hub import constants
 from tiny_gguf import write
 from transformers import Gemma3TextConfig, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -17,12 +16,6 @@ from coupling_lib.models.load import load_model
 ROPE, HALF = 10000.0, 4
 IDS = (torch.arange(60) * 7 % 280)[None]
 FACTORS = np.array([1.0, 1.1, 3.0, 8.0])
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """What is made of a file is kept here instead of among the user's models."""
-    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "home"))
 
 
 def loaded(tmp_path, **more):
