@@ -39,6 +39,7 @@ def execute(notebook: nbformat.NotebookNode, environment: Mapping[str, str] | No
     # A kernel warns on every start that what it tells this very machine is not encrypted. On a busy machine, what a
     # cell shows arrives long after the cell has ended; by itself nbclient waits 4 s, and leaves the rest out silently.
     how = {"extra_arguments": ["--IPKernelApp.log_level=ERROR"], "iopub_timeout": 600, "raise_on_iopub_timeout": True}
+    how["coalesce_streams"] = True  # what is printed arrives in one piece or in several, as the machine has time
     where = {"metadata": {"path": str(HERE)}}
     NotebookClient(notebook, record_timing=False, resources=where, **how).execute(env=given)
 
