@@ -205,8 +205,8 @@ def error(form: Form, pools: Mapping[tuple[str, str], Sequence[Evidence]], draws
             places = [at] * networks if alike else rng.random(networks)
             outcomes.append([copy.copy(pool[int(place * len(pool))]) for place in places])
         verdicts.correct([evidence for one in outcomes for evidence in one])
-        said = [[evidence.outcome for evidence in one] for one in outcomes]
-        found = verdicts.verdict(said, [None] * len(said), form.quantifier)
+        judged = [[evidence.outcome for evidence in one] for one in outcomes]
+        found = verdicts.verdict(judged, [None] * len(judged), form.quantifier)
         wrong += found in (verdicts.REPRODUCED, verdicts.CONTRADICTED)
     return wrong / draws
 

@@ -75,7 +75,7 @@ def main() -> None:
     """Check the book."""
     try:
         conditions = read(BOOK / "conditions.toml")
-        found = [said for each in conditions if (said := wrong(each, paths.RESULTS))]
+        found = [error for each in conditions if (error := wrong(each, paths.RESULTS))]
     except CouplingError as error:
         sys.exit(f"error: {error}")
     if found:

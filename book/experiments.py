@@ -152,5 +152,5 @@ def _answer(question: dict[str, Any], part: pd.DataFrame, at_once: bool) -> tupl
         return cells, "Models or readings disagree."
     signs = sides - {"neither"}
     # One sign beside none is no two signs: what was to be concluded from these is not.
-    said = question["if_neither"] if len(signs) > 1 else f"Some are {signs.pop()}, and none has the other sign."
-    return cells, f"Readings or steps disagree. {said}"
+    sentence = question["if_neither"] if len(signs) > 1 else f"Some are {signs.pop()}, and none has the other sign."
+    return cells, f"Readings or steps disagree. {sentence}"

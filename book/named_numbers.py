@@ -14,7 +14,7 @@ import nbformat
 import numpy as np
 import pandas as pd
 
-from companion.figures.shown import figures_in
+from companion.figures.figure_reader import figures_in
 from companion.tables.generalization import paper_figures
 from coupling_lib.errors import ParameterError
 

@@ -17,7 +17,7 @@ from markdown_it.token import Token
 from myst_parser.config.main import MdParserConfig
 from myst_parser.parsers.mdit import create_md_parser
 
-from companion.figures.shown import figures_in
+from companion.figures.figure_reader import figures_in
 
 EXTENSIONS = {"amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"}
 
@@ -98,8 +98,8 @@ def _plain(tokens: list[Token]) -> str:
                 parts.append(f"${token.content}$")
             case "myst_role":
                 name = token.meta["name"]
-                said = re.sub(r"\s*<[^<>]*>$", "", token.content).removeprefix("~").removeprefix("!")
-                parts.append(_SHOWN.get(name, said))
+                words = re.sub(r"\s*<[^<>]*>$", "", token.content).removeprefix("~").removeprefix("!")
+                parts.append(_SHOWN.get(name, words))
             case "image":
                 parts.append(token.content)
     return "".join(parts)

@@ -34,7 +34,7 @@ from status import status_page
 from structure import homogeneous_page, postnorm_page
 from template import from_template
 
-from companion.figures.shown import figures_in
+from companion.figures.figure_reader import figures_in
 from coupling_lib import paths
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.packages import PACKAGES

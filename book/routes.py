@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import coupling_lib
 from coupling_lib import paths
-from coupling_lib.jacobian import derivatives, evaluation
+from coupling_lib.jacobian import derivatives, differentiate
 from coupling_lib.models.load import Model
 
 # Tokens of the two prompts that are compared.
@@ -23,7 +23,7 @@ _GROWS = 1.9
 def arithmetic(model: Model, block: int, n: int) -> int:
     """Counts the floating-point operations of one column of a Jacobian at the last of n tokens."""
     traced = coupling_lib.trace(model, torch.arange(1, n + 1)[None])
-    x, y = evaluation.evaluate(traced, block, [(n - 1, n - 1)], "block")
+    x, y = differentiate.evaluate(traced, block, [(n - 1, n - 1)], "block")
     with FlopCounterMode(display=False) as counter:
         derivatives.pulled_back(y, x, torch.ones(1, *y.shape, dtype=y.dtype))
     return counter.get_total_flops()

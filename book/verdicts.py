@@ -184,9 +184,9 @@ def correct(family: Sequence[Evidence]) -> None:
 
 def verdict(readings: Sequence[Sequence[str]], conditions: Sequence[str | None], quantifier: str) -> str:
     """Join outcomes, a list of one per network for each reading, to a verdict; readings may name a condition."""
-    said = [outcome for one in readings for outcome in one]
-    yes, no, little = (said.count(outcome) for outcome in (FOR, AGAINST, NEGLIGIBLE))
-    if not said:
+    outcomes = [outcome for one in readings for outcome in one]
+    yes, no, little = (outcomes.count(outcome) for outcome in (FOR, AGAINST, NEGLIGIBLE))
+    if not outcomes:
         return MISSING
     if quantifier == EVERY and no:
         return CONTRADICTED
@@ -194,7 +194,7 @@ def verdict(readings: Sequence[Sequence[str]], conditions: Sequence[str | None],
         return REPRODUCED
     if yes and no + little:
         return _split(readings, conditions)
-    enough = len(said) // 2 + 1 if quantifier == TYPICAL else len(said)
+    enough = len(outcomes) // 2 + 1 if quantifier == TYPICAL else len(outcomes)
     if yes >= enough:
         return REPRODUCED
     if no + little >= enough:

@@ -33,7 +33,7 @@ _HOMES = {
     "metrics.coupling": ("coupling_matrix", "miscoupling", "mismatch"),
     "metrics.variants": ("VARIANTS", "measure_variants"),
     "metrics.trajectory": ("line_shape_score", "expodistance", "equidistance"),
-    "inputs.given": ("inputs_for",),
+    "inputs.prompt_arguments": ("inputs_for",),
     "measures.common": ("measurement",),
     "store.sweep": ("sweep",),
     "store.lens_files": ("read_lens",),

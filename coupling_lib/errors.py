@@ -65,8 +65,8 @@ def needed(module: str, extra: str, what: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != module:  # it is there, and something that it needs is not
             raise
-        said = f"{what} needs the package {module}, which is not installed; run: pip install 'coupling_lib[{extra}]'"
-        raise MissingPackageError(said) from None
+        message = f"{what} needs the package {module}, which is not installed; run: pip install 'coupling_lib[{extra}]'"
+        raise MissingPackageError(message) from None
 
 
 def shown(value: Any, most: int = 120) -> str:
@@ -97,8 +97,8 @@ def in_one_line(run: Callable[[], str | int], interrupted: str, failed: int = 1)
     # One line, without the place in the code.
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
-        said = run()
-        return said if isinstance(said, int) else print(said) or 0
+        returned = run()
+        return returned if isinstance(returned, int) else print(returned) or 0
     except (CouplingError, OSError) as error:
         where = f"{error.filename or 'the disk'}: {error.strerror or error}" if isinstance(error, OSError) else error
         print(f"error: {where}", file=sys.stderr)

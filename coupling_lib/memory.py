@@ -23,9 +23,9 @@ def budget(by_device: Mapping[str, int], device: str, held: int) -> int:
 
 def ran_out(error: BaseException) -> bool:
     """Return whether an error says that memory ran out, on the CPU or on a GPU."""
-    said = r"not enough memory|can(no|')t allocate memory|out of memory"
+    pattern = r"not enough memory|can(no|')t allocate memory|out of memory"
     typed = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return typed or re.search(said, str(error), re.IGNORECASE) is not None
+    return typed or re.search(pattern, str(error), re.IGNORECASE) is not None
 
 
 def give_back(held: int = _LARGE) -> None:

@@ -21,7 +21,7 @@ import pytest
 from nbformat import NotebookNode
 from nbval.plugin import IPyNbCell, IPyNbFile
 
-from companion.figures.shown import FIGURE
+from companion.figures.figure_reader import FIGURE
 
 # The text twins are scripts, and measure when they are imported.
 collect_ignore_glob = ["*.py"]

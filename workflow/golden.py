@@ -23,7 +23,7 @@ from pathlib import Path
 
 import nbformat
 
-from companion.figures.shown import figures_in
+from companion.figures.figure_reader import figures_in
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError, in_one_line
 

@@ -25,7 +25,7 @@ every_python=(
   tests/coupling_lib/metrics/test_variants.py
   tests/coupling_lib/svd # singular triplets with their residuals
   tests/coupling_lib/jacobian/test_tracing.py # Jacobians against automatic differentiation of the whole block
-  tests/coupling_lib/jacobian/test_narrow.py # in narrow formats; the operator's file takes two minutes
+  tests/coupling_lib/jacobian/test_bf16_matmul.py # in narrow formats; the operator's file takes two minutes
 )
 numbers=(
   "${every_python[@]}"

@@ -89,8 +89,8 @@ def read(file: str | Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the file {str(file)!r} cannot be read ({error}); give a configuration file") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{file.name} is no YAML that a sweep reads ({said}); see workflow/config.yaml") from None
+        message = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{file.name} is no YAML that a sweep reads ({message}); see workflow/config.yaml") from None
     try:
         return plan(given, file.stem)
     except CouplingError as error:

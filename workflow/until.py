@@ -50,6 +50,6 @@ def is_reached(values: Sequence[float], until: float) -> bool:
 def record(values: Sequence[float], until: float, of: str | None, n_prompts: int) -> dict[str, Any]:
     """Return how far the job went and why it ended, for a receipt."""
     width, after = half_width(values), f"after {len(values)} of {n_prompts} prompts"
-    said = f"half width {width:.3g} of the 95 % interval of the mean {of or coupling_of_blocks.__name__}"
-    ended = f"{after}: {said} is below {until:g}" if is_reached(values, until) else f"not early, {after}: {said}"
+    message = f"half width {width:.3g} of the 95 % interval of the mean {of or coupling_of_blocks.__name__}"
+    ended = f"{after}: {message} is below {until:g}" if is_reached(values, until) else f"not early, {after}: {message}"
     return {"stopped": ended, "until": until, "half_width": width}

@@ -27,7 +27,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.osutil import relative_uri
 from template import from_template
 
-from companion.figures.shown import Shown, figures_in
+from companion.figures.figure_reader import Shown, figures_in
 
 CHAPTERS = "book/"
 WIDTH, VIEW_WIDTH, LEAST_TEXT = 720, 540, 10.0

@@ -23,7 +23,7 @@ import yaml
 from sphinx.util.osutil import relative_uri
 from template import from_template
 
-from companion.figures.shown import Shown
+from companion.figures.figure_reader import Shown
 
 LARGE = 10_000
 """Characters from which data stand in a file of their own, once for all pages that show them."""

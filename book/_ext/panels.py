@@ -200,8 +200,8 @@ def _entries(legend: ElementTree.Element) -> list[Piece]:
             drawn += [float(_NUMBER.search(path.get("d"))[0]) for path in child if path.get("d")]
             drawn += [float(use.get("x")) for use in child.iter() if use.get("x")]
         elif drawn:
-            said = _around([_word(text).box for text in _texts(child)])
-            entries.append(Box(min(drawn) - 4, said.top - 2, said.right + 9, said.bottom + 2))
+            words = _around([_word(text).box for text in _texts(child)])
+            entries.append(Box(min(drawn) - 4, words.top - 2, words.right + 9, words.bottom + 2))
             drawn = []
         else:
             title += [_flowing(_word(text)) for text in _texts(child)]

@@ -11,7 +11,7 @@ from typing import Any
 import book_figures
 from sphinx.util.osutil import relative_uri
 
-from companion.figures.shown import figures_in
+from companion.figures.figure_reader import figures_in
 
 GLOSSARY = "book/glossary"
 _LINK = re.compile(

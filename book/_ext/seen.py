@@ -34,10 +34,10 @@ def seen(table: pd.DataFrame) -> str:
     texts = [name for name in table if name not in numbers and 1 < table[name].nunique() <= MOST_GROUPS]
     parts = []
     for group, rows in _groups(table, texts):
-        said = [_extremes(rows, name, places, texts) for name in values[:MOST_VALUES] if rows[name].notna().any()]
-        said = [text for text in [_diagonal(rows, entries), *said] if text]
-        if said:
-            parts.append(f"{group}: {'; '.join(said)}." if group else f"{_begun('; '.join(said))}.")
+        sentences = [_extremes(rows, name, places, texts) for name in values[:MOST_VALUES] if rows[name].notna().any()]
+        sentences = [text for text in [_diagonal(rows, entries), *sentences] if text]
+        if sentences:
+            parts.append(f"{group}: {'; '.join(sentences)}." if group else f"{_begun('; '.join(sentences))}.")
     more = f" And {len(parts) - MOST_GROUPS} groups more." if len(parts) > MOST_GROUPS else ""
     return " ".join(parts[:MOST_GROUPS]) + more if parts else f"A table of {len(table)} rows."
 

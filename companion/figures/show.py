@@ -162,8 +162,8 @@ def remember(prefix: str, values: Mapping[str, float | str]) -> None:
 
 def _origin(data: Data, sources: str) -> str:
     """Return the origin of data: their own note, named sources, or records of measurements."""
-    if said := "" if sources else getattr(data, "attrs", {}).get("origin", ""):
-        return said
+    if own := "" if sources else getattr(data, "attrs", {}).get("origin", ""):
+        return own
     if records := [] if sources else take.records_of(data):
         return origin.line(*records, command=_command)
     return " · ".join(part for part in (sources, _command) if part)

@@ -158,8 +158,8 @@ def draw_summary(summary: xr.Dataset) -> Figure:
                 parts.strip(axes, centre - 0.14 * width, at.coupling, ink, at, label=label, **look)
                 if "conjugated" in at:
                     # The last network is the first to name it, so that the legend names it beside the other null.
-                    said = "conjugated" if place == 0 and network == here.network.values[-1] else ""
-                    parts.conjugated(axes, centre, at.conjugated, 0.45 * width, label=said)
+                    named = "conjugated" if place == 0 and network == here.network.values[-1] else ""
+                    parts.conjugated(axes, centre, at.conjugated, 0.45 * width, label=named)
         for place in range(here.sizes["comparison"]):
             chance, ends = here.isel(comparison=place), [place - 0.45, place + 0.45]
             look = {"color": style.colour(style.NULL), "alpha": 0.15, "linewidth": 0}

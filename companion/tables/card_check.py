@@ -35,8 +35,8 @@ def faults(file: Path) -> Iterator[str]:
         card = json.loads(file.read_bytes()[: LARGEST + 1])
     except (ValueError, RecursionError) as error:
         size = file.stat().st_size
-        said = f"{size:,} bytes" if size > LARGEST else f"no JSON ({error})"
-        yield f"it holds {said}; one record of JSON of at most {LARGEST:,} bytes is expected; {_ANEW}"
+        message = f"{size:,} bytes" if size > LARGEST else f"no JSON ({error})"
+        yield f"it holds {message}; one record of JSON of at most {LARGEST:,} bytes is expected; {_ANEW}"
         return
     name = card.get("format") if isinstance(card, dict) else card
     if name != cards.FORMAT:

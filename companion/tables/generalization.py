@@ -10,7 +10,7 @@ import pandas as pd
 from companion.tables.files import read_table
 from coupling_lib import paths, store
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompt_name
+from coupling_lib.inputs.prompt_arguments import prompt_name
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.metrics.variants import VARIANTS, different_pairs
 from coupling_lib.models.registry import TASKS, Entry, entries, lookup

@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 import coupling_lib as cl
 from coupling_lib.blocks.call import residual_stream
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.jacobian.lens import Lens
 from coupling_lib.measures import common
 
@@ -211,6 +211,6 @@ def intervened_slopes(lens: Lens, seed: int = 0) -> Tensor:
         # What grows with the square of the step cancels; smaller steps would meet the rounding of the logits.
         whole, half = ((up - down) / (2 * size) for up, down, size in zip(ends[::2], ends[1::2], _STEPS, strict=True))
         moved = (4 * half - whole) / 3
-        said = torch.func.vmap(lambda u: torch.func.jvp(head, (x[-1],), (u,))[1])(v @ lens[depth].T).double()
-        found.append((moved * said).sum() / (said * said).sum())
+        predicted = torch.func.vmap(lambda u: torch.func.jvp(head, (x[-1],), (u,))[1])(v @ lens[depth].T).double()
+        found.append((moved * predicted).sum() / (predicted * predicted).sum())
     return torch.stack(found)

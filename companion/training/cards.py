@@ -136,9 +136,9 @@ def _describe_language(target: Path, record: dict) -> None:
         "| checkpoint | tokens seen | validation loss (nats per token) | bits per byte |\n| --- | --- | --- | --- |\n"
     )
     quoted = "\n".join(f"> {line}" for line in record["sample"].splitlines())
-    said = f"A sample at temperature 0.8 (the beginning is given):\n\n{quoted}\n"
+    sample_text = f"A sample at temperature 0.8 (the beginning is given):\n\n{quoted}\n"
     held = ", ".join(name.removesuffix(".txt").replace("_", " ") for name in record["data"]["held_out_files"])
-    reached = f"{head}{reached}\n{said}"
+    reached = f"{head}{reached}\n{sample_text}"
     _describe(target, record, "English language model", "a source of facts", rows, reached, held=held)
 
 

@@ -54,7 +54,7 @@ def replay_error(
 
 
 def look(
-    call: BlockCall, as_it_came: BlockCall, module: nn.Module, said: str, dtype: torch.dtype, default: str
+    call: BlockCall, as_it_came: BlockCall, module: nn.Module, label: str, dtype: torch.dtype, default: str
 ) -> Looked:
     """Choose a block's route, put it to the test, and look for norms of its stream."""
     # `as_it_came` is the block's call with the attention `default`, on the same stream.
@@ -65,7 +65,7 @@ def look(
             wanted = as_it_came.replay(block, call.input.to(dtype))
     if not replay_error(call, found, wanted, tolerance=_SAME) <= 1:
         far = float(((found - wanted).norm(dim=-1) / (wanted - call.input.to(dtype)).norm(dim=-1)).max())
-        raise AnotherModelError(f"{said} computes something else on its own than in the model, {far:.1e} away from it")
+        raise AnotherModelError(f"{label} computes something else on its own than in the model, {far:.1e} away from it")
     errors: dict[str, float | str] = {}
     for route in _routes(call, block):
         errors[route] = error = route_error(call, as_it_came, block, route, default)
@@ -77,8 +77,8 @@ def look(
         for route, error in errors.items()
     )
     raise UnsupportedModelError(
-        f"{said} has no Jacobian that agrees with that of the whole sequence: {tried}; this family cannot be measured, "
-        "please report it"
+        f"{label} has no Jacobian that agrees with that of the whole sequence: {tried}; this family cannot be "
+        "measured, please report it"
     )
 
 

@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from coupling_lib.blocks import choices
+from coupling_lib.blocks import routing
 from coupling_lib.blocks.attention import KeysValues, frozen, recording
 from coupling_lib.blocks.call import BlockCall
 
@@ -119,15 +119,17 @@ def _constants(call: BlockCall, block: nn.Module, layer: nn.Module, name: str) -
 def _few(call: BlockCall, positions: Tensor) -> BlockCall:
     n = call.input.shape[1]
     few = call.with_arguments(lambda name, value: _rows(name, value, positions, n))
-    return replace(few, chosen=tuple(choices.rows(each, positions, n) for each in call.chosen))
+    return replace(few, chosen=tuple(routing.rows(each, positions, n) for each in call.chosen))
 
 
 def _cache_name(block: nn.Module) -> str | None:
     """Find the argument of a block that is a cache, by its annotation: its name differs by family and version."""
     parameters = inspect.signature(type(block).forward).parameters.values()
     # Where nothing is annotated, as in GPT-Neo, the name is all there is.
-    said = ((each.name, each.name if each.annotation is each.empty else str(each.annotation)) for each in parameters)
-    return next((name for name, text in said if _CACHE.search(text)), None)
+    annotated = (
+        (each.name, each.name if each.annotation is each.empty else str(each.annotation)) for each in parameters
+    )
+    return next((name for name, text in annotated if _CACHE.search(text)), None)
 
 
 @torch.no_grad()

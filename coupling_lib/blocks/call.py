@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedConfig
 
 from coupling_lib.blocks.attention import KeysValues
-from coupling_lib.blocks.choices import Held
+from coupling_lib.blocks.routing import Held
 from coupling_lib.errors import UnsupportedModelError
 
 

@@ -55,7 +55,7 @@ class Compared(NamedTuple):
         return self.error > max(_MOST[self.dtype], _KINKED * self.kink)
 
 
-def check(call: BlockCall, block: nn.Module, name: str, said: str) -> None:
+def check(call: BlockCall, block: nn.Module, name: str, label: str) -> None:
     """Refuse a block whose derivative, by autograd, is not that of what it computes with the attention `name`."""
     found: list[Compared] = []
     for attempt in range(3):
@@ -64,12 +64,12 @@ def check(call: BlockCall, block: nn.Module, name: str, said: str) -> None:
             return
         if found[-1].differs:
             raise UnsupportedModelError(
-                f"{said}: autograd's derivative is not the derivative of what it computes, {found[-1].error:.1%} away "
+                f"{label}: autograd's derivative is not the derivative of what it computes, {found[-1].error:.1%} away "
                 "from central differences of its forward; a part of it runs under no_grad, has a backward of its own, "
                 "passes a rounding straight through, or carries a hook on gradients: take that out, and load it again"
             )
     warnings.warn(
-        f"{said}: whether autograd's derivative is that of what it computes is not known; along three directions the "
+        f"{label}: whether autograd's derivative is that of what it computes is not known; along three directions the "
         f"block has kinks or jumps within {found[-1].kink:.1e} of its central difference",
         RuntimeWarning,
         stacklevel=2,

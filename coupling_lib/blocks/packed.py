@@ -3,7 +3,7 @@
 transformers keeps the matrices of all experts of a layer in one parameter of three dimensions, and bitsandbytes
 quantises linear layers. So nine tenths of a mixture "in nf4" stay in float32. Here such a stack is quantised while it
 is read, by bitsandbytes' own functions, as if each expert's matrix (outputs x inputs) were a linear layer: 4 bits in
-blocks that end with the matrix, or 8 bits with one scale a row. What they stand for is worked out in `few_bits`. The
+blocks that end with the matrix, or 8 bits with one scale a row. What they stand for is worked out in `low_bit`. The
 layer computes with these values; unlike a linear layer of 8 bits it rounds no activations.
 """
 
@@ -20,7 +20,7 @@ from torch import nn
 from transformers.quantizers import auto
 from transformers.quantizers.quantizers_utils import get_module_from_name, should_convert_module
 
-from coupling_lib.blocks import few_bits
+from coupling_lib.blocks import low_bit
 from coupling_lib.errors import needed
 
 _one_at_a_time = RLock()
@@ -65,7 +65,7 @@ def pack(module: nn.Module, name: str, value: torch.Tensor, bits: int, kind: str
         # No block reaches into the next matrix: the last one of each is filled up with zeros.
         flat = nn.functional.pad(matrices.flatten(1), (0, -matrices[0].numel() % size))
         data, state = bnb.quantize_4bit(flat, blocksize=size, quant_type=kind, compress_statistics=nested)
-        scale = few_bits.scales(state, torch.float32).view(len(flat), -1)
+        scale = low_bit.scales(state, torch.float32).view(len(flat), -1)
         data, made = data.view(len(flat), -1), Stack(value.shape, transposed, size, tuple(state.code.tolist()))
     if not is_packed(module):
         module.packed = {}
@@ -83,7 +83,7 @@ def weights(module: nn.Module, name: str, dtype: torch.dtype) -> torch.Tensor:
     if stack.table:
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         table = torch.tensor(stack.table, dtype=wide, device=data.device)
-        values = few_bits.scaled(few_bits.halves(table, data), scale.to(wide).flatten(), stack.blocksize)
+        values = low_bit.scaled(low_bit.halves(table, data), scale.to(wide).flatten(), stack.blocksize)
         values = values.view(number, -1)[:, : sides[0] * sides[1]].to(dtype)
     else:
         values = data.to(dtype) * (scale.to(dtype) / 127).unsqueeze(-1)
@@ -104,7 +104,7 @@ def dense(module: nn.Module, dtype: torch.dtype, memo: dict[int, Any]) -> nn.Mod
 
 def any_in(model: nn.Module) -> bool:
     """Return whether any layer of a model holds weights of few bits."""
-    return any(isinstance(part, few_bits.kinds()) or is_packed(part) for part in model.modules())
+    return any(isinstance(part, low_bit.kinds()) or is_packed(part) for part in model.modules())
 
 
 def share(modules: Iterable[nn.Module]) -> float:
@@ -112,7 +112,7 @@ def share(modules: Iterable[nn.Module]) -> float:
     narrow = total = 0
     for module in modules:
         few = {name: stack.shape.numel() for name, stack in module.__dict__.get("packed", {}).items()}
-        if isinstance(module, few_bits.kinds()):
+        if isinstance(module, low_bit.kinds()):
             few = {"weight": module.in_features * module.out_features}
         narrow += sum(few.values())
         total += sum(few.values()) + sum(_others(module, few).values())
@@ -123,7 +123,7 @@ def left_wide(blocks: nn.Module) -> dict[str, int]:
     """Count the weights of blocks that are not stored in few bits, by their kind."""
     left: dict[str, int] = {}
     for module in blocks.modules():
-        few = ("weight",) if isinstance(module, few_bits.kinds()) else module.__dict__.get("packed", ())
+        few = ("weight",) if isinstance(module, low_bit.kinds()) else module.__dict__.get("packed", ())
         for name, count in _others(module, few).items():
             kind = f"{name} of {type(module).__name__}"
             left[kind] = left.get(kind, 0) + count

@@ -121,7 +121,7 @@ def choose(
     total = need[precision] + beside
     make_room(total)
     free = budget or memory.available(device)
-    stays, cards, said = False, None, ""
+    stays, cards, message = False, None, ""
     if len(devices) > 1 and (spread or total > free):
         outside = division.outside * arguments["dtype"].itemsize
         each = (need[precision] - outside) / sum(division.blocks)
@@ -129,18 +129,18 @@ def choose(
         cards = share_out([outside, *(each * size for size in division.blocks)], rooms)
     if cards is not None:
         if not spread:
-            said = f"one card may hold {memory.gb(free)}; its blocks are spread over {len(set(cards))} cards"
+            message = f"one card may hold {memory.gb(free)}; its blocks are spread over {len(set(cards))} cards"
     elif budget is not None and total > budget:
         memory.check_offloaded(total, on_disk, budget, precision, device, name)
         stays = True
     elif budget is None and on_disk is not None and on_disk < need[precision] + copy and on_disk <= free < total:
         stays = True
         read = f"its blocks stay on disk and are read one at a time, the rest takes {memory.gb(on_disk)}"
-        said = f"{memory.gb(free)} are free on {device}; {read}"
+        message = f"{memory.gb(free)} are free on {device}; {read}"
     else:
         memory.check(need, precision, device, name, division.bytes(torch.bfloat16))
-    if said:
-        print(f"{name}: measuring it in {precision} needs {memory.gb(total)}, and {said}", flush=True)
+    if message:
+        print(f"{name}: measuring it in {precision} needs {memory.gb(total)}, and {message}", flush=True)
     main, *blocks = [devices[card] for card in cards] if cards else [device] + [DISK] * stays * len(division.blocks)
     held = need[precision] if main.type == "cpu" and not blocks else 4 * division.outside
     # A block that is drawn takes its float32 weights, and what they are stored as with what is needed for that.

@@ -138,20 +138,20 @@ def warn_of_streams(blocks: Blocks, name: str) -> None:
     """Warn of blocks that normalise their stream or multiply it by a number: they couple trivially."""
     if blocks.post_norm:
         branch = "pass boundary='branch' for what their sub-layers add to it; " * all(blocks.post_norm.values())
-        said = (
+        message = (
             f"{name}: {len(blocks.post_norm)} of {len(blocks)} blocks normalise their stream (post-norm); block minus "
             f"identity couples trivially there, trained or not; {branch}see Gotchas in the book"
         )
-        warnings.warn(said, PostNormWarning, stacklevel=5)
+        warnings.warn(message, PostNormWarning, stacklevel=5)
     if blocks.scales:
         (first, scale), n = next(iter(blocks.scales.items())), len(blocks.scales)
         several = f"in {n} of {len(blocks)} blocks, " if n > 1 else ""
-        said = (
+        message = (
             f"{name} scales its stream {several}by {scale:.3g} in block {first} (from 0); block minus identity then "
             f"holds {scale - 1:.3g} times the identity and couples trivially, trained or not; read the traceless part "
             "instead, which is without it: cl.shared(J), or cl.shared_part of what was measured"
         )
-        warnings.warn(said, ScaledStreamWarning, stacklevel=5)
+        warnings.warn(message, ScaledStreamWarning, stacklevel=5)
 
 
 def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_Seen], Tensor]:

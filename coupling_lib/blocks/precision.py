@@ -2,7 +2,7 @@
 
 Weights may be float32, bfloat16, float16, or quantised by bitsandbytes to 4 bits (nf4, fp4) or 8 (int8).
 Jacobians are always formed in float32 or wider, so a block whose weights are narrower is replaced, while
-it is measured, by a *dense copy*: the same block with its weights widened or dequantised (`few_bits`). For
+it is measured, by a *dense copy*: the same block with its weights widened or dequantised (`low_bit`). For
 4-bit weights this is the very map that the quantised block evaluates. An int8 block also rounds its activations
 to 8 bits, a staircase whose true derivative is zero almost everywhere; what is measured is the map with
 the dequantised weights and unrounded activations, linearised at the states of the int8 model. Experts of mixtures,
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
-from coupling_lib.blocks import few_bits, offload, packed
+from coupling_lib.blocks import low_bit, offload, packed
 from coupling_lib.errors import ParameterError, needed, shown
 
 # bitsandbytes says at import that an optional faster 4-bit kernel is not installed; its own one is used then.
@@ -77,7 +77,7 @@ def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None
         return block
     memo: dict[int, Any] = {}
     for module in block.modules():
-        if isinstance(module, few_bits.kinds()):
+        if isinstance(module, low_bit.kinds()):
             memo[id(module)] = _dequantised(module, dtype)
         memo |= {id(module.__dict__[name]): None for name in _REPLACED if name in module.__dict__}
     for module in filter(packed.is_packed, block.modules()):
@@ -95,7 +95,7 @@ def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None
 def _dequantised(layer: nn.Module, dtype: torch.dtype) -> nn.Linear:
     """Build the dense linear layer with the weights that a quantised layer stands for."""
     linear = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
-    linear.weight = nn.Parameter(few_bits.weights(layer, dtype), requires_grad=False)
+    linear.weight = nn.Parameter(low_bit.weights(layer, dtype), requires_grad=False)
     if layer.bias is not None:
         linear.bias = nn.Parameter(layer.bias.detach().to(dtype), requires_grad=False)
     return linear

@@ -1,6 +1,6 @@
 """Layers of bitsandbytes, made to compute what their weights stand for.
 
-What weights of 4 and of 8 bits stand for is worked out in `few_bits`, from tables and scales alone.
+What weights of 4 and of 8 bits stand for is worked out in `low_bit`, from tables and scales alone.
 On the CPU a 4-bit layer runs by its table. A GPU's product with 4-bit weights, and any with int8, is bitsandbytes' own,
 after `prepare` compared one of every distinct shape with that arithmetic. A wrong product tells nothing by itself:
 hidden states and the Jacobians of replayed blocks are then wrong together.
@@ -20,8 +20,8 @@ import torch
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
-from coupling_lib.blocks import few_bits, packed
-from coupling_lib.blocks.few_bits import is_4bit, kinds
+from coupling_lib.blocks import low_bit, packed
+from coupling_lib.blocks.low_bit import is_4bit, kinds
 from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import PrecisionWarning, UntrustworthyResultError
 
@@ -43,7 +43,7 @@ def prepare(hf: PreTrainedModel, name: str) -> None:
         four, device = is_4bit(layer), layer.weight.device.type
         if four:
             layer.support_avx512bf16_for_cpu = False
-        few_bits.take_over(layer)
+        low_bit.take_over(layer)
         if device == "meta":  # accelerate reads the weights whenever the layer runs
             continue
         replaced = "forward" in layer.__dict__  # by nnsight or accelerate, which may hold on to the layer's own
@@ -127,7 +127,7 @@ def _error_of_product(layer: nn.Module, dtype: torch.dtype) -> tuple[float, floa
     x = x.to(layer.weight.device, dtype)
     errors = []
     for rows in (x, x[:1]):  # a single row takes kernels of its own
-        wanted = few_bits.product(layer, rows).float()
+        wanted = low_bit.product(layer, rows).float()
         error = float((layer(rows).float() - wanted).norm() / wanted.norm().clamp(min=1e-30))
         errors.append(math.inf if math.isnan(error) else error)
     return max(errors), max(_MOST, 2 * torch.finfo(getattr(layer, "compute_dtype", None) or dtype).eps)

@@ -24,9 +24,16 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks.attention import NAME, KeysValues, recording
 from coupling_lib.blocks.call import BlockCall, block_call
-from coupling_lib.blocks.choices import Noting
 from coupling_lib.blocks.makeup import Makeup
-from coupling_lib.blocks.standing import Standing, is_outdated, refuse_on_backward, replaced_forward, standing, where
+from coupling_lib.blocks.routing import Noting
+from coupling_lib.blocks.user_hooks import (
+    Modifications,
+    is_outdated,
+    modifications,
+    refuse_on_backward,
+    replaced_forward,
+    where,
+)
 from coupling_lib.errors import CouplingError, UnsupportedModelError
 from coupling_lib.modes import exclusive
 
@@ -36,7 +43,7 @@ class Blocks:
     """Where a model keeps its transformer blocks, and what was found out about them at load."""
 
     # `attention` names the one that they were looked at with, `choosing` says whether any takes some of its experts or
-    # tokens, `standing` is what others had put on each, `makeup` what each was made of, and `scales` has the number by
+    # tokens, `modifications` are the user's on each, `makeup` what each was made of, and `scales` has the number by
     # which a block multiplies its stream, where there is one.
     path: str
     modules: nn.ModuleList
@@ -44,7 +51,7 @@ class Blocks:
     post_norm: dict[int, tuple[str, ...]] = field(default_factory=dict)
     attention: str = NAME
     choosing: bool = False
-    standing: tuple[Standing, ...] = ()
+    modifications: tuple[Modifications, ...] = ()
     makeup: tuple[Makeup, ...] = ()
     scales: dict[int, float] = field(default_factory=dict)
 
@@ -67,10 +74,10 @@ class Blocks:
 def find_blocks(hf: PreTrainedModel) -> Blocks:
     """Find the list of transformer blocks of a model, whatever its family calls it."""
     lists = [(name, module) for name, module in hf.named_modules() if isinstance(module, nn.ModuleList) and len(module)]
-    said = [getattr(stack_config(hf), name, None) for name in ("num_hidden_layers", "num_layers")]
+    declared = [getattr(stack_config(hf), name, None) for name in ("num_hidden_layers", "num_layers")]
     lengths = {len(module) for _, module in lists}
     # Some families count attention layers, of which a block has two, and say the number of blocks beside it.
-    depth = next((depth for depth in said if depth in lengths), said[0]) or max(lengths, default=0)
+    depth = next((depth for depth in declared if depth in lengths), declared[0]) or max(lengths, default=0)
     fitting = [(name.count("."), name, module) for name, module in lists if len(module) == depth]
     if not fitting:
         raise UnsupportedModelError(
@@ -271,12 +278,12 @@ def _explained(hf: PreTrainedModel) -> Generator[None]:
     except CouplingError:
         raise
     except Exception as error:
-        if not any(functions for _, _, *functions in standing(hf)):  # but parametrisations, as of wav2vec2
+        if not any(functions for _, _, *functions in modifications(hf)):  # but parametrisations, as of wav2vec2
             raise
-        said = (str(error).strip().splitlines() or [""])[-1][:200]
+        declared = (str(error).strip().splitlines() or [""])[-1][:200]
         raise UnsupportedModelError(
             f"{family_of(hf)} failed while {where(hf)} carried a hook or a forward of your own "
-            f"({type(error).__name__}: {said}); mend it or take it off, and trace again"
+            f"({type(error).__name__}: {declared}); mend it or take it off, and trace again"
         ) from error
 
 

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import attention, central_differences, offload, precision, quantised, short, state
+from coupling_lib.blocks import attention, central_differences, offload, precision, probe_lengths, quantised, state
 from coupling_lib.blocks.agreement import AnotherModelError, Looked, look, replay_error
 from coupling_lib.blocks.call import BlockCall
-from coupling_lib.blocks.choices import Noting
 from coupling_lib.blocks.makeup import makeups, settings
 from coupling_lib.blocks.postnorm import passing
 from coupling_lib.blocks.record import Blocks, family_of, find_blocks, passed, random_input, record
-from coupling_lib.blocks.standing import replaced_forward, standing, where
+from coupling_lib.blocks.routing import Noting
+from coupling_lib.blocks.user_hooks import modifications, replaced_forward, where
 from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, UnsupportedModelError
 
 
@@ -38,7 +38,7 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
     # One name of an attention may make another model of the same weights. Where the blocks compute something else
     # with the attention that is registered here than with the one that the model came with, they keep the latter.
     blocks = find_blocks(hf)
-    with short.lengths(hf), state.kept(hf) as changes:
+    with probe_lengths.lengths(hf), state.kept(hf) as changes:
         probe = _Probe(hf, name, blocks)
         for each in dict.fromkeys((attention.NAME, probe.default)):
             attention.use(hf, each)
@@ -111,8 +111,8 @@ class _Probe:
         in_order = [looked[number] for number in range(len(blocks))]
         post_norm = {number: each.norms for number, each in enumerate(in_order) if each.norms is not None}
         scales = {number: each.scale for number, each in enumerate(in_order) if each.scale != 1}
-        carried, routes = tuple(map(standing, blocks.modules)), tuple(each.route for each in in_order)
-        return replace(blocks, routes=routes, post_norm=post_norm, scales=scales, standing=carried)
+        carried, routes = tuple(map(modifications, blocks.modules)), tuple(each.route for each in in_order)
+        return replace(blocks, routes=routes, post_norm=post_norm, scales=scales, modifications=carried)
 
     def _like(self, one: Looked, number: int) -> Looked:
         """Take what was found of others of a kind for a block, but for the scale of its stream, which is a weight."""
@@ -136,10 +136,10 @@ class _Probe:
         # What it chose was chosen at states that differ by rounding, or by another block.
         if len(as_it_came.chosen) == len(call.chosen):
             as_it_came = replace(as_it_came, chosen=call.chosen)
-        said, dense = f"block {number + 1} of {self.family}", precision.dense_copy(module, self.dtype)
-        found = look(call, as_it_came, dense, said, self.dtype, self.default)
+        label, dense = f"block {number + 1} of {self.family}", precision.dense_copy(module, self.dtype)
+        found = look(call, as_it_came, dense, label, self.dtype, self.default)
         if number == like:
-            central_differences.check(as_it_came, dense, self.default, said)
+            central_differences.check(as_it_came, dense, self.default, label)
         return found
 
 
@@ -180,8 +180,8 @@ _compared: weakref.WeakKeyDictionary[nn.Module, tuple] = weakref.WeakKeyDictiona
 
 def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall]) -> Blocks:
     """Look again at the blocks that compute with something else than at load, at the states of a trace."""
-    now = list(zip(map(standing, blocks.modules), makeups(blocks.modules), strict=True))
-    before = list(zip(blocks.standing, blocks.makeup, strict=True))
+    now = list(zip(map(modifications, blocks.modules), makeups(blocks.modules), strict=True))
+    before = list(zip(blocks.user_hooks, blocks.makeup, strict=True))
     if now == before:
         return blocks
     changed = [number for number, (found, loaded) in enumerate(zip(now, before, strict=True)) if found != loaded]
@@ -191,13 +191,13 @@ def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockC
     for number in changed:
         call = calls[number]
         _refuse_lost_forward(call.block, dtype)
-        said = f"block {number + 1} of {family_of(hf)}, on which {where(call.block)} carries a hook or a forward,"
+        label = f"block {number + 1} of {family_of(hf)}, on which {where(call.block)} carries a hook or a forward,"
         if now[number][0] == before[number][0]:
-            said = f"block {number + 1} of {family_of(hf)}, a module, setting or function of which was changed since,"
+            label = f"block {number + 1} of {family_of(hf)}, a module, setting or function of which was changed since,"
         dense = precision.dense_copy(_at_hand(call.block), dtype)
-        found = look(call, call, dense, said, dtype, blocks.attention)
+        found = look(call, call, dense, label, dtype, blocks.attention)
         if number in firsts and _compared.get(call.block) != now[number]:
-            central_differences.check(call, dense, blocks.attention, said)
+            central_differences.check(call, dense, blocks.attention, label)
             _compared[call.block] = now[number]
         routes[number] = found.route
         post_norm.pop(number, None)
@@ -208,7 +208,7 @@ def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockC
             scales[number] = found.scale
     carried, made = zip(*now, strict=True)
     routes = tuple(routes)
-    return replace(blocks, routes=routes, post_norm=post_norm, scales=scales, standing=carried, makeup=made)
+    return replace(blocks, routes=routes, post_norm=post_norm, scales=scales, modifications=carried, makeup=made)
 
 
 def _refuse_lost_forward(block: nn.Module, dtype: torch.dtype) -> None:
@@ -239,11 +239,11 @@ def _check_replay(call: BlockCall, block: nn.Module, number: int, family: str, a
     """Refuse a block that gives two answers, in the model and `again` or on its own, or not on its own what it gave."""
     replayed = call.replay(block, call.input)
     pair = (replayed, call.replay(block, call.input)) if again is None else (call.output, again)
-    said = f"block {number + 1} of {family}"
+    label = f"block {number + 1} of {family}"
     if not torch.equal(*pair):
-        raise UnsupportedModelError(f"{said} gives two answers in two runs; is it in training mode?")
+        raise UnsupportedModelError(f"{label} gives two answers in two runs; is it in training mode?")
     if not replay_error(call, replayed, call.output) <= 1:
-        raise UnsupportedModelError(f"{said} depends on more than its residual stream")
+        raise UnsupportedModelError(f"{label} depends on more than its residual stream")
 
 
 def _at_hand(block: nn.Module) -> nn.Module:
@@ -258,7 +258,7 @@ def _kinds(blocks: Blocks) -> list[list[int]]:
     """Sort blocks by kind: the same modules with weights of the same shapes, the same settings, the same hooks."""
     kinds: dict[tuple, list[int]] = {}
     for number, block in enumerate(blocks.modules):
-        described = (*(_described(name, part) for name, part in block.named_modules()), standing(block))
+        described = (*(_described(name, part) for name, part in block.named_modules()), modifications(block))
         kinds.setdefault(described, []).append(number)
     return list(kinds.values())
 

@@ -27,9 +27,9 @@ def skeleton(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Pr
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             return model_class._from_config(copy.deepcopy(config), dtype=torch.float32)
     except Exception as error:
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        message = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise UnsupportedModelError(
-            f"the configuration makes no {model_class.__name__} ({said}); check its values"
+            f"the configuration makes no {model_class.__name__} ({message}); check its values"
         ) from error
 
 

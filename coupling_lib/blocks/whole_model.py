@@ -20,10 +20,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks import attention, offload, precision
 from coupling_lib.blocks.call import BlockCall, on_tensors, residual_stream
-from coupling_lib.blocks.choices import Held
 from coupling_lib.blocks.record import Blocks, uncached
-from coupling_lib.blocks.standing import standing
+from coupling_lib.blocks.routing import Held
 from coupling_lib.blocks.state import kept
+from coupling_lib.blocks.user_hooks import modifications
 from coupling_lib.blocks.weight_memory import available
 from coupling_lib.errors import UnsupportedModelError
 from coupling_lib.modes import differentiating, exclusive
@@ -240,7 +240,7 @@ def _arithmetics(hf: PreTrainedModel) -> list[torch.dtype]:
     if offload.is_offloaded(hf):
         return []
     # A copy runs without a forward that others put on its modules.
-    wide = [torch.float64] if size <= _SMALL and not standing(hf) else []
+    wide = [torch.float64] if size <= _SMALL and not modifications(hf) else []
     as_it_is = not precision.is_quantised(hf) and all(weight.dtype == own for weight in hf.parameters())
     fits = as_it_is or size * own.itemsize <= _SHARE * available(hf.device)
     return list(dict.fromkeys(wide + [own] * fits))

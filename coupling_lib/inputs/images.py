@@ -70,8 +70,8 @@ def load_images(source: str | Path, model: Any, n: int = 8, seed: int = 0) -> li
     if not isinstance(source, str | Path) or "\0" in str(source):
         raise ParameterError(f"pictures is {source!r}; it must be a data set, a folder of pictures, or 'noise'")
     if processor is None and getattr(config, "image_mean", None) is None and config.model_type not in _NORMALISED:
-        said = "its folder has no preprocessor_config.json, and its configuration no image_mean"
-        warnings.warn(f"pixels are normalised by one half, as {said}; add the one it was trained with", stacklevel=2)
+        message = "its folder has no preprocessor_config.json, and its configuration no image_mean"
+        warnings.warn(f"pixels are normalised by one half, as {message}; add the one it was trained with", stacklevel=2)
     raw = _raw(source, config, n, seed)
     return [_picture(name, label, image, config, processor) for name, label, image in raw]
 
@@ -173,7 +173,9 @@ def _pictures(folder: Path, n: int) -> list[tuple[str, int, torch.Tensor]]:
                 image = Image.fromarray((np.asarray(image, dtype=np.int64).clip(0, 65535) // 257).astype(np.uint8))
             array = np.asarray(image.convert("RGB"), dtype=np.float32) / 255
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            said = shown(error)
-            raise ParameterError(f"the picture {str(file)!r} cannot be read ({said}); take it out, or fix it") from None
+            message = shown(error)
+            raise ParameterError(
+                f"the picture {str(file)!r} cannot be read ({message}); take it out, or fix it"
+            ) from None
         found.append((file.name, -1, torch.from_numpy(array).permute(2, 0, 1)))
     return found

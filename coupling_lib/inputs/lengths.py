@@ -51,9 +51,9 @@ def explained(model: Model, inputs: Mapping[str, Tensor]) -> Generator[None]:
         most = 0 if ids is None else _most(model.hf, ids)
         if most:
             raise too_long(model, ids.shape[1], most) from error
-        said = (str(error).strip().splitlines() or [""])[-1][:200]
+        message = (str(error).strip().splitlines() or [""])[-1][:200]
         raise UnsupportedModelError(
-            f"{model.name} does not run on this input ({type(error).__name__}: {said}); see that model.hf runs on it"
+            f"{model.name} does not run on this input ({type(error).__name__}: {message}); see that model.hf runs on it"
         ) from error
 
 

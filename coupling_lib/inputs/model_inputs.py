@@ -8,8 +8,8 @@ from torch import Tensor
 from coupling_lib.blocks.record import first_states, images_config, sides
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import token_ids
-from coupling_lib.inputs.given import prompt_inputs
 from coupling_lib.inputs.lengths import longest, too_long
+from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.models.load import Model
 
@@ -28,8 +28,8 @@ def model_inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor
         given = torch.tensor([text.ids(model.tokenizer)], dtype=torch.long)
     if not isinstance(given, Tensor):
         masked = "; of what a tokenizer returns: made.input_ids[:, made.attention_mask[0] == 1]"
-        said = f"the input is a {type(given).__name__}; give a text, a `Prompt` or a tensor of {wanted}"
-        raise ParameterError(said + masked * (isinstance(given, Mapping) and wanted in given))
+        message = f"the input is a {type(given).__name__}; give a text, a `Prompt` or a tensor of {wanted}"
+        raise ParameterError(message + masked * (isinstance(given, Mapping) and wanted in given))
     whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
     fits = given.ndim == (4 if pixels else 2) and (given.is_floating_point() if pixels else whole)
     fits = fits and given.layout == torch.strided and not given.is_meta

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError
-from coupling_lib.jacobian.evaluation import (
+from coupling_lib.jacobian.differentiate import (
     Traced,
     evaluate,
     n_evaluated,
@@ -76,7 +76,7 @@ def form(
         raise ParameterError("pairs mixes t1 = t2 with t1 != t2; form the two kinds in two calls")
     trace.check_boundary(boundary)
     # Other routes than attention take one set of positions at a time.
-    together = 64 if trace.routes[block] == "attention" and not trace.blocks.standing[block] else 1
+    together = 64 if trace.routes[block] == "attention" and not trace.blocks.modifications[block] else 1
     for first in range(0, len(pairs), together):
         some = slice(first, first + together)
         x, y = evaluate(trace, block, pairs[some], boundary)
@@ -144,7 +144,9 @@ def pulled_back(y: Tensor, x: Tensor, cotangents: Tensor) -> Tensor:
         size = -(-size // 2)
     if size < len(cotangents):
         if x.device.type not in _AT_MOST:
-            said = f"memory ran out with {len(cotangents)} rows of a Jacobian at once; going on with {size} at a time"
-            warnings.warn(said, RuntimeWarning, stacklevel=2)
+            message = (
+                f"memory ran out with {len(cotangents)} rows of a Jacobian at once; going on with {size} at a time"
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
         _AT_MOST[x.device.type] = min(size, _AT_MOST.get(x.device.type, size))
     return parts[0] if len(parts) == 1 else torch.cat(parts)

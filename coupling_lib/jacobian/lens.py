@@ -24,7 +24,7 @@ from torch import Tensor
 from coupling_lib.blocks import whole_model
 from coupling_lib.errors import ParameterError, UnsupportedModelError, check_whole, shown
 from coupling_lib.jacobian.derivatives import batch_size, block_jacobians
-from coupling_lib.jacobian.evaluation import evaluate
+from coupling_lib.jacobian.differentiate import evaluate
 from coupling_lib.jacobian.readout import Readout, head_of, read
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.modes import exclusive

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from coupling_lib.errors import UntrustworthyResultError, VanishingJacobianError, check_whole
 from coupling_lib.jacobian.derivatives import batch_size, batched_gradient, form
-from coupling_lib.jacobian.evaluation import (
+from coupling_lib.jacobian.differentiate import (
     Traced,
     evaluate,
     n_evaluated,

@@ -22,9 +22,9 @@ from coupling_lib.blocks.state import Changes, kept
 from coupling_lib.blocks.validate import check_as_loaded, with_what_stands
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
 from coupling_lib.inputs import token_ids
-from coupling_lib.inputs.given import check_model
 from coupling_lib.inputs.lengths import explained
 from coupling_lib.inputs.model_inputs import model_inputs
+from coupling_lib.inputs.prompt_arguments import check_model
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.load import Model

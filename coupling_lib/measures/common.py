@@ -11,7 +11,7 @@ import xarray as xr
 
 from coupling_lib import progress
 from coupling_lib.errors import ParameterError, check_whole, shown
-from coupling_lib.inputs.given import Prompts, UpToWidth, inputs_for, prompt_inputs, prompt_name
+from coupling_lib.inputs.prompt_arguments import Prompts, UpToWidth, inputs_for, prompt_inputs, prompt_name
 from coupling_lib.jacobian.derivatives import form
 from coupling_lib.jacobian.tracing import Trace, trace
 from coupling_lib.memory import give_back
@@ -84,8 +84,8 @@ def several_k(model: Model, ks: Iterable[int]) -> list[int]:
     # A measure of one number calls it `k`. One of several calls them `ks`, and its data set has a dimension `k`.
     if isinstance(ks, UpToWidth) and (fitting := ks.of(model)) != ks:
         left = ", ".join(str(k) for k in ks if k not in fitting)
-        said = f"{model.name} has width {model.d_model}: of the default ks {tuple(ks)}, {left} is left out"
-        warnings.warn(said, stacklevel=3)
+        message = f"{model.name} has width {model.d_model}: of the default ks {tuple(ks)}, {left} is left out"
+        warnings.warn(message, stacklevel=3)
         ks = fitting
     if isinstance(ks, str | bytes) or not isinstance(ks, Iterable) or not (chosen := list(ks)):
         raise ParameterError(f"ks is {shown(ks)}; it must be whole numbers from 1 to {model.d_model}, such as (10,)")

@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import UpToWidth, prompt_inputs
+from coupling_lib.inputs.prompt_arguments import UpToWidth, prompt_inputs
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
@@ -193,8 +193,8 @@ def measure_models(
         try:
             chosen = common.several_k(model, ks)
         except ParameterError as error:
-            said = f"{error}; or leave {model.name!r}, one of the other models, out of 'others'"
-            raise ParameterError(said) from None
+            message = f"{error}; or leave {model.name!r}, one of the other models, out of 'others'"
+            raise ParameterError(message) from None
         return sweep(measure_depth, model, given, ks=tuple(chosen), token=token)
 
     return common.networks(measured, names, prompts, seed, precision=precision, memory=memory)

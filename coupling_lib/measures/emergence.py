@@ -7,7 +7,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import Prompts, inputs_for, prompt_inputs
+from coupling_lib.inputs.prompt_arguments import Prompts, inputs_for, prompt_inputs
 from coupling_lib.measures.common import several_k
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.parts import shared_parts

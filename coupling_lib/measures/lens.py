@@ -6,7 +6,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError, check_whole, shown
-from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.lens import lens
 from coupling_lib.jacobian.tracing import Trace

@@ -13,7 +13,7 @@ import xarray as xr
 from tqdm import tqdm
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import UpToWidth, inputs_for, prompt_inputs
+from coupling_lib.inputs.prompt_arguments import UpToWidth, inputs_for, prompt_inputs
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures import common
 from coupling_lib.metrics.expected_null import expected_null, mean_square, random_orthogonal_null

@@ -9,7 +9,7 @@ import xarray as xr
 from coupling_lib.blocks.call import residual_stream
 from coupling_lib.blocks.record import watched
 from coupling_lib.errors import ParameterError, check_whole, shown
-from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.metrics.dynamics import random_steps

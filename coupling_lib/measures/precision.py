@@ -24,8 +24,8 @@ from coupling_lib.errors import (
     check_whole,
     shown,
 )
-from coupling_lib.inputs.given import inputs_for, prompt_inputs
-from coupling_lib.jacobian.narrow import RoundedProducts
+from coupling_lib.inputs.prompt_arguments import inputs_for, prompt_inputs
+from coupling_lib.jacobian.bf16_matmul import RoundedProducts
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth

@@ -10,7 +10,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
+from coupling_lib.inputs.prompt_arguments import inputs_for, prompt_inputs, prompt_name
 from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt, add_chain_of_thought
 from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth

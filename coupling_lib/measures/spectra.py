@@ -6,7 +6,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError, check_whole
-from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.measures import common
 from coupling_lib.metrics import spectrum
 from coupling_lib.models.load import Model

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coupling_lib.errors import UnsupportedModelError
-from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.metrics import trajectory

@@ -10,8 +10,8 @@ from coupling_lib.metrics.statistics import mean_interval
 def interval(values: xr.DataArray, over: str = "prompt", gaps: bool = True) -> xr.Dataset:
     """Return `mean` and the ends of its 95 % interval, `low` and `high`; NaN for one prompt, and at allowed `gaps`."""
     if over not in values.dims or not values.sizes[over] or values.dtype.kind not in "fiub":
-        said = f"dimensions {values.dims} and dtype {values.dtype}"
-        raise ParameterError(f"the values have {said}; expected numbers with one or more along {over!r}")
+        message = f"dimensions {values.dims} and dtype {values.dtype}"
+        raise ParameterError(f"the values have {message}; expected numbers with one or more along {over!r}")
     values = values.transpose(over, ...).astype(float)
     mean = values.mean(over)
     # Prompts of an absent network or of pairs that do not exist have no interval, and no say in one.

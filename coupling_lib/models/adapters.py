@@ -70,8 +70,8 @@ def named(hf: nn.Module) -> str:
     configs, layers = getattr(hf, "peft_config", {}), [layer for _, layer in _layers(hf)]
     active = {name for layer in layers if not layer.disable_adapters for name in layer.active_adapters}
     active = active if layers else set(configs)
-    said = [f"{config.peft_type.value} {name!r}" for name, config in configs.items() if name in active]
-    return f" with {' and '.join(said)}" if said else ""
+    active_adapters = [f"{config.peft_type.value} {name!r}" for name, config in configs.items() if name in active]
+    return f" with {' and '.join(active_adapters)}" if active_adapters else ""
 
 
 def settings(hf: nn.Module) -> str:

@@ -35,16 +35,16 @@ def read_config(folder: Path, name: str) -> PreTrainedConfig:
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING_NAMES:
         raise UnsupportedModelError(_unknown(name, f"the model type {model_type!r}", "auto_map" in raw))
     if (given := dequantised.find(raw)) and not isinstance(given, dict):
-        said = f"says that its weights are quantised already ({shown(given)}), and not how; check its values"
-        raise UnsupportedModelError(f"config.json of {name!r} {said}")
+        message = f"says that its weights are quantised already ({shown(given)}), and not how; check its values"
+        raise UnsupportedModelError(f"config.json of {name!r} {message}")
     try:
         config = dequantised.without(AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True))
     except Exception as error:
-        said = f"is not understood ({' '.join(str(error).split())[:200]}); check its values"
-        raise UnsupportedModelError(f"config.json of {name!r} {said}") from error
+        message = f"is not understood ({' '.join(str(error).split())[:200]}); check its values"
+        raise UnsupportedModelError(f"config.json of {name!r} {message}") from error
     if (depth := getattr(config.get_text_config(), "num_hidden_layers", None) or 0) > _MOST_BLOCKS:
-        said = f"says that it has {depth:,} blocks, and at most {_MOST_BLOCKS:,} can be measured; check its values"
-        raise UnsupportedModelError(f"config.json of {name!r} {said}")
+        message = f"says that it has {depth:,} blocks, and at most {_MOST_BLOCKS:,} can be measured; check its values"
+        raise UnsupportedModelError(f"config.json of {name!r} {message}")
     refuse_encoder_decoder(config, name)
     return config
 
@@ -53,8 +53,10 @@ def refuse_other_shapes(mismatched: Iterable[tuple], name: str) -> None:
     """Refuse weights of other shapes than the configuration asks for."""
     for key, *shapes in sorted(mismatched, key=lambda found: found[0]):
         stored, asked = (" x ".join(map(str, shape)) for shape in shapes)
-        said = f"{key} is {stored}, and config.json asks for {asked}"
-        raise UnsupportedModelError(f"the weights in {name!r} and their configuration do not belong together: {said}")
+        message = f"{key} is {stored}, and config.json asks for {asked}"
+        raise UnsupportedModelError(
+            f"the weights in {name!r} and their configuration do not belong together: {message}"
+        )
 
 
 def refuse_further_blocks(hf: PreTrainedModel, unused: Iterable[str], name: str) -> None:

@@ -96,12 +96,12 @@ def check(folder: Path, name: str) -> None:
     method = method_of(folder)
     if method is None or method.is_read:
         return
-    said = " ".join(filter(None, (method.name, str(method.given.get("format", "")))))
+    layout = " ".join(filter(None, (method.name, str(method.given.get("format", "")))))
     ways = "take the checkpoint that it was made from, or a GGUF file of it, or pass untrained=True"
     if method.name == "bitsandbytes":
         ways = f"load it with transformers and pass that to cl.wrap_model, or {ways}"
     raise UnsupportedModelError(
-        f"the weights of {name!r} are quantised already ({said}); MXFP4, FP8 and the plain formats of "
+        f"the weights of {name!r} are quantised already ({layout}); MXFP4, FP8 and the plain formats of "
         f"compressed-tensors are dequantised here, and no other: {ways}"
     )
 

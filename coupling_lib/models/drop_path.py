@@ -61,8 +61,8 @@ def branches(block: nn.Module) -> list[nn.Module]:
     """Return the two residual branches of a block."""
     children = dict(block.named_children())
     if not set(BRANCHES) <= children.keys():
-        said = f"{type(block).__name__} has no branches named {' and '.join(BRANCHES)}"
-        raise UnsupportedModelError(f"{said}; stochastic depth is known for Hugging Face's ViT")
+        message = f"{type(block).__name__} has no branches named {' and '.join(BRANCHES)}"
+        raise UnsupportedModelError(f"{message}; stochastic depth is known for Hugging Face's ViT")
     return [children[name] for name in BRANCHES]
 
 

@@ -143,14 +143,14 @@ def _settle(config: PreTrainedConfig, key: str, value: Any, name: str) -> None:
     places = [place for place in _ALIKE.get(key, (key.rpartition(".")[2],)) if _has(config, place)]
     if any(_same(one, value) for place in places for one in _values(config, place)):
         return
-    said = f"{name!r} says {key} = {shown(value, 40)}, "
+    message = f"{name!r} says {key} = {shown(value, 40)}, "
     if not places:
-        raise UnsupportedModelError(f"{said}which transformers does not take from GGUF files; {_NEXT}")
+        raise UnsupportedModelError(f"{message}which transformers does not take from GGUF files; {_NEXT}")
     # Which blocks have a window is another setting, which stays as it is: only the width is the file's.
     windowless = key == "attention.sliding_window" and not _windowed(config)
     if key not in _ALIKE or windowless or isinstance(value, list) or key.endswith(("length", "count", "_kv")):
         has = f"and the configuration that transformers makes of it has {places[0]} = "
-        raise UnsupportedModelError(f"{said}{has}{shown(next(iter(_values(config, places[0])), None), 40)}; {_NEXT}")
+        raise UnsupportedModelError(f"{message}{has}{shown(next(iter(_values(config, places[0])), None), 40)}; {_NEXT}")
     setattr(config, places[0], value)
 
 
@@ -161,8 +161,8 @@ def _has(config: PreTrainedConfig, key: str) -> bool:
 
 def _values(config: PreTrainedConfig, key: str) -> list:
     """Return what a setting is, in general and in blocks of their own."""
-    said = config.to_dict()
-    parts = [said, *(said.get("per_layer_config") or {}).values()]
+    values = config.to_dict()
+    parts = [values, *(values.get("per_layer_config") or {}).values()]
     key = getattr(config, "attribute_map", {}).get(key, key)
     return [part[key] for part in parts if part.get(key) is not None]
 
@@ -210,11 +210,11 @@ def _check_rotated(config: PreTrainedConfig, key: str, dimensions: int | None, n
 
 def _scaled(config: PreTrainedConfig, keys: dict, factors: dict[str, list], name: str) -> PreTrainedConfig:
     """Write a file's scaling of the rotary embedding into its configuration."""
-    said = {key.removeprefix("rope.").removeprefix("scaling."): value for key, value in keys.items()}
-    kind = said.pop("type", "linear" if "scale_linear" in said or "factor" in said else "none")
-    factor = said.pop("factor", said.pop("scale_linear", 1.0)) or 1.0
-    original = said.pop("original_context_length", None)
-    attention = said.pop("attn_factor", None)
+    scaling = {key.removeprefix("rope.").removeprefix("scaling."): value for key, value in keys.items()}
+    kind = scaling.pop("type", "linear" if "scale_linear" in scaling or "factor" in scaling else "none")
+    factor = scaling.pop("factor", scaling.pop("scale_linear", 1.0)) or 1.0
+    original = scaling.pop("original_context_length", None)
+    attention = scaling.pop("attn_factor", None)
     new: dict[str, Any] | None = None
     if "rope_factors_long" in factors and "rope_factors_short" in factors:
         original = original or config.max_position_embeddings
@@ -237,11 +237,11 @@ def _scaled(config: PreTrainedConfig, keys: dict, factors: dict[str, list], name
         new = {"rope_type": "yarn", "factor": factor}
         new |= {"original_max_position_embeddings": original} if original else {}
         for key in ("beta_fast", "beta_slow"):
-            if (value := said.pop(f"yarn_{key}", said.pop(key, None))) is not None:
+            if (value := scaling.pop(f"yarn_{key}", scaling.pop(key, None))) is not None:
                 new[key] = value
-        attention = said.pop("yarn_attn_factor", attention)
+        attention = scaling.pop("yarn_attn_factor", attention)
         new |= {"attention_factor": attention * (0.1 * math.log(factor) + 1)} if attention and attention != 1 else {}
-    left = [f"rope.scaling.{key}" for key, value in said.items() if value] + [f"{key}.weight" for key in factors]
+    left = [f"rope.scaling.{key}" for key, value in scaling.items() if value] + [f"{key}.weight" for key in factors]
     known = kind in ("none", "linear", "yarn") or new is not None
     if left or not known or (new is not None and not _ropes(config)):
         what = left[0] if left else f"rope.scaling.type = {shown(kind, 40)}"

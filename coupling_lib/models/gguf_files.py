@@ -152,7 +152,7 @@ def opened(name: str, file: Path) -> Gguf:
     with file.open("rb") as stream:
         magic = stream.read(4)
     if magic != b"GGUF":
-        said = f"is no GGUF file: it begins with {magic!r}, not b'GGUF'; fetch it anew, or name another file"
-        raise ModelUnavailableError(f"{name!r} {said}")
+        message = f"is no GGUF file: it begins with {magic!r}, not b'GGUF'; fetch it anew, or name another file"
+        raise ModelUnavailableError(f"{name!r} {message}")
     needed("gguf", "gguf", f"the GGUF file {name!r}")
     return Gguf(name, file, packages.sha256(file))

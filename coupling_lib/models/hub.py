@@ -106,8 +106,8 @@ def fetch_weights(repo_id: str, commit: str) -> None:
         missing = [shard for shard in shards(index, repo_id) if _cached(repo_id, shard, commit) is None]
         for shard in missing:
             if not _exists(repo_id, shard, commit):
-                said = f"{repo_id!r} lacks {shard}, which its {INDEX} names; choose another revision"
-                raise ModelUnavailableError(said)
+                message = f"{repo_id!r} lacks {shard}, which its {INDEX} names; choose another revision"
+                raise ModelUnavailableError(message)
         for shard in shards(index, repo_id):
             _download(repo_id, shard, commit)
 
@@ -119,8 +119,8 @@ def check_weights(folder: Path, name: str) -> None:
     if (folder / INDEX).is_file():
         for shard in shards(folder / INDEX, name):
             if not (folder / shard).is_file():
-                said = f"{name!r} lacks {shard}, which its {INDEX} names; copy that file into the folder"
-                raise ModelUnavailableError(said)
+                message = f"{name!r} lacks {shard}, which its {INDEX} names; copy that file into the folder"
+                raise ModelUnavailableError(message)
         return
     pickled = sorted(file.name for file in folder.iterdir() if _PICKLED.fullmatch(file.name))
     raise ModelUnavailableError(_no_safetensors(name, pickled[0] if pickled else None))
@@ -135,8 +135,8 @@ def shards(index: Path, name: str) -> list[str]:
     for shard in names:
         # A name with a folder in it could lie outside the repository; any other suffix may be a pickle.
         if Path(shard).name != shard or not shard.endswith(".safetensors"):
-            said = f"{INDEX} of {name!r} names {shard!r}, which is no safetensors file; choose another model"
-            raise ModelUnavailableError(said)
+            message = f"{INDEX} of {name!r} names {shard!r}, which is no safetensors file; choose another model"
+            raise ModelUnavailableError(message)
     return names
 
 

@@ -38,7 +38,7 @@ def check(file: Path, repo_id: str) -> None:
                 note.parent.mkdir(parents=True, exist_ok=True)
                 note.touch()
         return
-    said = f"{file.name} of {repo_id!r} has the SHA-256 {seen[:12]}, and the hub announced {blob.name[:12]}"
+    message = f"{file.name} of {repo_id!r} has the SHA-256 {seen[:12]}, and the hub announced {blob.name[:12]}"
     try:
         # Another process may have removed it, and fetched it anew.
         if (now := blob.stat()).st_ino == state.st_ino and now.st_mtime_ns == state.st_mtime_ns:
@@ -47,5 +47,5 @@ def check(file: Path, repo_id: str) -> None:
     except FileNotFoundError:
         pass
     except OSError:
-        raise ModelUnavailableError(f"{said}; delete {blob}, and run the same again to fetch it anew") from None
-    raise ModelUnavailableError(f"{said}; it was removed, run the same again to fetch it anew")
+        raise ModelUnavailableError(f"{message}; delete {blob}, and run the same again to fetch it anew") from None
+    raise ModelUnavailableError(f"{message}; it was removed, run the same again to fetch it anew")

@@ -175,8 +175,8 @@ def load_model(
             origin = sources.with_weights(origin)
 
         def read(folder: Path, **more: Any) -> PreTrainedModel:
-            said = origin.name if origin.gguf else folder.name
-            return _read(family, folder, said, arguments | more, placing.device)
+            label = origin.name if origin.gguf else folder.name
+            return _read(family, folder, label, arguments | more, placing.device)
 
         if fresh is not None:
             start = fresh == origin.started_from
@@ -301,7 +301,7 @@ def _explained(origin: sources.Source, precision: str) -> Generator[None]:
             f"delete {origin.root} and fetch them anew"
         ) from error
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
+        message = " ".join(str(error).split())[:200]
         if ran_out(error):
             raise ModelUnavailableError(
                 f"memory ran out while {origin.name!r} was loaded in {precision}; pass precision='nf4', pass "
@@ -309,5 +309,5 @@ def _explained(origin: sources.Source, precision: str) -> Generator[None]:
             ) from error
         raise UnsupportedModelError(
             f"{origin.name!r} cannot be loaded by transformers {transformers.__version__} "
-            f"({type(error).__name__}: {said}); check that its configuration, weights and tokenizer belong together"
+            f"({type(error).__name__}: {message}); check that its configuration, weights and tokenizer belong together"
         ) from error

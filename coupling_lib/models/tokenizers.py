@@ -138,10 +138,10 @@ class _Kept(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: dict[str, None] = {}
+        self.messages: dict[str, None] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said[" ".join(record.getMessage().split())] = None
+        self.messages[" ".join(record.getMessage().split())] = None
 
 
 @contextmanager
@@ -157,5 +157,5 @@ def _heard(name: str) -> Generator[None]:
         theirs.remove_handler(kept)
         theirs.enable_default_handler()
         theirs.set_verbosity(before)
-    for said in kept.said:
-        warnings.warn(f"transformers says of the tokenizer of {name}: {said}", stacklevel=4)
+    for messages in kept.messages:
+        warnings.warn(f"transformers says of the tokenizer of {name}: {messages}", stacklevel=4)

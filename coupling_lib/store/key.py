@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from coupling_lib.blocks.standing import standing
+from coupling_lib.blocks.user_hooks import modifications
 from coupling_lib.errors import CouplingError, ParameterError
-from coupling_lib.inputs.given import UpToWidth, prompt_inputs
+from coupling_lib.inputs.prompt_arguments import UpToWidth, prompt_inputs
 from coupling_lib.models import adapters, sources
 from coupling_lib.models.load import Model
 from coupling_lib.provenance import which_model
@@ -86,7 +86,7 @@ def fingerprint(model: Model) -> str:
 
 def _refuse_hooks(model: Model) -> None:
     """Refuse a model that answers otherwise than its weights say."""
-    if found := standing(model.hf):
+    if found := modifications(model.hf):
         place = f"{found[0][0] or 'the whole'} of {model.name}"
         raise ParameterError(f"a hook stands on {place}, and the store knows a model by its weights alone")
 

@@ -52,10 +52,10 @@ def write_lens(file: str | Path, J: dict[int, Tensor], n_prompts: int) -> None:
             f"J has depths {sorted(J)} and shapes {sorted(widths)}; depths from 1 with one (d, d) are expected"
         )
     layers = sorted(depth - 1 for depth in J)
-    said = {"n_prompts": n_prompts, "source_layers": layers, "d_model": next(iter(widths))[0]}
+    header = {"n_prompts": n_prompts, "source_layers": layers, "d_model": next(iter(widths))[0]}
     tensors = {f"J.{layer}": J[layer + 1].detach().cpu().float().contiguous() for layer in layers}
     with paths.written_beside(file) as partial:
-        save_file(tensors, partial, metadata={name: json.dumps(value) for name, value in said.items()})
+        save_file(tensors, partial, metadata={name: json.dumps(value) for name, value in header.items()})
 
 
 def read_lens(file: str | Path, width: int | None = None) -> LensFile:
@@ -106,8 +106,8 @@ def read_lens(file: str | Path, width: int | None = None) -> LensFile:
 
 def _safetensors(file: Path) -> dict[str, Any]:
     with safe_open(file, framework="pt") as stored:
-        said = {name: json.loads(value) for name, value in (stored.metadata() or {}).items()}
-        return said | {"J": {layer: stored.get_tensor(f"J.{layer}") for layer in said["source_layers"]}}
+        header = {name: json.loads(value) for name, value in (stored.metadata() or {}).items()}
+        return header | {"J": {layer: stored.get_tensor(f"J.{layer}") for layer in header["source_layers"]}}
 
 
 def _foreign(file: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import xarray as xr
 
 from coupling_lib import paths, progress
 from coupling_lib.errors import ParameterError, shown
-from coupling_lib.inputs.given import Prompts, Text, prompt_inputs
+from coupling_lib.inputs.prompt_arguments import Prompts, Text, prompt_inputs
 from coupling_lib.models.load import Model
 from coupling_lib.provenance import command_line, prompts_hash
 from coupling_lib.store import StoreWarning, join_prompts, write
@@ -79,8 +79,8 @@ def sweep(
     given = [prompt for _, prompt in in_shard(whole, shard)]
     if not given:
         most = max(parts(whole)) + 1
-        said = f"shard {shard} of {len(whole)} prompts is empty; make at most {most} shard{'s' * (most > 1)}"
-        raise ParameterError(said)
+        message = f"shard {shard} of {len(whole)} prompts is empty; make at most {most} shard{'s' * (most > 1)}"
+        raise ParameterError(message)
 
     def noted() -> Iterator[xr.Dataset]:
         for ds in stream(measure, model, whole, store=store, shard=shard, **settings):
@@ -169,9 +169,9 @@ class Shelf:
 
     def _tell(self, error: Exception) -> None:
         reason = getattr(error, "strerror", None) or error
-        said = f"measurements are not kept in {self.root}: {reason}; measuring goes on, and a later run repeats it"
+        message = f"measurements are not kept in {self.root}: {reason}; measuring goes on, and a later run repeats it"
         if not self.told:
-            warnings.warn(said, StoreWarning, stacklevel=2)
+            warnings.warn(message, StoreWarning, stacklevel=2)
         self.told = True
 
 

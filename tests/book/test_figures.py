@@ -19,8 +19,8 @@ from PIL import Image
 from seen import seen
 
 from companion.figures import parts, style
+from companion.figures.figure_reader import figures_in
 from companion.figures.show import show
-from companion.figures.shown import figures_in
 
 
 def shown(name: str = "demo", provenance: str = "model a · seed 0") -> str:

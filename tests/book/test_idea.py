@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 import coupling_lib as cl
-from companion.figures.shown import figures_in
+from companion.figures.figure_reader import figures_in
 
 
 def test_the_toy_shows_the_matrices_that_arithmetic_gives():

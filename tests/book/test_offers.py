@@ -18,7 +18,7 @@ import pytest
 from browser import HTML, PHONE, book_pages, show
 from PIL import Image
 
-from companion.figures.shown import Shown
+from companion.figures.figure_reader import Shown
 
 CSV = "# figure demo\nblock,coupling\n1,0.25\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.inputs.prompt_arguments import prompt_inputs, prompt_name
 from coupling_lib.provenance import provenance
 
 

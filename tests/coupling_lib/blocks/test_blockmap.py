@@ -12,7 +12,7 @@ from coupling_lib.blocks import blockmap
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks import validate as checks
 from coupling_lib.blocks.attention import KeysValues
-from coupling_lib.jacobian import derivatives, evaluation
+from coupling_lib.jacobian import derivatives, differentiate
 from coupling_lib.jacobian.tracing import trace
 
 IDS = torch.arange(3, 14)[None]
@@ -122,7 +122,7 @@ def test_what_a_cotangent_costs_does_not_grow_with_the_tokens_before(name, grows
     model, counts = loaded(named(name)), []
     for n in (16, 48):
         traced = trace(model, torch.arange(1, n + 1)[None])
-        x, y = evaluation.evaluate(traced, 0, [(n - 1, n - 1)], "block")
+        x, y = differentiate.evaluate(traced, 0, [(n - 1, n - 1)], "block")
         with FlopCounterMode(display=False) as counter:
             derivatives.pulled_back(y, x, torch.eye(32, dtype=x.dtype)[:, None])
         counts.append(counter.get_total_flops())
@@ -142,5 +142,5 @@ def test_memory_is_planned_for_the_state_that_a_cotangent_meets():
     # 8 heads of width 8 with states of 8, and a convolution of width 4 over 64 + 2 * 2 * 8 channels.
     size = 8 * 8 * 8 + 4 * (64 + 2 * 2 * 8)
     assert blockmap.state_size(traced.calls[0], traced.block(0)) == size
-    assert evaluation.n_evaluated(traced, 0, [(5, 5)]) == 1 + size // (4 * 32)
-    assert evaluation.n_evaluated(traced, 0, [(5, 7)]) == 3 * (1 + size // (4 * 32))
+    assert differentiate.n_evaluated(traced, 0, [(5, 5)]) == 1 + size // (4 * 32)
+    assert differentiate.n_evaluated(traced, 0, [(5, 7)]) == 3 * (1 + size // (4 * 32))

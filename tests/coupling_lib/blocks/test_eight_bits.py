@@ -10,7 +10,7 @@ from reference import relative_error
 from table_weights import eight_bits, operator_in_place
 from torch import nn
 
-from coupling_lib.blocks import few_bits as ours
+from coupling_lib.blocks import low_bit as ours
 from coupling_lib.blocks import precision
 from coupling_lib.errors import UntrustworthyResultError
 from coupling_lib.models.load import load_model

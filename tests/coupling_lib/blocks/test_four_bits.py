@@ -17,7 +17,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 import coupling_lib as cl
-from coupling_lib.blocks import few_bits as ours
+from coupling_lib.blocks import low_bit as ours
 from coupling_lib.blocks import quantised
 from coupling_lib.errors import UntrustworthyResultError
 from coupling_lib.inputs.prompts import PARIS

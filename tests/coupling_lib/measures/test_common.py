@@ -15,7 +15,7 @@ from families import named
 import coupling_lib as cl
 from coupling_lib import progress
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import inputs_for, prompt_inputs, prompt_name
+from coupling_lib.inputs.prompt_arguments import inputs_for, prompt_inputs, prompt_name
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.measures import common
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls

@@ -21,7 +21,7 @@ import pytest
 
 import coupling_lib as cl
 from coupling_lib import paths
-from coupling_lib.inputs.given import prompt_inputs, prompt_name
+from coupling_lib.inputs.prompt_arguments import prompt_inputs, prompt_name
 from coupling_lib.store import files
 
 KILLS = int(os.environ.get("COUPLING_KILLS", 1))

@@ -19,7 +19,7 @@ import coupling_lib as cl
 from coupling_lib import store
 from coupling_lib.blocks import placing
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.given import prompt_inputs
+from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.store import files
 from coupling_lib.store.sweep import stream

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import coupling_lib as cl
-from coupling_lib.blocks.standing import is_bare, replaced_forward, standing
+from coupling_lib.blocks.user_hooks import is_bare, modifications, replaced_forward
 from coupling_lib.errors import UnsupportedModelError, UntrustworthyResultError
 
 IDS, LAST = torch.arange(3, 12)[None], 8
@@ -257,7 +257,7 @@ def test_what_transformers_puts_on_a_block_to_look_is_none_of_others():
     hf = tiny.llama()
     model = cl.wrap_model(hf)
     hf(input_ids=IDS, output_hidden_states=True, output_attentions=True)
-    assert standing(hf.model.layers[0]) == () and cl.trace(model, IDS).jacobian(0).dense().shape == (32, 32)
+    assert modifications(hf.model.layers[0]) == () and cl.trace(model, IDS).jacobian(0).dense().shape == (32, 32)
 
 
 def test_a_hook_with_another_answer_each_time_is_refused():

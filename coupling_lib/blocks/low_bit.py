@@ -1,4 +1,4 @@
-"""What weights of 4 and of 8 bits stand for, worked out from their tables and scales in plain torch.
+"""Dequantisation of 4-bit and 8-bit weights from their tables and scales, in plain torch.
 
 bitsandbytes stores two weights a byte, the first in the high bits. Each is an index into a table of 16 values (nf4 or
 fp4), and flat entry i of the matrix is `table[index] * absmax[i // blocksize]`. Nested scales are themselves stored in

@@ -1,4 +1,4 @@
-"""What others put on a block: hooks, a `forward` in the place of the class's own, a parametrisation of weights.
+"""User modifications of a block: hooks, a patched `forward`, parametrised weights.
 
 All of it is part of the network: it is in what a block computes, and so in its derivative. Rules that know what a
 module of some class computes (`rules`) leave alone whatever carries something. What a block carries is compared with
@@ -16,17 +16,17 @@ from torch.nn.modules import module as of_torch
 
 from coupling_lib.errors import UnsupportedModelError
 
-Standing = tuple[tuple[Any, ...], ...]
+Modifications = tuple[tuple[Any, ...], ...]
 
 
-def standing(block: nn.Module) -> Standing:
-    """List what stands on a block's modules: name, kind of module, and the functions themselves."""
+def modifications(block: nn.Module) -> Modifications:
+    """List the modifications of a block's modules: name, kind of module, and the functions themselves."""
     # The functions, and not how many: one that is exchanged for another changes the block as well.
     of_all = [("every module", nn.Module, *everywhere())] if everywhere() else []
     return (*of_all, *_on_modules(block))
 
 
-def _on_modules(block: nn.Module) -> Standing:
+def _on_modules(block: nn.Module) -> Modifications:
     return tuple(
         (name, type(part), *found)
         for name, part in block.named_modules()
@@ -35,8 +35,8 @@ def _on_modules(block: nn.Module) -> Standing:
 
 
 def where(block: nn.Module) -> str:
-    """Name the modules of a block that something stands on."""
-    return ", ".join(repr(name or type(block).__name__) for name, *_ in standing(block)) or "none of its modules"
+    """Name the modified modules of a block."""
+    return ", ".join(repr(name or type(block).__name__) for name, *_ in modifications(block)) or "none of its modules"
 
 
 def is_bare(module: nn.Module) -> bool:
@@ -46,18 +46,18 @@ def is_bare(module: nn.Module) -> bool:
 
 def refuse_on_backward(block: nn.Module) -> None:
     """Refuse hooks that change derivatives and not values."""
-    said = "backward hook, which would change derivatives without changing what the block computes; remove it before"
+    message = "backward hook, which would change derivatives without changing what the block computes; remove it before"
     if set(everywhere()) - set(everywhere(forward_alone=True)):
-        raise UnsupportedModelError(f"every module carries a global {said} you trace")
+        raise UnsupportedModelError(f"every module carries a global {message} you trace")
     for name, part in block.named_modules():
         if part._backward_hooks or part._backward_pre_hooks:
             raise UnsupportedModelError(
-                f"module {name or type(block).__name__!r} of a block carries a {said} you trace"
+                f"module {name or type(block).__name__!r} of a block carries a {message} you trace"
             )
 
 
 def replaced_forward(part: nn.Module) -> Any:
-    """Return what stands in the place of a module's `forward`; None where it runs its class's."""
+    """Return the patched `forward` of a module; None where it runs its class's own."""
     forward = part.__dict__.get("_old_forward" if "_hf_hook" in part.__dict__ else "forward")
     if isinstance(forward, Controller):  # nnsight's, around what it found
         forward = forward.state.original

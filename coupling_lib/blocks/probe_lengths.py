@@ -1,4 +1,4 @@
-"""Lengths beyond which a family computes otherwise, brought down to those of a probe of a few tokens.
+"""Lengths beyond which a family computes otherwise, reduced to those of a short probe.
 
 A window of attention, the length from which a rotary table is stretched, the positions from which scores are scaled,
 the number of tokens that attention chooses: with what a model is released with, no prompt of seven tokens comes near

@@ -1,4 +1,4 @@
-"""Reads back what `show` writes: the figures of an executed notebook or of a page, with their tables, from HTML."""
+"""Read the figures of an executed notebook or of a page, with their tables, from the HTML that `show` writes."""
 
 import base64
 import html

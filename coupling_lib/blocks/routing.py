@@ -1,4 +1,4 @@
-"""Which experts a block took: noted in the model's own pass, and held fixed while the block is differentiated.
+"""Routing of experts: recorded in the model's own pass, held fixed while the block is differentiated.
 
 A mixture of experts chooses some of them for each token, by the largest of its gates. The choice is a step function of
 the state, with a derivative of zero almost everywhere; what is differentiated are the experts that the model's own pass

@@ -9,7 +9,7 @@ from reference import brute_force_jacobian, relative_error
 from torch.overrides import TorchFunctionMode
 
 import coupling_lib as cl
-from coupling_lib.blocks import choices
+from coupling_lib.blocks import routing
 
 IDS = torch.arange(3, 14)[None]
 
@@ -46,7 +46,7 @@ def test_in_bfloat16_experts_are_those_of_the_model_and_not_of_its_copy():
     model = cl.wrap_model(named("mixtral").build().to(torch.bfloat16))
     trace = cl.trace(model, IDS)
     for number, call in enumerate(trace.calls):
-        with choices.Noting(lambda: 0) as noting:
+        with routing.Noting(lambda: 0) as noting:
             model.blocks.modules[number](call.input, **call.arguments)
         assert all(torch.equal(*pair) for pair in zip(noting.chosen[0], call.chosen, strict=True))
         assert trace.jacobian(number).dense().isfinite().all()
@@ -55,7 +55,7 @@ def test_in_bfloat16_experts_are_those_of_the_model_and_not_of_its_copy():
 def test_a_choice_is_taken_call_by_call_and_its_values_from_new_scores():
     scores = torch.tensor([[0.1, 0.9, 0.5], [0.7, 0.2, 0.3]])
     first, second = torch.tensor([[2, 0], [1, 2]]), torch.tensor([[0], [0]])
-    with choices.Held([first, second]):
+    with routing.Held([first, second]):
         values, index = torch.topk(scores, 2, dim=-1)
         assert torch.equal(index, first) and torch.equal(values, torch.tensor([[0.5, 0.1], [0.2, 0.3]]))
         assert torch.equal(scores.topk(1).values, scores[:, :1])
@@ -65,5 +65,5 @@ def test_a_choice_is_taken_call_by_call_and_its_values_from_new_scores():
 @pytest.mark.parametrize("shape", [(5, 2), (1, 5, 2), (1, 5, 3, 2)])
 def test_rows_of_chosen_tokens_are_kept_whatever_stands_beside_them(shape):
     chosen = torch.arange(torch.tensor(shape).prod()).reshape(shape)
-    few = choices.rows(chosen, torch.tensor([[1, 4]]), 5)
+    few = routing.rows(chosen, torch.tensor([[1, 4]]), 5)
     assert torch.equal(few, chosen.reshape(5, -1, 2)[[1, 4]].reshape(-1, 2))

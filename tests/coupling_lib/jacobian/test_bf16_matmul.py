@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coupling_lib.jacobian.narrow import RoundedProducts
+from coupling_lib.jacobian.bf16_matmul import RoundedProducts
 
 NARROW = [(torch.bfloat16, 2.0**-8), (torch.float16, 2.0**-11)]
 

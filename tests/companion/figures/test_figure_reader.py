@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
+from companion.figures.figure_reader import figures_in
 from companion.figures.show import show
-from companion.figures.shown import figures_in
 
 TABLE = pd.DataFrame({"block": [1, 2], "coupling": [0.25, 0.5]})
 

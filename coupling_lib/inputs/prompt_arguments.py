@@ -1,4 +1,4 @@
-"""What a measurement is given: prompts in any form, brought into one that the model can read."""
+"""Prompt arguments of a measurement: strings, prompts or token ids, checked and made readable for the model."""
 
 import warnings
 from collections.abc import Iterable, Mapping
@@ -53,8 +53,8 @@ def _checked(prompt: Any, place: str) -> Text | torch.Tensor:
     if isinstance(prompt, Text | torch.Tensor):
         return prompt
     if not isinstance(prompt, str):
-        said = f"{place} is {shown(prompt)} ({type(prompt).__name__}); give texts, tensors or `Prompt` objects"
-        raise ParameterError(said)
+        message = f"{place} is {shown(prompt)} ({type(prompt).__name__}); give texts, tensors or `Prompt` objects"
+        raise ParameterError(message)
     if not prompt.strip():
         raise ParameterError(f"{place} is an empty text; write one, or leave it out")
     if why := unreadable(prompt):

@@ -1,4 +1,4 @@
-"""One block, evaluated with a graph at a few tokens, and what is refused before or after.
+"""Evaluation of one block with a graph at a few tokens, and the checks before and after it.
 
 What is differentiated is the map that the model evaluated: with what stood on the block when it was traced, and to
 within rounding of what it gave there.
@@ -22,8 +22,8 @@ from coupling_lib.blocks.makeup import makeups
 from coupling_lib.blocks.postnorm import without_norms
 from coupling_lib.blocks.record import Blocks
 from coupling_lib.blocks.rules import all_rules
-from coupling_lib.blocks.standing import standing, where
 from coupling_lib.blocks.state import Changes
+from coupling_lib.blocks.user_hooks import modifications, where
 from coupling_lib.errors import UntrustworthyResultError, VanishingJacobianError
 from coupling_lib.models.load import Model
 from coupling_lib.modes import differentiating, exclusive, refuse_autocast
@@ -89,7 +89,7 @@ def evaluate(
     """Evaluate a block with a graph, in float64 if `wide`: the states varied at $t_1$ and read at $t_2$, `(T, d)`."""
     # `shaken` is the seed of a change of all states by their last digit, after which everything rounds otherwise.
     refuse_autocast()
-    _check_standing(trace, block)
+    _check_modifications(trace, block)
     call, dtype = trace.calls[block], torch.float64 if wide else trace.dtype
     if shaken is not None:
         call = replace(call, input=_shaken(call.input.to(dtype), shaken))
@@ -126,10 +126,10 @@ def _check_replay(trace: Traced, block: int, pairs: Sequence[tuple[int, int]], r
             )
 
 
-def _check_standing(trace: Traced, block: int) -> None:
+def _check_modifications(trace: Traced, block: int) -> None:
     """Refuse a block on which something else stands than when it was traced."""
     module = trace.model.blocks.modules[block]
-    if standing(module) != trace.blocks.standing[block]:
+    if modifications(module) != trace.blocks.modifications[block]:
         raise UntrustworthyResultError(
             f"{trace.model.name!r}, block {block}: a hook or a forward of your own was put on or taken off since the "
             f"trace ({where(module)} carries one); trace again"
@@ -148,7 +148,7 @@ def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
     route = trace.routes[block]
     if route != "attention" and any(start > end for start, end in pairs):
         return "sequence"
-    if route == "sequence" or not trace.blocks.standing[block]:
+    if route == "sequence" or not trace.blocks.modifications[block]:
         return route
     # A hook may do one thing at one position and another at the next: each pair is compared with the whole sequence.
     for pair in pairs:
