@@ -32,8 +32,8 @@ class AnotherModelError(UnsupportedModelError):
     """What is raised where an attention makes another model of the same weights."""
 
 
-class Looked(NamedTuple):
-    """What was found out about a block: its route, the norms of its stream (None if it adds to it), and its scale."""
+class Validated(NamedTuple):
+    """Result of validating a block: its route, the norms of its stream (None if it adds to it), and its scale."""
 
     route: str
     norms: tuple[str, ...] | None
@@ -53,10 +53,10 @@ def replay_error(
     return float(((found - y).norm(dim=-1) / accepted.clamp_min(torch.finfo(wide).tiny)).max())
 
 
-def look(
+def validate_route(
     call: BlockCall, as_it_came: BlockCall, module: nn.Module, label: str, dtype: torch.dtype, default: str
-) -> Looked:
-    """Choose a block's route, put it to the test, and look for norms of its stream."""
+) -> Validated:
+    """Choose a block's route, validate it, and find the norms of its stream."""
     # `as_it_came` is the block's call with the attention `default`, on the same stream.
     block = precision.dense_copy(module, dtype)
     with torch.no_grad():
@@ -71,7 +71,7 @@ def look(
         errors[route] = error = route_error(call, as_it_came, block, route, default)
         if _accepted(error):
             passing = postnorm.passing(call, block)
-            return Looked(route, postnorm.stream_norms(call, block) if passing.post_norm else None, passing.share)
+            return Validated(route, postnorm.stream_norms(call, block) if passing.post_norm else None, passing.share)
     tried = "; ".join(
         f"the {route} route {error if isinstance(error, str) else f'gives a Jacobian that differs by {error:.1e}'}"
         for route, error in errors.items()
@@ -107,7 +107,7 @@ def route_error(
         return f"cannot be differentiated ({(str(problem).splitlines() or [type(problem).__name__])[0]})"
 
 
-def holds(call: BlockCall, block: nn.Module, route: str, name: str, pair: tuple[int, int]) -> bool:
+def route_agrees(call: BlockCall, block: nn.Module, route: str, name: str, pair: tuple[int, int]) -> bool:
     """Return whether a route gives the Jacobian of the whole sequence at one pair of tokens."""
     return _accepted(route_error(call, call, block, route, name, pair))
 

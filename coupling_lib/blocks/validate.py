@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from coupling_lib.blocks import attention, central_differences, offload, precision, probe_lengths, quantised, state
-from coupling_lib.blocks.agreement import AnotherModelError, Looked, look, replay_error
+from coupling_lib.blocks.agreement import AnotherModelError, Validated, replay_error, validate_route
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.makeup import makeups, settings
 from coupling_lib.blocks.postnorm import passing
@@ -43,7 +43,7 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
         for each in dict.fromkeys((attention.NAME, probe.default)):
             attention.use(hf, each)
             try:
-                found = probe.looked_at()
+                found = probe.validated()
                 break
             except AnotherModelError as error:
                 another = error
@@ -87,7 +87,7 @@ class _Probe:
             ) from error
         self.as_it_came = dict(enumerate(as_it_came))
 
-    def looked_at(self) -> Blocks:
+    def validated(self) -> Blocks:
         """Put the blocks to the test with the attention in force."""
         hf, in_force = self.hf, attention.in_force(self.hf)
         blocks = replace(
@@ -99,22 +99,24 @@ class _Probe:
             again = self.as_it_came.values() if in_force == self.default else passed(hf, blocks, self.inputs)
             for number, other in enumerate(again):
                 _check_replay(self.calls[number], blocks.modules[number], number, self.family, other.output)
-        looked: dict[int, Looked] = {}
+        by_block: dict[int, Validated] = {}
         for members in self.kinds:
             few = sorted({members[0], members[len(members) // 2], members[-1]})
-            found = {number: self._look(number, members[0]) for number in few}
+            found = {number: self._validate(number, members[0]) for number in few}
             if len(set(found.values())) == 1:
                 one = next(iter(found.values()))
                 found |= {number: self._like(one, number) for number in members if number not in few}
             # Those of a kind that is not of one mind, one by one.
-            looked |= found | {number: self._look(number, members[0]) for number in members if number not in found}
-        in_order = [looked[number] for number in range(len(blocks))]
+            by_block |= found | {
+                number: self._validate(number, members[0]) for number in members if number not in found
+            }
+        in_order = [by_block[number] for number in range(len(blocks))]
         post_norm = {number: each.norms for number, each in enumerate(in_order) if each.norms is not None}
         scales = {number: each.scale for number, each in enumerate(in_order) if each.scale != 1}
         carried, routes = tuple(map(modifications, blocks.modules)), tuple(each.route for each in in_order)
         return replace(blocks, routes=routes, post_norm=post_norm, scales=scales, modifications=carried)
 
-    def _like(self, one: Looked, number: int) -> Looked:
+    def _like(self, one: Validated, number: int) -> Validated:
         """Take what was found of others of a kind for a block, but for the scale of its stream, which is a weight."""
         if self.slow or one.norms is not None:
             return one
@@ -123,7 +125,7 @@ class _Probe:
             block = precision.dense_copy(block, self.dtype)
         return one._replace(scale=passing(self.calls[number], block).share)
 
-    def _look(self, number: int, like: int) -> Looked:
+    def _validate(self, number: int, like: int) -> Validated:
         """Put a block to the test; `like` is one of its kind that the model ran."""
         block = self.blocks.modules[number]
         _refuse_lost_forward(block, self.dtype)
@@ -137,7 +139,7 @@ class _Probe:
         if len(as_it_came.chosen) == len(call.chosen):
             as_it_came = replace(as_it_came, chosen=call.chosen)
         label, dense = f"block {number + 1} of {self.family}", precision.dense_copy(module, self.dtype)
-        found = look(call, as_it_came, dense, label, self.dtype, self.default)
+        found = validate_route(call, as_it_came, dense, label, self.dtype, self.default)
         if number == like:
             central_differences.check(as_it_came, dense, self.default, label)
         return found
@@ -195,7 +197,7 @@ def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockC
         if now[number][0] == before[number][0]:
             label = f"block {number + 1} of {family_of(hf)}, a module, setting or function of which was changed since,"
         dense = precision.dense_copy(_at_hand(call.block), dtype)
-        found = look(call, call, dense, label, dtype, blocks.attention)
+        found = validate_route(call, call, dense, label, dtype, blocks.attention)
         if number in firsts and _compared.get(call.block) != now[number]:
             central_differences.check(call, dense, blocks.attention, label)
             _compared[call.block] = now[number]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from coupling_lib.blocks import attention, precision
-from coupling_lib.blocks.agreement import holds, replay_error
+from coupling_lib.blocks.agreement import replay_error, route_agrees
 from coupling_lib.blocks.blockmap import state_size, token_map
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.makeup import makeups
@@ -55,7 +55,7 @@ class Traced(Protocol):
     device: torch.device
     dtype: torch.dtype
     final_norm: nn.Module
-    _holds: dict[tuple[int, tuple[int, int]], bool]
+    _agrees: dict[tuple[int, tuple[int, int]], bool]
 
     def block(self, index: int) -> nn.Module:
         """Return a block as a map on which it can be differentiated."""
@@ -152,11 +152,11 @@ def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
         return route
     # A hook may do one thing at one position and another at the next: each pair is compared with the whole sequence.
     for pair in pairs:
-        if (block, pair) not in trace._holds:
+        if (block, pair) not in trace._agrees:
             call, name = trace.calls[block], trace.blocks.attention
             rows = (trace.first + pair[0], trace.first + pair[1])
-            trace._holds[block, pair] = holds(call, trace.block(block), route, name, rows)
-    return route if all(trace._holds[block, pair] for pair in pairs) else "sequence"
+            trace._agrees[block, pair] = route_agrees(call, trace.block(block), route, name, rows)
+    return route if all(trace._agrees[block, pair] for pair in pairs) else "sequence"
 
 
 @_as_traced
