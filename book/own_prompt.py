@@ -25,7 +25,7 @@ from coupling_lib.measures.depth import coupling_of_blocks
 from coupling_lib.metrics import nulls
 from coupling_lib.metrics.subspaces import random_frames
 from coupling_lib.models import checkpoints
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 
 MODEL, K = "nano-neox", explorer.K
 START = "It was a dark and stormy night, and"

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import coupling_lib
 from coupling_lib import paths
 from coupling_lib.jacobian import derivatives, differentiate
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 
 # Tokens of the two prompts that are compared.
 SHORT, LONG = 12, 36

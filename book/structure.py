@@ -19,7 +19,7 @@ from companion.figures.show import show
 from companion.tables import origin
 from coupling_lib.errors import ModelUnavailableError, PostNormWarning
 from coupling_lib.measures.common import traced_jacobians
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 
 # The warning case: a real encoder, from a package that `make` installs.
 ALIAS = "minilm-l6"

@@ -21,7 +21,8 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 __version__ = version("coupling_lib")
 
 _HOMES = {
-    "models.load": ("load_model", "wrap_model", "Model"),
+    "models.model": ("Model", "wrap_model"),
+    "models.load": ("load_model",),
     "models.measuring": ("measuring",),
     "jacobian.tracing": ("trace", "Trace"),
     "jacobian.operator": ("BlockJacobian",),

@@ -8,7 +8,7 @@ import xarray as xr
 
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.store.files import read
 from coupling_lib.store.joining import join_prompts
 from coupling_lib.store.key import measurement_key, prompt_key

@@ -35,7 +35,8 @@ from coupling_lib.measures.tokens import KINDS, chosen_tokens
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
 from coupling_lib.metrics.summaries import pair_couplings
 from coupling_lib.metrics.surrogates import surrogate_vectors, values_of_pairs
-from coupling_lib.models.load import Model, load_model
+from coupling_lib.models.load import load_model
+from coupling_lib.models.model import Model
 from coupling_lib.svd.shared import without_isotropic
 
 VARIANT = "normalized_miscoupling"

@@ -15,7 +15,7 @@ import torch
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import BENCHMARKS, Prompt, load_prompts
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 
 QUESTIONS = "gsm8k"
 """The set whose questions get sentences added, and whose lengths passages have."""

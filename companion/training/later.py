@@ -16,7 +16,7 @@ from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.parts import shared_part
 from coupling_lib.metrics.variants import different_pairs
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 
 STEPS = (16, 33, 69, 142, 295, 611, 1269, 2632, 5460, 11328, 23502, 48829)
 """Twelve steps, each 2.07 times the one before; 4,096 tokens a step, so that the last is at 200 M."""

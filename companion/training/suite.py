@@ -27,7 +27,8 @@ from companion.training.language import RECIPES, configuration, fit, initialise,
 from companion.training.suite_table import SuiteRecipe
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
-from coupling_lib.models.load import Model, load_model, wrap_model
+from coupling_lib.models.load import load_model
+from coupling_lib.models.model import Model, wrap_model
 
 _PARAGRAPHS = 4000
 

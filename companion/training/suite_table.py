@@ -29,7 +29,7 @@ from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
 from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.variants import VARIANTS, different_pairs
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 
 N_PROMPTS = 8
 KS = {"5": 5, "10": 10, "tenth": None}

@@ -12,7 +12,7 @@ from torch.nn import functional
 from coupling_lib.blocks.record import first_states, images_config, sides
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.labelled_images import read_dataset
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 _HALVES = (0.5, 0.5, 0.5)

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError
 from coupling_lib.memory import ran_out
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 
 
 def longest(hf: PreTrainedModel) -> int | None:

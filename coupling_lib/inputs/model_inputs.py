@@ -11,7 +11,7 @@ from coupling_lib.inputs import token_ids
 from coupling_lib.inputs.lengths import longest, too_long
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.inputs.prompts import Prompt
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 
 # Larger than any normalised pixel, and smaller than the bytes of any but a black picture.
 _BRIGHTEST = 50

@@ -10,7 +10,7 @@ from coupling_lib.blocks.record import random_input
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs import lengths
 from coupling_lib.inputs.prompts import unreadable
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 
 Prompts = str | torch.Tensor | Iterable[Any]
 """What a measure is given: texts, tensors of `input_ids` or `pixel_values`, or `Prompt` objects; or a single one."""

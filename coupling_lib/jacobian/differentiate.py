@@ -25,7 +25,7 @@ from coupling_lib.blocks.rules import all_rules
 from coupling_lib.blocks.state import Changes
 from coupling_lib.blocks.user_hooks import modifications, where
 from coupling_lib.errors import UntrustworthyResultError, VanishingJacobianError
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.modes import differentiating, exclusive, refuse_autocast
 
 P, T = ParamSpec("P"), TypeVar("T")

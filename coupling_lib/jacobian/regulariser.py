@@ -21,7 +21,7 @@ from coupling_lib.blocks.record import find_blocks
 from coupling_lib.blocks.rules import hooked
 from coupling_lib.errors import ParameterError, is_whole
 from coupling_lib.metrics.regulariser import asymmetry
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive
 
 

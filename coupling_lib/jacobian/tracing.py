@@ -27,7 +27,7 @@ from coupling_lib.inputs.model_inputs import model_inputs
 from coupling_lib.inputs.prompt_arguments import check_model
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian.operator import BlockJacobian
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive, refuse_narrow
 
 # Models of which it was said once that the last token is none of the text.

@@ -16,7 +16,8 @@ from coupling_lib.jacobian.derivatives import form
 from coupling_lib.jacobian.tracing import Trace, trace
 from coupling_lib.memory import give_back
 from coupling_lib.metrics.variants import measure_variants, names_at
-from coupling_lib.models.load import Model, load_model
+from coupling_lib.models.load import load_model
+from coupling_lib.models.model import Model
 from coupling_lib.provenance import prompts_hash, provenance
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
 

@@ -20,7 +20,7 @@ from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.spectrum import frobenius_estimate, probes
 from coupling_lib.metrics.summaries import apart, interval, pair_couplings
 from coupling_lib.metrics.variants import VARIANTS, chosen_variants, locality, measure_variants, names_at
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.store.sweep import sweep
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked

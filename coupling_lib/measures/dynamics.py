@@ -9,7 +9,7 @@ from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.metrics import dynamics
 from coupling_lib.metrics.nulls import DRAWS, filled_spectrum
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets, top_triplets_stacked
 
 LINEARISATIONS = ("embedding", "product", "released", "product with final norm", "affine")

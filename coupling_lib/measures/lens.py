@@ -11,7 +11,7 @@ from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.lens import lens
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 
 # So many tokens are taken at once: as many matrices (d, d) are held beside the sum.
 _AT_ONCE = 8

@@ -20,7 +20,7 @@ from coupling_lib.metrics.expected_null import expected_null, mean_square, rando
 from coupling_lib.metrics.nulls import filled_spectrum, relative_to_null
 from coupling_lib.metrics.surrogates import SURROGATES, surrogate_vectors, values_of_pairs
 from coupling_lib.metrics.variants import VARIANTS, different_pairs, locality
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.provenance import versions
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
 from coupling_lib.svd.triplets import top_triplets_stacked

@@ -14,7 +14,7 @@ from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.metrics.dynamics import random_steps
 from coupling_lib.metrics.nulls import filled_spectrum
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 CARRIERS = ("network", "linear", "random")

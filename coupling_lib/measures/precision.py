@@ -31,7 +31,8 @@ from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import chance, null_of
 from coupling_lib.metrics.subspaces import principal_angles, random_angles
-from coupling_lib.models.load import Model, load_model
+from coupling_lib.models.load import load_model
+from coupling_lib.models.model import Model
 from coupling_lib.store.files import digest
 from coupling_lib.store.key import prompt_key
 from coupling_lib.store.sweep import Shelf, sweep

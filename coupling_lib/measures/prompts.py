@@ -14,7 +14,7 @@ from coupling_lib.inputs.prompt_arguments import inputs_for, prompt_inputs, prom
 from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt, add_chain_of_thought
 from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.store.sweep import sweep
 
 ALONE, INSTRUCTED, CONTROL = "alone", "step by step", "control sentence"

@@ -9,7 +9,7 @@ from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.measures import common
 from coupling_lib.metrics import spectrum
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 

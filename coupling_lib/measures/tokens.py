@@ -27,7 +27,7 @@ from coupling_lib.measures import common
 from coupling_lib.measures.parts import VARIANTS_OF_PARTS, prefixed
 from coupling_lib.metrics.coupling import coupling_matrices, miscoupling
 from coupling_lib.metrics.surrogates import surrogate_vectors
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
 

@@ -22,7 +22,7 @@ from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.metrics import trajectory
 from coupling_lib.metrics.trajectory import FORMULAS, STATES, principal_paths, score_all, score_or_nan
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.store.sweep import sweep
 
 SCORES = ("line_shape_score", "expodistance", "equidistance")

@@ -19,7 +19,7 @@ from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.variants import chosen_variants, different_pairs
 from coupling_lib.models.drop_path import depth_rates, draw_gates, fixed_gates
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.store.sweep import sweep
 
 RELATIONS = ("class", "patch", "class to patch", "patch to class", "patch a to b", "patch b to a")

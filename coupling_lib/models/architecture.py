@@ -18,6 +18,7 @@ from coupling_lib.blocks import weight_memory
 from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, shown
 from coupling_lib.models import dequantised
+from coupling_lib.models.model import refuse_two_stacks
 
 # More blocks than any model has: even without their weights they would fill the memory.
 _MOST_BLOCKS = 10_000
@@ -72,17 +73,10 @@ def refuse_further_blocks(hf: PreTrainedModel, unused: Iterable[str], name: str)
         )
 
 
-def refuse_encoder_decoder(config: PreTrainedConfig, name: str, hf: PreTrainedModel | None = None) -> None:
-    """Refuse a model with two stacks of blocks; one stack of such a model is none."""
-    if not getattr(config, "is_encoder_decoder", False):
-        return
-    hf = hf or weight_memory.skeleton(model_class(config, name), config)
-    if {"encoder", "decoder"} <= {path.rpartition(".")[2] for path, _ in hf.named_modules()}:
-        raise UnsupportedModelError(
-            f"{name!r} is an encoder-decoder ({config.model_type}), whose decoder blocks read a second stream; pass "
-            "its encoder alone, cl.wrap_model(transformers.AutoModel.from_pretrained(...).get_encoder()), or choose a "
-            "decoder, an encoder or a vision transformer"
-        )
+def refuse_encoder_decoder(config: PreTrainedConfig, name: str) -> None:
+    """Refuse the configuration of a model with two stacks of blocks."""
+    if getattr(config, "is_encoder_decoder", False):
+        refuse_two_stacks(weight_memory.skeleton(model_class(config, name), config), name)
 
 
 def model_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:

@@ -1,16 +1,10 @@
 """Loading a model: by alias, Hugging Face id or local folder, in a chosen precision, trained or untrained.
 
-Three things are the same for every model. Attention runs in its plain form (`coupling_lib.blocks.attention`): the fused
-kernel has no forward-mode derivative on the CPU and takes the wrong mask rows, without a word, for a query that is not
-the last token. Where the plain form makes another model of the same weights, the model keeps the one that it came
-with. Mixture-of-experts layers run one expert
-at a time, because the grouped product knows no float64. And no code from a repository is ever run, nor a pickle
-opened.
+No code from a repository is ever run, nor a pickle opened.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +12,11 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.image_processing_utils import BaseImageProcessor
+from transformers import PreTrainedModel
 
-from coupling_lib.blocks import offload, packed, postnorm, quantised
+from coupling_lib.blocks import packed
 from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
-from coupling_lib.blocks import record as blocks
-from coupling_lib.blocks import validate as checks
 from coupling_lib.blocks import weight_memory as memories
 from coupling_lib.blocks.attention import quiet
 from coupling_lib.errors import (
@@ -38,7 +29,6 @@ from coupling_lib.errors import (
 )
 from coupling_lib.memory import ran_out
 from coupling_lib.models import (
-    adapters,
     architecture,
     dequantised,
     processors,
@@ -47,61 +37,8 @@ from coupling_lib.models import (
     tokenizers,
 )
 from coupling_lib.models import untrained as fresh_weights
+from coupling_lib.models.model import Model, prepare
 from coupling_lib.modes import exclusive
-
-
-@dataclass(frozen=True, eq=False)
-class Model:
-    """A model ready to be measured: in evaluation mode, frozen, its blocks found and checked.
-
-    Args:
-        hf: the Hugging Face model.
-        tokenizer: its tokenizer; None for a vision model and for a folder without one.
-        name: what the user called it.
-        source: where its files come from: "hub id@commit", a folder, or "memory".
-        revision: branch, tag, commit or training step; None where there is no such thing.
-        precision: how the weights are stored, one of `precision.PRECISIONS`.
-        untrained: whether the weights are freshly initialised.
-        seed: seed of the initialisation, where the weights come from one; else None.
-        blocks: the transformer blocks.
-        processor: the image processor of a vision model's folder, if it has one.
-    """
-
-    hf: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase | None
-    name: str
-    source: str
-    revision: str | None
-    precision: str
-    untrained: bool
-    seed: int | None
-    blocks: blocks.Blocks
-    processor: BaseImageProcessor | None = None
-
-    @property
-    def n_blocks(self) -> int:
-        """Number of transformer blocks L."""
-        return len(self.blocks)
-
-    @property
-    def d_model(self) -> int:
-        """Width d of the residual stream."""
-        return blocks.stack_config(self.hf).hidden_size
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights lie."""
-        return self.hf.device
-
-    @property
-    def offloaded(self) -> bool:
-        """Whether the blocks' weights stay on disk and are read one block at a time."""
-        return offload.is_offloaded(self.blocks.modules)
-
-    @property
-    def share_in_precision(self) -> float:
-        """Share of the blocks' weights that are stored in `precision`; the rest is in float32."""
-        return precisions.share_in(self.precision, self.blocks.modules)
 
 
 @exclusive
@@ -189,56 +126,7 @@ def load_model(
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
         check = partial(remembered_checks.check, hf, origin, precision, fresh)
         processor = processors.read(origin.folder) if family.main_input_name == "pixel_values" else None
-        return Model(hf, tokenizer, *made, blocks=_prepare(hf, origin.name, check), processor=processor)
-
-
-@exclusive
-def wrap_model(
-    hf_model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    *,
-    name: str | None = None,
-    precision: str | None = None,
-    processor: BaseImageProcessor | None = None,
-) -> Model:
-    """Take a Hugging Face model that exists already, with the checks of `load_model`.
-
-    The model itself is used, not a copy: it is put into evaluation mode, frozen, and set to plain attention. Hooks and
-    adapters that stand on it are part of it.
-
-    Args:
-        hf_model: the model, or a `PeftModel`, of which the base model with the adapter's layers is measured.
-        tokenizer: its tokenizer, needed only to pass text.
-        name: what to call it in figures and records; by default the name of its class, and of its adapters.
-        precision: how its weights are stored, for the record; by default its dtype.
-        processor: the image processor of a vision model, for `load_images`.
-
-    Returns:
-        the model, ready to be measured.
-
-    Raises:
-        ParameterError: if `hf_model` is not a Hugging Face model.
-        ModelUnavailableError: if it holds weights that are NaN or infinite.
-        UnsupportedModelError: if its blocks cannot be measured, or its adapter puts tokens before every prompt.
-
-    Example:
-        >>> again = wrap_model(load_model("nano-neox").hf, name="mine")
-        >>> again.name, again.source, again.n_blocks
-        ('mine', 'memory', 12)
-    """
-    hf_model = getattr(hf_model, "_orig_mod", hf_model)  # which torch.compile leaves as it is
-    given, hf_model = hf_model, adapters.unwrapped(hf_model)
-    if not isinstance(hf_model, PreTrainedModel):
-        raise ParameterError(f"hf_model is a {type(hf_model).__name__}; a transformers PreTrainedModel was expected")
-    if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "decode")):
-        raise ParameterError(f"tokenizer is {shown(tokenizer)}; a transformers tokenizer was expected, or None")
-    adapted = adapters.named(given)
-    name = name or type(hf_model).__name__ + adapted
-    architecture.refuse_encoder_decoder(hf_model.config, name, hf_model)
-    made = (name, "memory" + adapted, None, precision or precisions.stored_as(hf_model), False, None)
-    found = _prepare(hf_model, name, partial(checks.validate, hf_model, name))
-    adapters.check_answer(given, hf_model)
-    return Model(hf_model, tokenizer, *made, blocks=found, processor=processor)
+        return Model(hf, tokenizer, *made, blocks=prepare(hf, origin.name, check), processor=processor)
 
 
 def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
@@ -271,21 +159,6 @@ def _read(
         if (well := memories.aligned(weight := parameter.data)) is not weight:
             parameter.data = well
     return hf
-
-
-def _prepare(hf: PreTrainedModel, name: str, check: Callable[[], blocks.Blocks]) -> blocks.Blocks:
-    """Freeze a model, keep its layers in the form that can be differentiated, and check its blocks."""
-    if any(weight.is_inference() for weight in hf.parameters()):
-        raise UnsupportedModelError(
-            f"{name} holds weights that were made inside torch.inference_mode(), through which no derivative is taken; "
-            "make or load it outside, or under torch.no_grad()"
-        )
-    hf.eval().requires_grad_(False)
-    hf.set_experts_implementation("eager")
-    quantised.prepare(hf, name)
-    found = check()
-    postnorm.warn_of_streams(found, name)
-    return found
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from coupling_lib.models.load import Model, wrap_model
+from coupling_lib.models.model import Model, wrap_model
 
 
 @contextmanager

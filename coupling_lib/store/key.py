@@ -23,7 +23,7 @@ from coupling_lib.blocks.user_hooks import modifications
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.inputs.prompt_arguments import UpToWidth, prompt_inputs
 from coupling_lib.models import adapters, sources
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.provenance import which_model
 
 # Parts of a configuration that say where it comes from, not what the model computes.

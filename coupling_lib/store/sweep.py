@@ -17,7 +17,7 @@ import xarray as xr
 from coupling_lib import paths, progress
 from coupling_lib.errors import ParameterError, shown
 from coupling_lib.inputs.prompt_arguments import Prompts, Text, prompt_inputs
-from coupling_lib.models.load import Model
+from coupling_lib.models.model import Model
 from coupling_lib.provenance import command_line, prompts_hash
 from coupling_lib.store import StoreWarning, join_prompts, write
 from coupling_lib.store.files import find

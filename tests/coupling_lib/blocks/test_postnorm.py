@@ -18,7 +18,7 @@ from coupling_lib.blocks import validate as checks
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.errors import ParameterError, PostNormWarning, UnsupportedModelError
 from coupling_lib.inputs.prompts import PARIS
-from coupling_lib.models.load import wrap_model
+from coupling_lib.models.model import wrap_model
 
 IDS = torch.arange(3, 14)[None]
 SMALL_BERT = transformers.BertConfig(

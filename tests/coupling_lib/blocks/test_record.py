@@ -15,7 +15,7 @@ from coupling_lib.blocks.call import residual_stream
 from coupling_lib.errors import ParameterError, UnsupportedModelError
 from coupling_lib.inputs.images import load_images, normalisation
 from coupling_lib.jacobian.tracing import trace
-from coupling_lib.models.load import wrap_model
+from coupling_lib.models.model import wrap_model
 
 IDS = torch.arange(3, 12)[None]
 

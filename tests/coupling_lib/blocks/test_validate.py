@@ -18,7 +18,8 @@ from coupling_lib.blocks import agreement, blockmap, precision
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks import validate as checks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
-from coupling_lib.models.load import load_model, wrap_model
+from coupling_lib.models.load import load_model
+from coupling_lib.models.model import wrap_model
 
 
 def test_a_model_in_training_mode_is_refused_for_its_two_answers():

@@ -12,7 +12,8 @@ from coupling_lib.blocks import offload, placing
 from coupling_lib.blocks import validate as checks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, UntrustworthyResultError
 from coupling_lib.jacobian.tracing import trace
-from coupling_lib.models.load import load_model, wrap_model
+from coupling_lib.models.load import load_model
+from coupling_lib.models.model import wrap_model
 
 
 def deep(**changes) -> torch.nn.Module:

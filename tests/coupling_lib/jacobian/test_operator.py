@@ -12,7 +12,7 @@ from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.jacobian import operator as jacobian
 from coupling_lib.jacobian import tracing
 from coupling_lib.jacobian.derivatives import block_jacobians
-from coupling_lib.models.load import wrap_model
+from coupling_lib.models.model import wrap_model
 from coupling_lib.svd.triplets import top_triplets
 
 # (last, last), (middle, middle), t1 < t2; token positions of an 11-token prompt, or of the patches of an image.

@@ -12,7 +12,8 @@ from reference import relative_error
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian import tracing
-from coupling_lib.models.load import load_model, wrap_model
+from coupling_lib.models.load import load_model
+from coupling_lib.models.model import wrap_model
 
 
 def model_of(name: str):
