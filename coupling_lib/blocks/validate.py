@@ -183,7 +183,7 @@ _compared: weakref.WeakKeyDictionary[nn.Module, tuple] = weakref.WeakKeyDictiona
 def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall]) -> Blocks:
     """Look again at the blocks that compute with something else than at load, at the states of a trace."""
     now = list(zip(map(modifications, blocks.modules), makeups(blocks.modules), strict=True))
-    before = list(zip(blocks.user_hooks, blocks.makeup, strict=True))
+    before = list(zip(blocks.modifications, blocks.makeup, strict=True))
     if now == before:
         return blocks
     changed = [number for number, (found, loaded) in enumerate(zip(now, before, strict=True)) if found != loaded]
