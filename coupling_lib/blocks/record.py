@@ -17,7 +17,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
-from nnsight import NNsight
+from nnsight import Envoy, NNsight
 from nnsight.intervention.source import STATE
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -36,6 +36,9 @@ from coupling_lib.blocks.user_hooks import (
 )
 from coupling_lib.errors import CouplingError, UnsupportedModelError
 from coupling_lib.modes import exclusive
+
+# Attribute of a model that names the list of its blocks, where the user did.
+PATH = "_blocks_path"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +76,8 @@ class Blocks:
 
 def find_blocks(hf: PreTrainedModel) -> Blocks:
     """Find the list of transformer blocks of a model, whatever its family calls it."""
+    if (path := vars(hf).get(PATH)) is not None:
+        return Blocks(path, hf.get_submodule(path))
     lists = [(name, module) for name, module in hf.named_modules() if isinstance(module, nn.ModuleList) and len(module)]
     declared = [getattr(stack_config(hf), name, None) for name in ("num_hidden_layers", "num_layers")]
     lengths = {len(module) for _, module in lists}
@@ -105,6 +110,17 @@ def _embedding_path(hf: PreTrainedModel) -> str:
         embedding = hf.get_input_embeddings()
         return next((name for name, module in hf.named_modules() if module is embedding), "")
     return ""
+
+
+def within_nnsight(model: Any, tokenizer: Any) -> tuple[Any, Any]:
+    """Return the module and the tokenizer of a model of nnsight; anything else as it is."""
+    if not isinstance(model, Envoy):
+        return model, tokenizer
+    if any(weight.is_meta for weight in model._module.parameters()):
+        raise UnsupportedModelError(
+            f"the {type(model).__name__} of nnsight has no weights yet; load it with dispatch=True"
+        )
+    return model._module, tokenizer or getattr(model, "tokenizer", None)
 
 
 def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.image_processing_utils import BaseImageProcessor
 
 from coupling_lib.blocks import offload, postnorm, quantised
 from coupling_lib.blocks.precision import share_in, stored_as
-from coupling_lib.blocks.record import Blocks, stack_config
+from coupling_lib.blocks.record import PATH, Blocks, stack_config, within_nnsight
 from coupling_lib.blocks.validate import validate
 from coupling_lib.errors import ParameterError, UnsupportedModelError, shown
-from coupling_lib.models import adapters
+from coupling_lib.models import adapters, plain
 from coupling_lib.modes import exclusive
 
 
@@ -79,21 +80,25 @@ class Model:
 
 @exclusive
 def wrap_model(
-    hf_model: PreTrainedModel,
+    hf_model: PreTrainedModel | nn.Module,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
+    blocks: str | None = None,
     name: str | None = None,
     precision: str | None = None,
     processor: BaseImageProcessor | None = None,
 ) -> Model:
-    """Take a Hugging Face model that exists already, with the checks of `load_model`.
+    """Take a model that exists already, with the checks of `load_model`.
 
     The model itself is used, not a copy: it is put into evaluation mode, frozen, and set to plain attention. Hooks and
     adapters that stand on it are part of it.
 
     Args:
-        hf_model: the model, or a `PeftModel`, of which the base model with the adapter's layers is measured.
-        tokenizer: its tokenizer, needed only to pass text.
+        hf_model: a transformers model; a `PeftModel`, of which the base model with the adapter's layers is measured; a
+            model of nnsight or nnterp, of which the module inside; or, with `blocks`, any `torch.nn.Module` that runs
+            on token ids `(1, n)` and whose blocks read and write one stream `(1, n, d)`.
+        tokenizer: its tokenizer, needed only to pass text; by default that of a model of nnsight.
+        blocks: path of the list of its blocks, such as "transformer.h"; by default they are found.
         name: what to call it in figures and records; by default the name of its class, and of its adapters.
         precision: how its weights are stored, for the record; by default its dtype.
         processor: the image processor of a vision model, for `load_images`.
@@ -102,7 +107,7 @@ def wrap_model(
         the model, ready to be measured.
 
     Raises:
-        ParameterError: if `hf_model` is not a Hugging Face model.
+        ParameterError: if `hf_model` is no transformers model and `blocks` is not given, or no list lies there.
         ModelUnavailableError: if it holds weights that are NaN or infinite.
         UnsupportedModelError: if its blocks cannot be measured, or its adapter puts tokens before every prompt.
 
@@ -113,9 +118,15 @@ def wrap_model(
         ('mine', 'memory', 12)
     """
     hf_model = getattr(hf_model, "_orig_mod", hf_model)  # which torch.compile leaves as it is
+    hf_model, tokenizer = within_nnsight(hf_model, tokenizer)
     given, hf_model = hf_model, adapters.unwrapped(hf_model)
+    if not isinstance(hf_model, nn.Module):
+        raise ParameterError(f"hf_model is a {type(hf_model).__name__}; a transformers model was expected")
     if not isinstance(hf_model, PreTrainedModel):
-        raise ParameterError(f"hf_model is a {type(hf_model).__name__}; a transformers PreTrainedModel was expected")
+        given = hf_model = plain.as_pretrained(hf_model, blocks)
+    elif blocks is not None:
+        plain.list_at(hf_model, blocks)
+        vars(hf_model)[PATH] = blocks
     if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "decode")):
         raise ParameterError(f"tokenizer is {shown(tokenizer)}; a transformers tokenizer was expected, or None")
     adapted = adapters.named(given)

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import peft
+import plain_gpt
 import pytest
 import tiny
 import torch
@@ -16,10 +17,10 @@ from coupling_lib import paths, store
 TEXTS = ["The capital of France is"]
 
 
-def lines() -> list[str]:
-    """The samples of Python on interventions."""
+def lines(heading: str = "Under an intervention") -> list[str]:
+    """The samples of Python below a heading."""
     page = (paths.ROOT / "book" / "own-model.md").read_text(encoding="utf-8")
-    section = re.search(r"^## Under an intervention$(.+?)^## ", page, re.MULTILINE | re.DOTALL)[1]
+    section = re.search(rf"^## {heading}$(.+?)^## ", page, re.MULTILINE | re.DOTALL)[1]
     return re.findall(r"^```python\n(.+?)^```$", section, re.MULTILINE | re.DOTALL)
 
 
@@ -76,3 +77,13 @@ def test_the_lines_on_adapters_measure_the_merged_model(tmp_path):
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     assert float((ours - plain).norm() / plain.norm()) > 1e-2
     assert known["model"].name == "LlamaForCausalLM with LORA 'default'"
+
+
+def test_the_lines_on_plain_pytorch_measure_that_network():
+    (sample,) = lines("A network in plain PyTorch")
+    torch.manual_seed(0)
+    exec(sample.replace("ks=(10,)", "ks=(5,)"), known := {"cl": cl, "torch": torch, "GPT": lambda _: plain_gpt.GPT()})
+    block, x = known["gpt"].transformer["h"][2], known["trace"].hidden[2:3]
+    reference = torch.autograd.functional.jacobian(lambda row: block(torch.cat([x[:, :3], row], 1))[0, 3], x[:, 3:])
+    torch.testing.assert_close(known["J"], reference[:, 0, 0] - torch.eye(24), rtol=1e-4, atol=1e-6)
+    assert known["ds"].sizes["block_1"] == 3

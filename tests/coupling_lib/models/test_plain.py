@@ -1,0 +1,116 @@
+"""Networks that are no transformers models: a GPT in plain PyTorch, and models of nnsight."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from nnsight import TransformersModel
+from plain_gpt import GPT
+from torch import nn
+
+import coupling_lib as cl
+from coupling_lib.errors import ParameterError, UnsupportedModelError
+
+IDS = torch.tensor([[5, 17, 3, 40, 64, 0, 22, 9]])
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    torch.manual_seed(0)
+    made = GPT()
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return made
+
+
+def states(gpt):
+    """The stream before each block and after the last, in float64, by calling the network's parts."""
+    parts = copy.deepcopy(gpt).double().eval().transformer
+    stream = [parts["wte"](IDS) + parts["wpe"](torch.arange(IDS.shape[1]))]
+    for block in parts["h"]:
+        stream.append(block(stream[-1]))
+    return [x.detach() for x in stream], parts["h"]
+
+
+@pytest.mark.parametrize(("token_in", "token_out"), [(7, 7), (2, 2), (1, 6)])
+def test_a_plain_gpt_has_the_jacobians_of_its_own_blocks(gpt, token_in, token_out):
+    trace = cl.trace(cl.wrap_model(gpt, blocks="transformer.h"), IDS)
+    stream, blocks = states(gpt)
+    for number, (x, block) in enumerate(zip(stream, blocks, strict=False)):
+
+        def branch(row, x=x, block=block):
+            moved = torch.cat([x[0, :token_in], row[None], x[0, token_in + 1 :]])[None]
+            return (block(moved) - moved)[0, token_out]
+
+        reference = torch.autograd.functional.jacobian(branch, x[0, token_in])
+        found = trace.jacobian(number, token_in, token_out).dense().double()
+        assert (found - reference).norm() < 2e-6 * reference.norm()
+        step = 1e-5 * torch.randn(x.shape[-1], dtype=torch.float64, generator=torch.Generator().manual_seed(number))
+        ends = branch(x[0, token_in] + step) - branch(x[0, token_in] - step)
+        torch.testing.assert_close(found @ step, ends / 2, rtol=1e-4, atol=1e-4 * float(ends.norm()))
+    np.testing.assert_allclose(trace.hidden, torch.cat(stream), atol=1e-5)
+
+
+def test_a_plain_gpt_is_frozen_not_copied_and_measured_like_any_model(gpt):
+    gpt.train()
+    model = cl.wrap_model(gpt, blocks="transformer.h", name="mine")
+    assert (model.name, model.n_blocks, model.d_model, model.precision) == ("mine", 3, 24, "float32")
+    assert model.blocks.modules is gpt.transformer["h"] and not gpt.training
+    depth = cl.measure_depth(model, [IDS], ks=(5,))
+    whole = cl.trace(model, IDS)
+    J = [whole.jacobian(block).dense() for block in (0, 2)]
+    one = 1 - float(depth.normalized_miscoupling.sel(k=5).isel(prompt=0, block_1=0, block_2=2))
+    assert cl.coupling(*J, k=5).coupling == pytest.approx(one, abs=1e-5)
+
+
+def test_a_path_is_taken_where_a_transformers_model_has_several_lists():
+    hf = cl.load_model("nano-neox").hf
+    model = cl.wrap_model(hf, blocks="gpt_neox.layers")
+    assert model.blocks.path == "gpt_neox.layers" and model.n_blocks == 12
+
+
+def test_a_model_of_nnsight_is_taken_with_its_tokenizer():
+    plain = cl.load_model("nano-neox")
+    model = cl.wrap_model(TransformersModel(plain.hf, tokenizer=plain.tokenizer, task="text-generation"))
+    text = "It was the best of times"
+    found, expected = (cl.trace(one, text).jacobian(4).dense() for one in (model, plain))
+    assert torch.equal(found, expected) and model.tokenizer is plain.tokenizer
+
+
+class _Reads(nn.Module):
+    """What reads something else than token ids, or runs none of its blocks."""
+
+    def __init__(self, embeds: bool):
+        super().__init__()
+        self.embed = nn.Embedding(9, 8) if embeds else nn.Linear(7, 8)
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x):
+        return self.embed(x)
+
+
+@pytest.mark.parametrize(
+    ("made", "path", "error", "message"),
+    [
+        (
+            GPT,
+            None,
+            ParameterError,
+            "no transformers model; name the list of its blocks, such as blocks='transformer.h'",
+        ),
+        (GPT, "h", ParameterError, "blocks is 'h', where GPT has no list of blocks; its lists are 'transformer.h'"),
+        (GPT, 3, ParameterError, "blocks is 3, where GPT has no list of blocks"),
+        (lambda: nn.Linear(2, 2), "h", ParameterError, "Linear has no list of blocks; it has no list of modules"),
+        (lambda: _Reads(True), "blocks", UnsupportedModelError, "does not run the blocks named; what reads token ids"),
+        (lambda: _Reads(False), "blocks", UnsupportedModelError, "does not run on 7 token ids alone, .*wrap what does"),
+        (lambda: "gpt2", "h", ParameterError, "hf_model is a str; a transformers model was expected"),
+    ],
+)
+def test_what_is_no_such_network_is_refused_in_one_line(made, path, error, message):
+    with pytest.raises(error, match=message) as caught:
+        cl.wrap_model(made(), blocks=path)
+    assert "\n" not in str(caught.value)
