@@ -19,8 +19,9 @@ from coupling_lib.blocks import attention, central_differences, offload, precisi
 from coupling_lib.blocks.agreement import AnotherModelError, Validated, replay_error, validate_route
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.makeup import makeups, settings
+from coupling_lib.blocks.model_config import family_of, random_input
 from coupling_lib.blocks.postnorm import passing
-from coupling_lib.blocks.record import Blocks, family_of, find_blocks, passed, random_input, record
+from coupling_lib.blocks.record import Blocks, find_blocks, passed, record
 from coupling_lib.blocks.routing import Noting
 from coupling_lib.blocks.user_hooks import modifications, replaced_forward, where
 from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, UnsupportedModelError

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from coupling_lib.blocks.record import first_states, images_config, sides
+from coupling_lib.blocks.model_config import images_config, sides
+from coupling_lib.blocks.record import first_states
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import token_ids
 from coupling_lib.inputs.lengths import longest, too_long

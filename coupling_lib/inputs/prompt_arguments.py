@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from coupling_lib.blocks.record import random_input
+from coupling_lib.blocks.model_config import random_input
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs import lengths
 from coupling_lib.inputs.prompts import unreadable

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks.record import random_input
+from coupling_lib.blocks.model_config import random_input
 from coupling_lib.errors import UnsupportedModelError, shown
 
 CONFIG = "adapter_config.json"

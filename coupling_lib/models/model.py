@@ -16,8 +16,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.image_processing_utils import BaseImageProcessor
 
 from coupling_lib.blocks import offload, postnorm, quantised
+from coupling_lib.blocks.model_config import stack_config
 from coupling_lib.blocks.precision import share_in, stored_as
-from coupling_lib.blocks.record import PATH, Blocks, stack_config, within_nnsight
+from coupling_lib.blocks.record import PATH, Blocks, within_nnsight
 from coupling_lib.blocks.validate import validate
 from coupling_lib.errors import ParameterError, UnsupportedModelError, shown
 from coupling_lib.models import adapters, plain

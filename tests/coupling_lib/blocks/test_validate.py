@@ -17,6 +17,7 @@ import coupling_lib as cl
 from coupling_lib.blocks import agreement, blockmap, precision
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks import validate as checks
+from coupling_lib.blocks.model_config import random_input
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 from coupling_lib.models.load import load_model
 from coupling_lib.models.model import wrap_model
@@ -148,7 +149,7 @@ def test_states_are_looked_at_in_every_block(wrong):
 def test_self_check_is_far_below_its_limit_in_every_family(family):
     model = loaded(family)
     hf, found = model.hf, model.blocks
-    given = blocks.random_input(hf, torch.Generator().manual_seed(3), n_tokens=9)
+    given = random_input(hf, torch.Generator().manual_seed(3), n_tokens=9)
     calls = blocks.record(hf, found, {hf.main_input_name: given})
     for call, module, route in zip(calls, found.modules, found.routes, strict=True):
         assert agreement.route_error(call, call, module, route, found.attention) < 1e-4
