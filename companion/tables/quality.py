@@ -99,10 +99,8 @@ def held_table(table: pd.DataFrame, reading: str) -> pd.DataFrame:
     # where hardly any score is left, nothing can correlate with it (restriction of range).
     rows = []
     for moment, now in moments(table.assign(coupling=1 - table[reading])).items():
-        levels = {name: pd.get_dummies(now[name].astype(str), drop_first=True, dtype=float) for name in FACTORS}
         coupling, score = now["coupling"].to_numpy(), now["score"].to_numpy()
-        held = {"nothing": np.empty((len(now), 0)), **{name: each.to_numpy() for name, each in levels.items()}}
-        held[ALL_HELD] = pd.concat(levels, axis=1).to_numpy()
+        held = {"nothing": np.empty((len(now), 0)), **_levels(now)}
         for name, given in held.items():
             r = partial_over(coupling, score, given) if given.size else correlation_over(coupling, score)
             left = {"sd_coupling": cleared(coupling, given).std(ddof=1), "sd_score": cleared(score, given).std(ddof=1)}
@@ -114,19 +112,24 @@ def held_table(table: pd.DataFrame, reading: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _levels(now: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Code the levels of each factor, and of all of them, as columns of 0 and 1."""
+    levels = {name: pd.get_dummies(now[name].astype(str), drop_first=True, dtype=float).to_numpy() for name in FACTORS}
+    return levels | {ALL_HELD: np.column_stack([*levels.values()])}
+
+
 def on_clean_text(table: pd.DataFrame, reading: str) -> Effect:
     """Correlation at the last step over the models that were trained on text without a corrupted token."""
     clean = table[(table["step"] == table["step"].max()) & (table["corrupted"] == 0)]
     return correlation_over(1 - clean[reading], clean["score"])
 
 
-def foretold(table: pd.DataFrame, reading: str) -> dict[str, Effect]:
+def of_final_score(table: pd.DataFrame, reading: str) -> dict[str, Effect]:
     """Correlation of coupling at `EARLY` with the score at the last step, as it is and with all factors held fixed."""
-    early, end = (table[table["step"] == step].set_index("model") for step in (EARLY, table["step"].max()))
-    coupling, score = 1 - early[reading], end["score"].reindex(early.index)
-    levels = pd.get_dummies(end.loc[early.index, [*FACTORS]].astype(str), drop_first=True, dtype=float).to_numpy()
-    held = partial_over(coupling.to_numpy(), score.to_numpy(), levels)
-    return {"": correlation_over(coupling, score), "-held-all-three": held}
+    early, end, _ = moments(table.assign(coupling=1 - table[reading])).values()
+    coupling, score = early["coupling"].to_numpy(), end.set_index("model")["score"].loc[early["model"]].to_numpy()
+    held = partial_over(coupling, score, _levels(early)[ALL_HELD])
+    return {"final-score": correlation_over(coupling, score), "final-score-held-all-three": held}
 
 
 def at_equal_loss(table: pd.DataFrame, by: str = "seen_loss") -> pd.DataFrame:
@@ -169,7 +172,7 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
             if not mark:
                 told |= {f"{stem}-{part.replace('_', '-')}": row[part] for part in _LEFT}
     found["clean"] = on_clean_text(table, READINGS[""])
-    found |= {f"foretold{held}": effect for held, effect in foretold(table, READINGS[""]).items()}
+    found |= of_final_score(table, READINGS[""])
     # How sure the score of one model is where it first fits its training text as well as all do.
     reached = table[table["seen_loss"] <= table.groupby("model")["seen_loss"].min().max()]
     first = reached.sort_values("step").groupby("model").first()

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pandas as pd
 import torch
 import xarray as xr
-from tqdm import tqdm
 
+from coupling_lib import progress
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompt_arguments import UpToWidth, inputs_for, prompt_inputs
 from coupling_lib.inputs.prompts import load_prompts
@@ -212,7 +212,7 @@ def measure_nulls(
             "isotropic_share": (("block_1",), share / squares),
         }
 
-    each = map(of_one_prompt, tqdm(given, desc=f"{model.name}: prompts", disable=len(given) < 2 or None, leave=False))
+    each = map(of_one_prompt, progress.bar(given, model, "prompt"))
     coords = {"k": ks, "variant": names, "kind": list(KINDS), "part": list(PARTS), "span": list(SPANS)}
     return common.over_prompts(model, given, each, coords, measure="nulls", token=token, surrogate_seed=seed)
 

@@ -155,7 +155,7 @@ def test_what_the_book_says_of_models_of_one_size_is_what_the_shipped_table_give
     assert round(held.loc[("equal training loss", "nothing"), "sd_score"], 3) == 0.020
     clean = quality.on_clean_text(table, READING)
     assert (clean.n, *np.round(clean[:3], 2)) == (11, -0.32, -0.88, 0.61)
-    later, held = quality.foretold(table, READING).values()
+    later, held = quality.of_final_score(table, READING).values()
     assert [round(part, 2) for part in (*later[:3], *held[:3])] == [0.59, 0.24, 0.81, 0.16, -0.69, 0.82]
     # By the bases alone, which is what "the same directions" says, the sign does not turn.
     for reading, ends in {"basis_uu_k10": (0.72, 0.45, 0.87), "basis_vv_k10": (0.83, 0.66, 0.92)}.items():
