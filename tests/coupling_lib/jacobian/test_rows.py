@@ -104,7 +104,7 @@ def test_an_input_that_is_too_long_names_how_much_works(made, most):
 def test_a_text_is_cut_to_what_a_model_reads():
     model = cl.wrap_model(roberta().eval(), tokenizer())
     with pytest.warns(UserWarning, match="longer than 32 tokens and cut"):
-        (given,) = cl.inputs.given.inputs_for(model, ["It was the best of times, " * 20])
+        (given,) = cl.inputs_for(model, ["It was the best of times, " * 20])
     assert cl.trace(model, given).n_tokens == 32
 
 
