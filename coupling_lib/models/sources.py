@@ -56,13 +56,16 @@ def locate(name: str | Path, revision: str | None) -> Source:
         return replace(_gguf(text, fetched, f"{repository}@{commit}:{file}", None), revision=revision or "main")
     if entry is not None and text.lower() in packages.PACKAGES:
         return _packaged(entry.alias, revision)
+    if entry is not None and text.lower() in packages.GGUF_FILES:
+        found = packages.file_of(entry.alias, entry.hub_id)
+        return _gguf(entry.alias, found, found.name, revision)
     if entry is None and "/" not in text:
         near = registry.suggest(text)
         advice = f"did you mean {near[0]!r}?" if near else "see data/models.csv for the aliases"
         raise ModelUnavailableError(f"no model is called {text!r}; {advice}")
-    # The alias of a packaged model names the file in the package, its id the original on the hub.
-    packaged = entry is not None and entry.alias in packages.PACKAGES
-    hub_id, label = (entry.hub_id, text if packaged else entry.alias) if entry else (text, text)
+    # The alias of a model in a package or a GGUF file names that file, its id the original on the hub.
+    elsewhere = entry is not None and entry.alias in packages.PACKAGES | packages.GGUF_FILES
+    hub_id, label = (entry.hub_id, text if elsewhere else entry.alias) if entry else (text, text)
     folder = hub.fetch(hub_id, revision)
     return Source(label, folder, folder, f"{hub_id}@{folder.name}", revision or "main", hub_id=hub_id)
 
