@@ -27,6 +27,10 @@ STEP_NOTEBOOKS := emergence card
 # What another model that was trained here answers otherwise.
 OTHER_MODEL := nano-llama
 OTHER_NOTEBOOKS := dynamics prompts lenses
+# Public decoders whose weights do not ship: their numbers are in data/decoders.csv. The largest has fewer prompts.
+DECODERS := gemma3-270m qwen2.5-coder-0.5b qwen2.5-coder-1.5b
+DECODER_NOTEBOOKS := $(LANGUAGE_NOTEBOOKS) card
+FEWER := qwen2.5-coder-1.5b
 # What is about many models at once is run once.
 SUITE_NOTEBOOKS := generalization edits
 # Set by continuous integration: a missing Chromium is then an error.
@@ -76,7 +80,7 @@ MORE ?=
 SWEEP_READY := .venv-sweep/.ready
 
 .PHONY: help book pdf links test test-all thorough families portable spreads sweep sweep-plan test-cluster bench calibration faults golden \
-  suite quality regularised vit-grid notebooks lint \
+  suite quality regularised vit-grid decoders notebooks lint \
   audit clean unit browser lock card atlas-check
 
 # On a card the last digits are others; what the book shows of small models is the processor's, as in `tests/conftest.py`.
@@ -175,6 +179,11 @@ regularised: $(READY) ## repeat the experiment with coupling as a regulariser: m
 vit-grid: $(READY) ## train and measure the grid of vision transformers anew
 	@$(BIN)/python -m companion.training.vit grid digits --table runs/vit_grid.csv
 
+decoders: $(READY) ## measure public decoders anew, ten hours: make decoders GGUF=folder
+	@COUPLING_GGUF="$(GGUF)" $(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j1 \
+	  $(foreach model,$(DECODERS),$(DECODER_NOTEBOOKS:%=results/$(model)/%.ipynb))
+	@PYTHONPATH="$$PWD" $(BIN)/python book/recorded.py $(foreach model,$(DECODERS),results/$(model)/*.ipynb)
+
 # pip-audit has an environment of its own: what it needs is none of the project's business.
 audit: $(READY) ## look every package of requirements.lock up among known vulnerabilities
 	@test -x .audit/bin/pip-audit || { "$(PYTHON)" -m venv --clear .audit && .audit/bin/python -m pip install -q pip-audit==2.10.1; }
@@ -249,6 +258,8 @@ results/$(1)/%.ipynb: notebooks/%.ipynb $$(LIBRARY) $$(PROMPTS) $$(TABLES) $$(fi
 endef
 $(foreach model,$(MODELS),$(eval $(call executed,$(model),-p model $(model))))
 $(eval $(call executed,suite,))
+$(foreach model,$(filter-out $(FEWER),$(DECODERS)),$(eval $(call executed,$(model),-p model $(model))))
+$(eval $(call executed,$(FEWER),-p model $(FEWER) $$(if $$(filter depth trajectories,$$*),,-p prompts 4)))
 # It lists what has been measured here.
 $(SUITE_NOTEBOOKS:%=results/suite/%.ipynb): $(filter-out results/suite/%,$(EXECUTED))
 

@@ -20,10 +20,12 @@ from typing import Any
 import verdicts
 from named_numbers import Numbers, computed, filled, remembered
 
+from companion.tables import decoders
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
-DECODERS = ("smollm2-135m",)
+DECODERS = ("smollm2-135m", *decoders.MODELS)
+"""Public decoders; claims.toml calls all of them "decoders"."""
 SUITES = ("suite", "nano-vit")
 """Folders of results that hold the measurements of many networks: as many as a reading's n."""
 KINDS = ("the paper's claim", "our question", "an assumption of the code")
@@ -100,6 +102,7 @@ def read_claims() -> list[dict[str, Any]]:
     found = _read("claims")["claim"]
     for claim in found:
         claim["test"] = [one for test in claim["test"] for one in _each(test)]
+        claim["models"] = [one for name in claim["models"] for one in (DECODERS if name == "decoders" else (name,))]
     registered = _read("predictions")["experiment"].items()
     asked = {f"{name}, {asks['name']}": asks["claim"] for name, one in registered for asks in one["question"]}
     if lines := wrong(found, asked):

@@ -11,6 +11,7 @@ from power import experiments
 from verdicts import Evidence
 
 from companion.tables import (
+    decoders,
     edits,
     effects,
     later,
@@ -73,6 +74,7 @@ KINDS = {
     "rivals": Kind(rivals.rivals, _all, _answers(rivals.asked), at_once=True),
     "phases": Kind(phases.phases, phases.finished, _answers(phases.asked), at_once=True),
     "later": Kind(later.later, _all, _answers(later.asked), at_once=True),
+    "decoders": Kind(decoders.decoders, _all, _answers(decoders.asked), at_once=False),
 }
 """Every experiment of `data/predictions.toml`."""
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from companion.figures.figure_reader import figures_in
+from companion.tables import decoders
 from companion.tables.generalization import paper_figures
 from coupling_lib.errors import ParameterError
 
@@ -48,9 +49,9 @@ def _read(notebook: Path, _: int) -> list[nbformat.NotebookNode]:
 
 
 def remembered(notebook: Path) -> dict[str, float | str]:
-    """Read what an executed notebook keeps by name, and its parameters as "NOTEBOOK.NAME"; nothing if it is absent."""
+    """Read what an executed notebook keeps by name, and its parameters as "NOTEBOOK.NAME"; if absent, what was kept."""
     if not notebook.is_file():
-        return {}
+        return decoders.numbers_of(notebook.parent.name, notebook.stem)
     found: dict[str, float | str] = {}
     for cell in cells_of(notebook):
         if {"parameters", "injected-parameters"} & set(cell.metadata.get("tags", [])):

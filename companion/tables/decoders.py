@@ -1,0 +1,99 @@
+"""Public decoders whose weights do not ship, `data/decoders.csv`: what executed notebooks remember of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from companion.tables.files import predictions_sha256, read_table, write_table
+from companion.tables.inference import Effect
+from coupling_lib import paths, provenance
+
+MODELS = ("gemma3-270m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
+"""Aliases of the registry, from the smallest."""
+FILE = paths.DATA / "decoders.csv"
+QUESTIONS = {
+    "beyond conjugation": "nulls-stricter-traceless-coupled",
+    "whole beyond conjugation": "nulls-stricter-coupled",
+    "matched": "nulls-paired-normalized_miscoupling",
+    "straighter": "trajectories-change-line-shape-score-all",
+    "exponential": "trajectories-change-expodistance-all",
+    "even": "trajectories-change-equidistance-all",
+    "law of depth": "spectra-r2-change",
+    "product": "dynamics-product-over-random",
+    "perturbation": "perturbation-gap-trained",
+    "instruction": "prompts-step-by-step-over-control-sentence",
+    "four bits": "precision-change-nf4",
+}
+"""The remembered effect that answers a question of `data/predictions.toml`."""
+_ENDS = tuple(Effect._fields[1:])
+_HEADER = """What executed notebooks remember of public decoders whose weights do not ship with the project.
+name: of a number, or of an effect with its low, high, error, n, skew and freedom; or a notebook's parameter.
+predictions_sha256: of data/predictions.toml as it was when the notebook had run."""
+
+
+def decoders(file: Path | None = None) -> pd.DataFrame:
+    """Read the table, a line for each remembered effect."""
+    return _read(file or FILE)
+
+
+@functools.cache
+def _read(file: Path) -> pd.DataFrame:
+    return read_table(file)
+
+
+def numbers_of(model: str, notebook: str, file: Path | None = None) -> dict[str, float | str]:
+    """Return what a notebook remembered of a model, under the names that it gave; nothing if it was not run."""
+    if (table := decoders(file)).empty:
+        return {}
+    found: dict[str, float | str] = {}
+    for row in table[(table["model"] == model) & (table["notebook"] == notebook)].to_dict("records"):
+        try:
+            found[row["name"]] = float(row["value"])
+        except ValueError:
+            found[row["name"]] = row["value"]
+        found |= {f"{row['name']}-{end}": float(row[end]) for end in _ENDS if pd.notna(row[end])}
+    return found
+
+
+def rows_of(model: str, notebook: str, numbers: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Tabulate what a notebook remembered of a model, with the digest of what had been predicted."""
+    effects: dict[str, dict[str, Any]] = {}
+    for name, value in numbers.items():
+        stem, _, end = name.rpartition("-")
+        whole = end in _ENDS and stem in numbers
+        # The column of values holds texts as well, and is not rounded with the others.
+        plain = value if whole or isinstance(value, str) else f"{value:.8g}"
+        effects.setdefault(stem if whole else name, {})[end if whole else "value"] = plain
+    where = {"model": model, "notebook": notebook}
+    stamp = {"predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
+    return [where | {"name": name} | dict.fromkeys(("value", *_ENDS)) | one | stamp for name, one in effects.items()]
+
+
+def keep(rows: Iterable[Mapping[str, Any]], file: Path | None = None) -> int:
+    """Put lines in the place of those of the same notebook and model; the number of lines that the table has."""
+    file, new = file or FILE, pd.DataFrame(rows)
+    old, key = read_table(file), ["model", "notebook"]
+    if not old.empty and not new.empty:
+        again = set(new[key].itertuples(index=False, name=None))
+        old = old[[pair not in again for pair in old[key].itertuples(index=False, name=None)]]
+    table = pd.concat([part for part in (old, new) if not part.empty])
+    order = {model: at for at, model in enumerate(MODELS)}
+    table = table.sort_values(key, key=lambda one: one.map(order).fillna(one), kind="stable", ignore_index=True)
+    write_table(file, table, _HEADER)
+    _read.cache_clear()
+    return len(table)
+
+
+def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
+    """Answer what `data/predictions.toml` asks of the experiment, by question and model."""
+    found = {}
+    for question, name in QUESTIONS.items():
+        for row in table[table["name"] == name].to_dict("records"):
+            parts = {end: float(row[end]) for end in _ENDS if pd.notna(row[end])}
+            found[question, row["model"]] = Effect(float(row["value"]), **(parts | {"n": int(row["n"])}))
+    return found

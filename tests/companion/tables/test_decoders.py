@@ -1,0 +1,49 @@
+"""Numbers of public decoders that do not ship: kept line by line, and read back under the names that they had."""
+
+import numpy as np
+import pytest
+
+from companion.tables import decoders
+from companion.tables.inference import effect_of
+from coupling_lib.models import registry
+
+EFFECT = effect_of([0.1, 0.2, 0.4])
+NUMBERS = {
+    "nulls-stricter-coupled": EFFECT.value,
+    **{f"nulls-stricter-coupled-{end}": getattr(EFFECT, end) for end in ("low", "high", "error", "n", "skew")},
+    "nulls-coupling-null": 0.052,
+    "nulls-coupling-null-least": 0.05,
+    "nulls.model": "gemma3-270m",
+}
+
+
+@pytest.fixture
+def table(tmp_path):
+    decoders.keep(decoders.rows_of("gemma3-270m", "nulls", NUMBERS), tmp_path / "decoders.csv")
+    return tmp_path / "decoders.csv"
+
+
+def test_numbers_come_back_under_their_names(table):
+    found = decoders.numbers_of("gemma3-270m", "nulls", table)
+    assert found.keys() == NUMBERS.keys() and found.pop("nulls.model") == "gemma3-270m"
+    assert all(value == pytest.approx(NUMBERS[name], rel=1e-5) for name, value in found.items())
+    assert decoders.numbers_of("gemma3-270m", "depth", table) == {} == decoders.numbers_of("x", "nulls", table)
+    assert decoders.numbers_of("gemma3-270m", "nulls", table.with_name("none.csv")) == {}
+
+
+def test_a_notebook_that_ran_again_takes_the_place_of_its_lines(table):
+    assert len(decoders.decoders(table)) == 4
+    other = decoders.rows_of("qwen2.5-coder-0.5b", "nulls", {"nulls-k": 10})
+    assert decoders.keep(decoders.rows_of("gemma3-270m", "nulls", {"nulls-k": 12}) + other, table) == 2
+    assert decoders.numbers_of("gemma3-270m", "nulls", table) == {"nulls-k": 12}
+    assert decoders.decoders(table)["model"].tolist() == ["gemma3-270m", "qwen2.5-coder-0.5b"]
+
+
+def test_a_question_is_answered_by_the_effect_with_its_error(table):
+    ((key, effect),) = decoders.asked(decoders.decoders(table)).items()
+    assert key == ("whole beyond conjugation", "gemma3-270m") and effect.n == 3
+    assert np.allclose(effect[:4], EFFECT[:4], rtol=1e-5) and effect.skew == pytest.approx(EFFECT.skew, rel=1e-5)
+
+
+def test_every_model_of_the_table_is_in_the_registry():
+    assert all(registry.lookup(name) for name in decoders.MODELS)
