@@ -17,6 +17,7 @@ import pandas as pd
 from companion.figures.figure_reader import figures_in
 from companion.tables import decoders
 from companion.tables.generalization import paper_figures
+from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
 Numbers = Mapping[str, float | str]
@@ -51,7 +52,8 @@ def _read(notebook: Path, _: int) -> list[nbformat.NotebookNode]:
 def remembered(notebook: Path) -> dict[str, float | str]:
     """Read what an executed notebook keeps by name, and its parameters as "NOTEBOOK.NAME"; if absent, what was kept."""
     if not notebook.is_file():
-        return decoders.numbers_of(notebook.parent.name, notebook.stem)
+        here = notebook.parent.parent == paths.RESULTS
+        return decoders.numbers_of(notebook.parent.name, notebook.stem) if here else {}
     found: dict[str, float | str] = {}
     for cell in cells_of(notebook):
         if {"parameters", "injected-parameters"} & set(cell.metadata.get("tags", [])):

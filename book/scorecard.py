@@ -87,14 +87,17 @@ def _power(claim: Mapping[str, Any], there: list[Judged]) -> str:
 
 def _measured(claim: Mapping[str, Any], found: list[Judged], results: Path) -> str:
     """Write the evidence: a line per reading under each model's name, with outcome and probabilities."""
-    lines = []
+    lines, command = [], f"papermill notebooks/{claim['notebook']}.ipynb out.ipynb"
+    absent = []
     for model in claim["models"]:
         own = sorted((one for one in found if one.model == model), key=lambda one: not one.decides)
         readings = [f"  - {one.measured}: {_outcome(one)}" for one in own]
         readings += [f"  - {line}" for line in unjudged(claim, results, model)]
-        where = "" if model == "suite" else f" -p model {model}"
-        command = f"papermill notebooks/{claim['notebook']}.ipynb out.ipynb{where}"
-        lines += [f"- `{model}`", *readings] if readings else [f"- `{model}`: not measured here; run `{command}`"]
+        lines += [f"- `{model}`", *readings] if readings else []
+        absent += [] if readings else [model]
+    if absent:
+        where = "" if absent == ["suite"] else f" -p model {absent[0]}"
+        lines.append(f"- {', '.join(f'`{model}`' for model in absent)}: not measured here; run `{command}{where}`")
     apart = dict.fromkeys(test["beside"] for test in claim["test"] if "beside" in test)
     needs = filled(claim.get("needs", ""), found[0].numbers if found else {})
     lines += ["", *(f"What stands beside the claim decides nothing: {why}.\n" for why in apart)]
