@@ -57,7 +57,7 @@ class Trace:
     changes: Changes = field(default_factory=Changes, repr=False)
     first: int = 0
     _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
-    _holds: dict[tuple[int, tuple[int, int]], bool] = field(default_factory=dict, repr=False)
+    _agrees: dict[tuple[int, tuple[int, int]], bool] = field(default_factory=dict, repr=False)
 
     @property
     def route(self) -> str:

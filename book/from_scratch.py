@@ -1,0 +1,40 @@
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+# Change these two lines for your model.
+NAME, BLOCKS = "data/checkpoints/nano-neox/step100", "gpt_neox.layers"
+TOKENIZER, FIRST, SECOND, K = "data/checkpoints/nano-neox", 4, 6, 10
+
+model = AutoModelForCausalLM.from_pretrained(NAME, dtype=torch.float32).eval()
+ids = AutoTokenizer.from_pretrained(TOKENIZER)("The capital of France is", return_tensors="pt").input_ids
+blocks, calls = model.get_submodule(BLOCKS), {}
+
+
+def record(block, inputs, more):
+    calls[block] = inputs[0], more  # the stream that a block reads, and what else it is called with
+
+
+def jacobian(block):
+    """How what a block adds to the last token answers to that token's state."""
+    x, more = calls[block]
+
+    def added(state):
+        out = block(torch.cat([x[:, :-1], state[None, None]], dim=1), **more)
+        return (out if torch.is_tensor(out) else out[0])[0, -1] - state
+
+    return torch.autograd.functional.jacobian(added, x[0, -1])
+
+
+hooks = [block.register_forward_pre_hook(record, with_kwargs=True) for block in blocks]
+with torch.no_grad():
+    model(ids, use_cache=False)
+for hook in hooks:
+    hook.remove()
+
+J, other = jacobian(blocks[FIRST]), jacobian(blocks[SECOND])
+U, S, Vh = torch.linalg.svd(other)
+A = U[:, :K].T @ J @ Vh[:K].T  # diagonal where the two blocks are coupled
+
+on_diagonal = float(A.diagonal().square().sum() / A.square().sum())
+coupling = 1 - (1 - on_diagonal) ** 0.5
+print(f"coupling {coupling:.3f}: {on_diagonal:.0%} of A lies on its diagonal, by chance {1 / K:.0%}")
