@@ -1,3 +1,5 @@
+"""Coupling of two blocks in plain PyTorch: exact, slow, and with nothing of coupling_lib."""
+
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -11,11 +13,12 @@ blocks, calls = model.get_submodule(BLOCKS), {}
 
 
 def record(block, inputs, more):
-    calls[block] = inputs[0], more  # the stream that a block reads, and what else it is called with
+    """Keep the stream that a block reads, and what else it is called with."""
+    calls[block] = inputs[0], more
 
 
 def jacobian(block):
-    """How what a block adds to the last token answers to that token's state."""
+    """Differentiate what a block adds to the last token by that token's state."""
     x, more = calls[block]
 
     def added(state):

@@ -6,8 +6,11 @@ with the word `measured` for what needs no executed notebook, and without for wh
 
 from __future__ import annotations
 
+import contextlib
+import io
 import platform
 import re
+import runpy
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
@@ -34,8 +37,10 @@ from status import status_page
 from structure import homogeneous_page, postnorm_page
 from template import from_template
 
+import coupling_lib as cl
 from companion.figures.figure_reader import figures_in
 from coupling_lib import paths
+from coupling_lib.errors import UntrustworthyResultError
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.packages import GGUF_FILES, PACKAGES
 from coupling_lib.models.registry import Entry, entries
@@ -170,11 +175,28 @@ def write_run(folder: Path) -> None:
         (model / "index.md").write_text(model_page(model, order), encoding="utf-8")
 
 
+def from_scratch_page() -> str:
+    """Run the program of plain PyTorch, and refuse to print a number that is not the library's."""
+    program = Path(__file__).with_name("from_scratch.py")
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.chdir(paths.ROOT):
+        own = runpy.run_path(str(program))
+    model = cl.load_model("nano-neox", revision=Path(own["NAME"]).name)
+    trace = cl.trace(model, own["ids"])
+    J, other = (trace.jacobian(block) for block in (own["FIRST"], own["SECOND"]))
+    A = cl.coupling_matrix(J, other.svd(own["K"]), own["K"])
+    if abs(1 - float(cl.miscoupling(A, normalized=True)) - own["coupling"]) > 1e-5:
+        raise UntrustworthyResultError(
+            f"{program.name} prints {own['coupling']:.6f}, which is not the library's number"
+        )
+    return f"```text\n{printed.getvalue()}```\n"
+
+
 # What is measured for the page alone, and what reads tables and the executed notebooks.
 MEASURED = {
     "postnorm": postnorm_page,
     "homogeneous": homogeneous_page,
     "families": families_page,
+    "from-scratch": from_scratch_page,
     "landing": shared_directions,
     "idea-neighbours": idea_neighbours,
 }
