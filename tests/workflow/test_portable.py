@@ -51,5 +51,5 @@ def test_an_unknown_setting_is_refused_in_one_line():
     ended = run(paths.ROOT, "x")
     assert ended.returncode == 1 and ended.stdout == ""
     assert ended.stderr.startswith(
-        "error: no setting is called 'x'; there are: newer0 newer1 newer2 newer3 odd default avx2 plain empty"
+        "error: no setting is called 'x'; there are: newer0 newer1 newer2 odd default avx2 plain empty"
     )
