@@ -122,7 +122,7 @@ def wrap_model(
     hf_model, tokenizer = within_nnsight(hf_model, tokenizer)
     given, hf_model = hf_model, adapters.unwrapped(hf_model)
     if not isinstance(hf_model, nn.Module):
-        raise ParameterError(f"hf_model is a {type(hf_model).__name__}; a transformers model was expected")
+        raise ParameterError(f"hf_model is a {type(hf_model).__name__}; a transformers model or nn.Module was expected")
     if not isinstance(hf_model, PreTrainedModel):
         given = hf_model = plain.as_pretrained(hf_model, blocks)
     elif blocks is not None:

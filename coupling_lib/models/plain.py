@@ -45,10 +45,11 @@ class PlainModel(PreTrainedModel):
 def as_pretrained(module: nn.Module, path: str | None) -> PreTrainedModel:
     """Put a plain module, whose blocks lie at a path, into the form of a transformers model."""
     if path is None:
-        raise ParameterError(
-            f"hf_model is a {type(module).__name__} and no transformers model; name the list of its blocks, such as "
-            f"blocks={shown(next(iter(_lists(module)), 'transformer.h'))}"
+        lists = _lists(module)
+        advice = (
+            f"; name the list of its blocks, such as blocks={lists[0]!r}" if lists else ", and has no list of blocks"
         )
+        raise ParameterError(f"hf_model is a {type(module).__name__} and no transformers model{advice}")
     blocks = list_at(module, path)
     embedding, stream = _probed(module, blocks[0])
     config = PlainConfig(

@@ -163,8 +163,12 @@ LIBRARY = [
         "endless.gguf.*damaged or truncated",
     ),
     # Models from memory.
-    Bad("no model", lambda rig: cl.wrap_model(None), "hf_model is a NoneType; a transformers PreTrainedModel"),
-    Bad("a layer", lambda rig: cl.wrap_model(torch.nn.Linear(2, 2)), "hf_model is a Linear; a transformers Pre"),
+    Bad("no model", lambda rig: cl.wrap_model(None), "hf_model is a NoneType; a transformers model or nn.Module"),
+    Bad(
+        "a layer",
+        lambda rig: cl.wrap_model(torch.nn.Linear(2, 2)),
+        "is a Linear and no transformers model, and has no list",
+    ),
     Bad("a text as tokenizer", lambda rig: cl.wrap_model(tiny.llama(), "gpt2"), "tokenizer is 'gpt2'; a transformers"),
     Bad("a model without blocks", lambda rig: cl.wrap_model(without_blocks()), "has no list of 0 blocks"),
     Bad(
