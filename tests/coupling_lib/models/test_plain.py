@@ -107,7 +107,7 @@ class _Reads(nn.Module):
         (lambda: nn.Linear(2, 2), "h", ParameterError, "Linear has no list of blocks; it has no list of modules"),
         (lambda: _Reads(True), "blocks", UnsupportedModelError, "does not run the blocks named; what reads token ids"),
         (lambda: _Reads(False), "blocks", UnsupportedModelError, "does not run on 7 token ids alone, .*wrap what does"),
-        (lambda: "gpt2", "h", ParameterError, "hf_model is a str; a transformers model was expected"),
+        (lambda: "gpt2", "h", ParameterError, "hf_model is a str; a transformers model or nn.Module was expected"),
     ],
 )
 def test_what_is_no_such_network_is_refused_in_one_line(made, path, error, message):
