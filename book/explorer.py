@@ -21,7 +21,7 @@ from packing import in_levels, in_sixteen_bits, packed, script
 from template import from_template
 
 import coupling_lib as cl
-from companion.figures import style
+from companion.figures import depth, style
 from companion.tables import origin
 from coupling_lib import paths
 from coupling_lib.measures.random_bases import root_mean_square_spectra
@@ -101,16 +101,14 @@ def pieces(tokenizer: Any, text: str) -> list[str]:
 def measured(name: str, state: State, texts: Sequence[Any], store: Path | None = None) -> Network:
     """Measures a network as the notebooks do, and its first prompt at further tokens."""
     model = cl.load_model(name, **state.loading)
-    whole, places = cl.sweep(cl.measure_depth, model, texts, ks=(K,)), []
+    whole, places = cl.sweep(cl.measure_depth, model, texts, ks=(K,), variables=depth.DRAWN), []
     entry = registry.lookup(name)
     for number, text in enumerate(texts):
         *earlier, _ = positions(number, len(pieces(model.tokenizer, text.text)))
         places += [cl.sweep(cl.measure_depth, model, [text], ks=(K,), token=token) for token in earlier]
-        last = whole.isel(prompt=[number])
-        if number:
-            last = last.drop_vars(["matrix", "shared_matrix"])
-        if number and entry is not None and entry.embedded:
-            alone = cl.sweep(cl.measure_depth, model, [text], ks=(K,), store=store or MATRICES)
+        last = whole.isel(prompt=[number]).drop_vars(["matrix", "shared_matrix"])
+        if number == 0 or (entry is not None and entry.embedded):
+            alone = cl.sweep(cl.measure_depth, model, [text], ks=(K,), store=(store or MATRICES) if number else None)
             last = last.assign({matrix: alone[matrix] for matrix in ("matrix", "shared_matrix")})
         places.append(last)
     return Network(whole, places)
