@@ -24,6 +24,6 @@ def test_a_number_that_is_not_the_library_s_is_not_printed(monkeypatch):
 
 def test_the_lines_for_one_s_own_model_print_coupling_beside_chance():
     own, text = pages.printed_by("own_lines.py")
-    printed = ast.literal_eval(text.strip("`text\n"))
+    printed = ast.literal_eval(text.removeprefix("```text\n").removesuffix("```\n"))
     assert printed == {name: round(value, 3) for name, value in own["found"]._asdict().items()}
     assert printed["coupling"] > printed["conjugated"] + 2 * printed["conjugated_error"]
