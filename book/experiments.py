@@ -75,6 +75,8 @@ KINDS = {
     "phases": Kind(phases.phases, phases.finished, _answers(phases.asked), at_once=True),
     "later": Kind(later.later, _all, _answers(later.asked), at_once=True),
     "decoders": Kind(decoders.decoders, _all, _answers(decoders.asked), at_once=False),
+    # Nobody has sent a card yet.
+    "replication": Kind(lambda: pd.DataFrame(columns=["model"]), _all, _answers(lambda rows: {}), at_once=True),
 }
 """Every experiment of `data/predictions.toml`."""
 
