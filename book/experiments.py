@@ -127,6 +127,8 @@ def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> d
     """Judge every question by every reading, at the level that was written down: what came out, and what it says."""
     asked = {question["name"]: question for question in experiment["question"]}
     found = KINDS[name].estimates(measured, experiment)
+    if found.empty:
+        return {}
     found = found[found["question"].isin(list(asked))].reset_index(drop=True)
     sides, ps = [], []
     for row in found.to_dict("records"):
