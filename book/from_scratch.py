@@ -1,4 +1,4 @@
-"""Coupling of two blocks in plain PyTorch: exact, slow, and with nothing of coupling_lib."""
+"""Coupling of two blocks in plain PyTorch, without coupling_lib."""
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -8,7 +8,8 @@ NAME, BLOCKS = "data/checkpoints/nano-neox/step100", "gpt_neox.layers"
 TOKENIZER, FIRST, SECOND, K = "data/checkpoints/nano-neox", 4, 6, 10
 
 model = AutoModelForCausalLM.from_pretrained(NAME, dtype=torch.float32).eval()
-ids = AutoTokenizer.from_pretrained(TOKENIZER)("The capital of France is", return_tensors="pt").input_ids
+tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
 blocks, calls = model.get_submodule(BLOCKS), {}
 
 
@@ -40,4 +41,5 @@ A = U[:, :K].T @ J @ Vh[:K].T  # diagonal where the two blocks are coupled
 
 on_diagonal = float(A.diagonal().square().sum() / A.square().sum())
 coupling = 1 - (1 - on_diagonal) ** 0.5
-print(f"coupling {coupling:.3f}: {on_diagonal:.0%} of A lies on its diagonal, by chance {1 / K:.0%}")
+share = f"{on_diagonal:.0%} of A lies on its diagonal"
+print(f"coupling {coupling:.3f}: {share}, by chance {1 / K:.0%}")
