@@ -112,7 +112,7 @@ thorough: $(READY)
 families: $(READY) ## try every model type of transformers, tiny and random (some minutes; goes on if stopped)
 	@OMP_NUM_THREADS=1 PYTHONPATH="$$PWD" $(BIN)/python tests/support/every_family.py $(TYPES)
 
-portable: $(READY) ## run chosen tests as other machines would: odd folders, one core, other Pythons (12 minutes)
+portable: $(READY) ## run chosen tests as other machines would: odd folders, one core, other Pythons (6 minutes)
 	@workflow/portable.sh
 
 # Of some notebooks alone: make spreads ONLY=depth
