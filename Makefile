@@ -112,7 +112,7 @@ thorough: $(READY)
 families: $(READY) ## try every model type of transformers, tiny and random (some minutes; goes on if stopped)
 	@OMP_NUM_THREADS=1 PYTHONPATH="$$PWD" $(BIN)/python tests/support/every_family.py $(TYPES)
 
-portable: $(READY) ## run chosen tests as other machines would: odd folders, one core, other Pythons (12 minutes)
+portable: $(READY) ## run chosen tests as other machines would: odd folders, one core, other Pythons (6 minutes)
 	@workflow/portable.sh
 
 # Of some notebooks alone: make spreads ONLY=depth
@@ -180,7 +180,7 @@ vit-grid: $(READY) ## train and measure the grid of vision transformers anew
 	@$(BIN)/python -m companion.training.vit grid digits --table runs/vit_grid.csv
 
 decoders: $(READY) ## measure public decoders anew, ten hours: make decoders GGUF=folder
-	@COUPLING_GGUF="$(GGUF)" $(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j1 \
+	@COUPLING_GGUF="$(or $(GGUF),$(COUPLING_GGUF))" $(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j1 \
 	  $(foreach model,$(DECODERS),$(DECODER_NOTEBOOKS:%=results/$(model)/%.ipynb))
 	@PYTHONPATH="$$PWD" $(BIN)/python book/recorded.py $(foreach model,$(DECODERS),results/$(model)/*.ipynb)
 
@@ -248,7 +248,7 @@ $(SWEEP_READY): pyproject.toml | $(READY)
 # the end, so that what carries the final name is complete. The kernel's own log (its transport, its end) is left out.
 # $(1) is the folder under results/, $(2) what papermill is told.
 define executed
-results/$(1)/%.ipynb: notebooks/%.ipynb $$(LIBRARY) $$(PROMPTS) $$(TABLES) $$(filter data/checkpoints/$(1)/%,$$(CHECKPOINTS)) results/.fresh
+results/$(1)/%.ipynb: notebooks/%.ipynb $$(LIBRARY) $$(PROMPTS) $$(filter-out data/decoders.csv,$$(TABLES)) $$(filter data/checkpoints/$(1)/%,$$(CHECKPOINTS)) results/.fresh
 	@mkdir -p $$(@D)
 	@echo "== notebook $$* for $(1)"
 	@start=$$$$SECONDS; partial=$$(@D)/.$$*.partial.ipynb; \

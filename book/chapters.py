@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import claims
+import public_decoders
 from complete import executed
 from reproduce import duration, spoken
 from template import from_template
@@ -17,7 +18,7 @@ from template import from_template
 from companion.tables import origin
 from coupling_lib import paths
 
-NAMES = {"smollm2-135m": "SmolLM2-135M-Instruct (Q4_1)", "suite": "the suite"}
+NAMES = public_decoders.NAMES | {"suite": "the suite"}
 """How a page calls a model where it is not by its alias."""
 
 

@@ -75,6 +75,8 @@ KINDS = {
     "phases": Kind(phases.phases, phases.finished, _answers(phases.asked), at_once=True),
     "later": Kind(later.later, _all, _answers(later.asked), at_once=True),
     "decoders": Kind(decoders.decoders, _all, _answers(decoders.asked), at_once=False),
+    # Nobody has sent a card yet.
+    "replication": Kind(lambda: pd.DataFrame(columns=["model"]), _all, _answers(lambda rows: {}), at_once=True),
 }
 """Every experiment of `data/predictions.toml`."""
 
@@ -125,6 +127,8 @@ def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> d
     """Judge every question by every reading, at the level that was written down: what came out, and what it says."""
     asked = {question["name"]: question for question in experiment["question"]}
     found = KINDS[name].estimates(measured, experiment)
+    if found.empty:
+        return {}
     found = found[found["question"].isin(list(asked))].reset_index(drop=True)
     sides, ps = [], []
     for row in found.to_dict("records"):

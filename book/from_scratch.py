@@ -1,4 +1,4 @@
-"""Coupling of two blocks in plain PyTorch: exact, slow, and with nothing of coupling_lib."""
+"""Coupling of two blocks in plain PyTorch, without coupling_lib."""
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -7,32 +7,33 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 NAME, BLOCKS = "data/checkpoints/nano-neox/step100", "gpt_neox.layers"
 TOKENIZER, FIRST, SECOND, K = "data/checkpoints/nano-neox", 4, 6, 10
 
-model = AutoModelForCausalLM.from_pretrained(NAME, dtype=torch.float32).eval()
-ids = AutoTokenizer.from_pretrained(TOKENIZER)("The capital of France is", return_tensors="pt").input_ids
+model = AutoModelForCausalLM.from_pretrained(NAME, dtype=torch.float32)
+tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
 blocks, calls = model.get_submodule(BLOCKS), {}
 
 
 def record(block, inputs, more):
-    """Keep the stream that a block reads, and what else it is called with."""
-    calls[block] = inputs[0], more
+    """Keep what a block reads first, and what else it is called with."""
+    calls.setdefault(block, (inputs[0], more))
 
 
 def jacobian(block):
-    """Differentiate what a block adds to the last token by that token's state."""
+    """Differentiate what a block adds by the state of the last token."""
     x, more = calls[block]
 
     def added(state):
-        out = block(torch.cat([x[:, :-1], state[None, None]], dim=1), **more)
+        stream = torch.cat([x[:, :-1], state[None, None]], dim=1)
+        out = block(stream, **more)
         return (out if torch.is_tensor(out) else out[0])[0, -1] - state
 
     return torch.autograd.functional.jacobian(added, x[0, -1])
 
 
-hooks = [block.register_forward_pre_hook(record, with_kwargs=True) for block in blocks]
+for block in blocks:
+    block.register_forward_pre_hook(record, with_kwargs=True)
 with torch.no_grad():
     model(ids, use_cache=False)
-for hook in hooks:
-    hook.remove()
 
 J, other = jacobian(blocks[FIRST]), jacobian(blocks[SECOND])
 U, S, Vh = torch.linalg.svd(other)
@@ -40,4 +41,5 @@ A = U[:, :K].T @ J @ Vh[:K].T  # diagonal where the two blocks are coupled
 
 on_diagonal = float(A.diagonal().square().sum() / A.square().sum())
 coupling = 1 - (1 - on_diagonal) ** 0.5
-print(f"coupling {coupling:.3f}: {on_diagonal:.0%} of A lies on its diagonal, by chance {1 / K:.0%}")
+share = f"{on_diagonal:.0%} of A lies on its diagonal"
+print(f"coupling {coupling:.3f}: {share}, by chance {1 / K:.0%}")

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from any_model import any_model_page
@@ -29,6 +30,7 @@ from library import API
 from markdown_table import plain, table
 from named_numbers import cells_of
 from paper_map import map_page
+from public_decoders import curve_of_decoders, depth_of_decoders
 from reproduce import machine_page, reproduce_page, spreads_page
 from routes import families_page
 from scale import one_prompt_page, scale_page
@@ -175,20 +177,27 @@ def write_run(folder: Path) -> None:
         (model / "index.md").write_text(model_page(model, order), encoding="utf-8")
 
 
+def printed_by(name: str) -> tuple[dict[str, Any], str]:
+    """Run a program that stands beside this one: its variables, and what it prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.chdir(paths.ROOT):
+        own = runpy.run_path(str(Path(__file__).with_name(name)))
+    return own, f"```text\n{printed.getvalue()}```\n"
+
+
+def own_lines_page() -> str:
+    """Run the lines that the page on one's own model begins with, and write each number on a line of its own."""
+    return printed_by("own_lines.py")[1].replace(", ", ",\n ")
+
+
 def from_scratch_page() -> str:
     """Run the program of plain PyTorch, and refuse to print a number that is not the library's."""
-    program = Path(__file__).with_name("from_scratch.py")
-    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.chdir(paths.ROOT):
-        own = runpy.run_path(str(program))
-    model = cl.load_model("nano-neox", revision=Path(own["NAME"]).name)
-    trace = cl.trace(model, own["ids"])
+    own, text = printed_by("from_scratch.py")
+    trace = cl.trace(cl.load_model("nano-neox", revision=Path(own["NAME"]).name), own["ids"])
     J, other = (trace.jacobian(block) for block in (own["FIRST"], own["SECOND"]))
     A = cl.coupling_matrix(J, other.svd(own["K"]), own["K"])
     if abs(1 - float(cl.miscoupling(A, normalized=True)) - own["coupling"]) > 1e-5:
-        raise UntrustworthyResultError(
-            f"{program.name} prints {own['coupling']:.6f}, which is not the library's number"
-        )
-    return f"```text\n{printed.getvalue()}```\n"
+        raise UntrustworthyResultError(f"from_scratch.py prints {own['coupling']:.6f}, not the library's number")
+    return text
 
 
 # What is measured for the page alone, and what reads tables and the executed notebooks.
@@ -197,6 +206,7 @@ MEASURED = {
     "homogeneous": homogeneous_page,
     "families": families_page,
     "from-scratch": from_scratch_page,
+    "own-lines": own_lines_page,
     "landing": shared_directions,
     "idea-neighbours": idea_neighbours,
 }
@@ -205,6 +215,8 @@ READ = {
     "atlas": atlas_page,
     "claims": claims_page,
     "calibration": calibration_page,
+    "decoders-curve": curve_of_decoders,
+    "decoders-depth": depth_of_decoders,
     "experiments": experiments_page,
     "idea-toy": idea_toy,
     "landing-answer": answer_part,

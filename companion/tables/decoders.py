@@ -9,11 +9,13 @@ from typing import Any
 
 import pandas as pd
 
+from companion.tables.effects import effect_in
 from companion.tables.files import predictions_sha256, read_table, write_table
 from companion.tables.inference import Effect
 from coupling_lib import paths, provenance
+from coupling_lib.models.packages import GGUF_FILES
 
-MODELS = ("gemma3-270m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
+MODELS = tuple(GGUF_FILES)
 """Aliases of the registry, from the smallest."""
 FILE = paths.DATA / "decoders.csv"
 QUESTIONS = {
@@ -94,6 +96,6 @@ def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     found = {}
     for question, name in QUESTIONS.items():
         for row in table[table["name"] == name].to_dict("records"):
-            parts = {end: float(row[end]) for end in _ENDS if pd.notna(row[end])}
-            found[question, row["model"]] = Effect(float(row["value"]), **(parts | {"n": int(row["n"])}))
+            parts = {part: value for part, value in row.items() if pd.notna(value)}
+            found[question, row["model"]] = effect_in(parts | {"value": float(row["value"])}, value="value")
     return found

@@ -83,7 +83,7 @@ def test_the_lines_on_plain_pytorch_measure_that_network():
     (sample,) = lines("A network in plain PyTorch")
     torch.manual_seed(0)
     exec(sample.replace("ks=(10,)", "ks=(5,)"), known := {"cl": cl, "torch": torch, "GPT": lambda _: plain_gpt.GPT()})
-    block, x = known["gpt"].transformer["h"][2], known["trace"].hidden[2:3]
+    block, x = known["gpt"].transformer["h"][2], cl.trace(known["model"], known["ids"]).hidden[2:3]
     reference = torch.autograd.functional.jacobian(lambda row: block(torch.cat([x[:, :3], row], 1))[0, 3], x[:, 3:])
     torch.testing.assert_close(known["J"], reference[:, 0, 0] - torch.eye(24), rtol=1e-4, atol=1e-6)
     assert known["ds"].sizes["block_1"] == 3

@@ -264,6 +264,8 @@ def test_every_row_was_measured_under_predictions_that_still_stand():
     told = files.PREDICTIONS.read_text(encoding="utf-8")
     experiments = tomllib.loads(told)["experiment"]
     for name, experiment in experiments.items():
+        if name == "replication":  # for whoever has the weights; nothing is measured
+            continue
         digests = set(read_table(ROOT / experiment["table"])["predictions_sha256"])
         # The file itself says which of its versions had lines that were withdrawn.
         withdrawn = {digest for digest in digests if f"digest begins with {digest[:12]}" in told}

@@ -1,0 +1,29 @@
+"""Programs that pages show: the coupling from scratch is the library's, and another one is not printed."""
+
+import ast
+import re
+
+import pages
+import pytest
+
+import coupling_lib as cl
+from coupling_lib.errors import UntrustworthyResultError
+
+
+def test_the_program_prints_the_share_on_the_diagonal_that_its_coupling_means():
+    text = pages.from_scratch_page()
+    coupling, share = map(float, re.search(r"coupling (0\.\d+): (\d+)% of A", text).groups())
+    assert 1 - (1 - share / 100) ** 0.5 == pytest.approx(coupling, abs=0.01) and coupling > 0.5
+
+
+def test_a_number_that_is_not_the_library_s_is_not_printed(monkeypatch):
+    monkeypatch.setattr(cl, "miscoupling", lambda A, normalized: 0.5)
+    with pytest.raises(UntrustworthyResultError, match="not the library's number"):
+        pages.from_scratch_page()
+
+
+def test_the_lines_for_one_s_own_model_print_coupling_beside_chance():
+    own, text = pages.printed_by("own_lines.py")
+    printed = ast.literal_eval(text.removeprefix("```text\n").removesuffix("```\n"))
+    assert printed == {name: round(value, 3) for name, value in own["found"]._asdict().items()}
+    assert printed["coupling"] > printed["conjugated"] + 2 * printed["conjugated_error"]

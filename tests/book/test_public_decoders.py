@@ -1,0 +1,44 @@
+"""The table of public decoders: numbers of those that were measured, a command for the others."""
+
+from executed import executed
+from public_decoders import NAMES, curve_of_decoders, depth_of_decoders
+
+from coupling_lib.models import registry
+
+
+def effect(name, value):
+    return {f"{name}{end}": value + off for end, off in (("", 0), ("-low", -0.01), ("-high", 0.02))}
+
+
+DEPTH = effect("depth-coupled", 0.2) | effect("depth-shared-coupled", 0.1) | {
+    "depth-coupling-untrained": 0.051, "depth-coupling-null": 0.052,
+}  # fmt: skip
+NULLS = effect("nulls-stricter-coupled", 0.03) | effect("nulls-stricter-traceless-coupled", 0.04) | {
+    **effect("nulls-decisive-trace-change", -0.066), "nulls-decisive-trace-trained": 0.806,
+    "nulls-decisive-trace-untrained": 0.872, "nulls-decisive-trace-null": 0.81, "nulls-decisive-flat": 0.875,
+}  # fmt: skip
+
+
+def line_of_gemma(text):
+    (line,) = (line for line in text.splitlines() if line.startswith("| Gemma"))
+    last = text.splitlines()[-1]
+    assert all(name in last for model, name in NAMES.items() if model != "gemma3-270m")
+    assert last.endswith("not measured here; `make decoders GGUF=FOLDER` measures them.")
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_what_was_measured_has_a_line_and_what_was_not_a_command(tmp_path):
+    executed(tmp_path / "gemma3-270m" / "depth.ipynb", DEPTH)
+    executed(tmp_path / "gemma3-270m" / "nulls.ipynb", NULLS)
+    own = ["Gemma 3 270M (Q4_K_M)", "18 of 640"]
+    assert line_of_gemma(depth_of_decoders(tmp_path)) == [
+        *own, "0.200 [0.190, 0.220]", "0.030 [0.020, 0.050]", "0.100 [0.090, 0.120]", "0.040 [0.030, 0.060]",
+        "0.051", "0.052",
+    ]  # fmt: skip
+    assert line_of_gemma(curve_of_decoders(tmp_path)) == [
+        *own, "0.806", "0.872", "0.810", "0.875", "-0.066 [-0.076, -0.046]"
+    ]  # fmt: skip
+
+
+def test_every_decoder_has_a_row_in_the_registry():
+    assert all(registry.lookup(model).blocks and registry.lookup(model).width for model in NAMES)
