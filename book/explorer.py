@@ -21,7 +21,7 @@ from packing import in_levels, in_sixteen_bits, packed, script
 from template import from_template
 
 import coupling_lib as cl
-from companion.figures import style
+from companion.figures import depth, style
 from companion.tables import origin
 from coupling_lib import paths
 from coupling_lib.measures.random_bases import root_mean_square_spectra
@@ -44,7 +44,7 @@ STOPS = 64
 STEP = 0.0002
 """To what a value of a pair is rounded; three digits are shown."""
 TOKENS = 8
-"""Positions in the first prompt that are shown, evenly spaced; of the other prompts, the last alone."""
+"""Positions in the first prompt of an embedded model that are shown, evenly spaced; else the last alone."""
 
 OUT = paths.RESULTS / "book" / "explorer"
 # Matrices of all prompts are kept apart from what the notebooks measured: theirs has the first prompt's only.
@@ -88,9 +88,16 @@ def states_of(name: str) -> list[State]:
     return [State(f"step{n}", f"step {n:,}{notes.get(n, '')}", {"revision": f"step{n}"}) for n in steps]
 
 
-def positions(number: int, tokens: int) -> list[int]:
-    """Says which tokens of a prompt are shown: several of the first prompt, the last of any other."""
-    return [tokens - 1] if number else sorted({round(at) for at in np.linspace(0, tokens - 1, TOKENS)})
+def embedded(name: str) -> bool:
+    """Return whether a model's weights ship with the project, so that it is measured anew in seconds."""
+    entry = registry.lookup(name)
+    return entry is not None and entry.embedded
+
+
+def positions(name: str, number: int, tokens: int) -> list[int]:
+    """Return the tokens of a prompt that are shown: several of an embedded model's first prompt, else the last."""
+    several = number == 0 and embedded(name)
+    return sorted({round(at) for at in np.linspace(0, tokens - 1, TOKENS)}) if several else [tokens - 1]
 
 
 def pieces(tokenizer: Any, text: str) -> list[str]:
@@ -101,16 +108,13 @@ def pieces(tokenizer: Any, text: str) -> list[str]:
 def measured(name: str, state: State, texts: Sequence[Any], store: Path | None = None) -> Network:
     """Measures a network as the notebooks do, and its first prompt at further tokens."""
     model = cl.load_model(name, **state.loading)
-    whole, places = cl.sweep(cl.measure_depth, model, texts, ks=(K,)), []
-    entry = registry.lookup(name)
+    whole, places = cl.sweep(cl.measure_depth, model, texts, ks=(K,), variables=depth.DRAWN), []
     for number, text in enumerate(texts):
-        *earlier, _ = positions(number, len(pieces(model.tokenizer, text.text)))
+        *earlier, _ = positions(name, number, len(pieces(model.tokenizer, text.text)))
         places += [cl.sweep(cl.measure_depth, model, [text], ks=(K,), token=token) for token in earlier]
-        last = whole.isel(prompt=[number])
-        if number:
-            last = last.drop_vars(["matrix", "shared_matrix"])
-        if number and entry is not None and entry.embedded:
-            alone = cl.sweep(cl.measure_depth, model, [text], ks=(K,), store=store or MATRICES)
+        last = whole.isel(prompt=[number]).drop_vars(["matrix", "shared_matrix"])
+        if number == 0 or embedded(name):
+            alone = cl.sweep(cl.measure_depth, model, [text], ks=(K,), store=(store or MATRICES) if number else None)
             last = last.assign({matrix: alone[matrix] for matrix in ("matrix", "shared_matrix")})
         places.append(last)
     return Network(whole, places)
@@ -133,7 +137,7 @@ def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], par
     prompts = []
     for number, text in enumerate(texts):
         cut = pieces(tokenizer, text.text)
-        prompts.append({"name": text.id, "text": text.text, "pieces": cut, "tokens": positions(number, len(cut))})
+        prompts.append({"name": text.id, "text": text.text, "pieces": cut, "tokens": positions(name, number, len(cut))})
     return {
         "label": MODELS.get(name, name),
         "blocks": several[0].whole.sizes["block_1"],
@@ -222,7 +226,8 @@ def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
             content: dict[str, tuple[str, Any]] = {file: ("data", data_of(name, found, texts, part))}
             for state, one in found.items():
                 content[f"{file}-{state.name}"] = "matrices", matrices_of(one.parts[part])
-                content[f"{file}-{state.name}-earlier"] = "matrices", matrices_of(one.parts[part], earlier=True)
+                if embedded(name):
+                    content[f"{file}-{state.name}-earlier"] = "matrices", matrices_of(one.parts[part], earlier=True)
             for written, (kind, values) in content.items():
                 (folder / f"{written}.js").write_text(script(kind, written, values), encoding="utf-8")
         if number == 0:

@@ -148,7 +148,7 @@ def _before_and_after() -> dict[str, xr.Dataset]:
     prompts, networks = coupling_lib.load_prompts(n=12), {}
     for name in ("untrained", "trained"):
         model = coupling_lib.load_model("smollm2-135m", untrained=name == "untrained")
-        networks[name] = coupling_lib.sweep(coupling_lib.measure_depth, model, prompts, ks=(_K,))
+        networks[name] = coupling_lib.sweep(coupling_lib.measure_depth, model, prompts, ks=(_K,), variables=depth.DRAWN)
     return networks
 
 

@@ -71,7 +71,8 @@ show(
 loaded = cl.load_model(model, precision=precision, memory=memory or None, revision=revision or None)
 drawn = choices.chosen_blocks(loaded, blocks, k)
 texts = cl.inputs_for(loaded, choices.chosen_prompts(prompts, seed), seed=seed)
-trained = cl.sweep(cl.measure_depth, loaded, texts, ks=(k,), token=token)
+shown = None if blocks else depth.DRAWN  # what the figures below show; of chosen blocks all there is
+trained = cl.sweep(cl.measure_depth, loaded, texts, ks=(k,), token=token, variables=shown)
 turned = shipped(measure_nulls, loaded, texts, ks=(k // 2, k, 2 * k), token=token, seed=seed)
 
 # %% [markdown]
@@ -83,7 +84,7 @@ del loaded
 loaded = cl.load_model(
     model, precision=precision, memory=memory or None, revision=revision or None, untrained=True, seed=seed
 )
-untrained = cl.sweep(cl.measure_depth, loaded, texts, ks=(k,), token=token)
+untrained = cl.sweep(cl.measure_depth, loaded, texts, ks=(k,), token=token, variables=shown)
 del loaded
 
 # %% [markdown]
@@ -179,7 +180,7 @@ show(
 
 # %%
 names, texts = other_models(others, besides=model), choices.chosen_prompts(prompts, seed)
-further = measure_models(names, texts, (k,), token, precision, seed, memory=memory or None) if names else {}
+further = measure_models(names, texts, (k,), token, precision, seed, memory or None, shown) if names else {}
 beside = {model: before_and_after} | further
 show(
     depth.draw_models,

@@ -35,7 +35,7 @@ seed: int = 0  # seed of the untrained weights, of the selection of prompts and 
 
 # %% tags=["hide-input"]
 import coupling_lib as cl
-from companion.figures import precision
+from companion.figures import depth, precision
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from coupling_lib.measures.precision import chosen_precisions
@@ -63,7 +63,8 @@ command = made_by("precision", vars(p))
 loaded = cl.load_model(model, memory=memory or None, revision=revision or None, untrained=True, seed=seed)
 choices.check_k(loaded, k)
 texts = choices.chosen_prompts(prompts, seed)
-untrained = cl.sweep(cl.measure_depth, loaded, cl.inputs_for(loaded, texts, seed=seed), ks=(k,), token=token)
+given = cl.inputs_for(loaded, texts, seed=seed)
+untrained = cl.sweep(cl.measure_depth, loaded, given, ks=(k,), token=token, variables=depth.DRAWN)
 del loaded
 
 # %%

@@ -59,7 +59,7 @@ command = made_by("prompts", vars(p))
 loaded = cl.load_model(model, precision=precision, memory=memory or None, revision=revision or None)
 choices.check_k(loaded, k)
 asked = [*choices.chosen_prompts(prompts, seed), *prompt_versions(loaded, choices.chosen_questions(questions, seed))]
-trained = cl.measure_prompts(loaded, asked, ks=(k,), token=token)
+trained = cl.measure_prompts(loaded, asked, ks=(k,), token=token, variables=by_prompt.DRAWN)
 
 # %% [markdown]
 # The untrained model has the same configuration and freshly drawn weights. It takes the place of the trained one in
@@ -70,7 +70,7 @@ del loaded
 loaded = cl.load_model(
     model, precision=precision, memory=memory or None, revision=revision or None, untrained=True, seed=seed
 )
-untrained = cl.measure_prompts(loaded, asked, ks=(k,), token=token)
+untrained = cl.measure_prompts(loaded, asked, ks=(k,), token=token, variables=by_prompt.DRAWN)
 del loaded
 
 # %% [markdown]
@@ -136,7 +136,7 @@ models = {model: trained}
 for name in other_models(others, besides=model):
     loaded = cl.load_model(name, precision=precision, memory=memory or None)
     versions = prompt_versions(loaded, choices.chosen_questions(questions, seed))
-    models[name] = cl.measure_prompts(loaded, versions, ks=(k,), token=token)
+    models[name] = cl.measure_prompts(loaded, versions, ks=(k,), token=token, variables=by_prompt.DRAWN)
     del loaded
 
 # %%

@@ -56,7 +56,8 @@ boundaries = ("block", "hidden_states")
 loaded = cl.load_model(model, precision=precision, memory=memory or None, revision=revision or None)
 check_k(loaded, k)
 texts = cl.inputs_for(loaded, chosen_prompts(prompts, seed), seed=seed)
-settings = {"ks": several_ks(k, loaded.d_model), "token": token}
+shown = readings.DRAWN if k == readings.DRAWN_K else None  # what the figures below show; at another k all there is
+settings = {"ks": several_ks(k, loaded.d_model), "token": token, "variables": shown}
 trained = {at: cl.sweep(cl.measure_depth, loaded, texts, **settings, boundary=at) for at in boundaries}
 
 # %%

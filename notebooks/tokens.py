@@ -69,7 +69,7 @@ comparisons = token_comparisons(choices.chosen_pair(loaded, pair), token_in, tok
 between, within = token_reports(comparisons)
 texts = cl.inputs_for(loaded, [example, *choices.chosen_prompts(prompts, seed)], seed=seed)
 trained = {
-    name: cl.sweep(cl.measure_tokens, loaded, texts, k=k, tokens=tokens, **chosen)
+    name: cl.sweep(cl.measure_tokens, loaded, texts, k=k, tokens=tokens, variables=figures.DRAWN, **chosen)
     for name, chosen in comparisons.items()
 }
 
@@ -83,7 +83,7 @@ loaded = cl.load_model(
     model, precision=precision, memory=memory or None, revision=revision or None, untrained=True, seed=seed
 )
 untrained = {
-    name: cl.sweep(cl.measure_tokens, loaded, texts, k=k, tokens=tokens, **chosen)
+    name: cl.sweep(cl.measure_tokens, loaded, texts, k=k, tokens=tokens, variables=figures.DRAWN, **chosen)
     for name, chosen in comparisons.items()
 }
 del loaded

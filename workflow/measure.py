@@ -18,7 +18,7 @@ from typing import Any
 
 import coupling_lib as cl
 from companion.notebook.choices import chosen_prompts
-from coupling_lib import paths, store
+from coupling_lib import store
 from coupling_lib.errors import CouplingError
 from coupling_lib.store.key import measurement_key, prompt_key
 from coupling_lib.store.shards import in_shard, parse_shard
@@ -47,17 +47,16 @@ def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
     journal = root / "journals" / name / f"{part}.jsonl"
     journal.parent.mkdir(parents=True, exist_ok=True)
     values: list[float] = []  # what is looked at to end early
-    datasets = stream(measured, model, inputs, store=_store(plan), shard=shard, **job["settings"])
+    datasets = stream(measured, model, inputs, store=plan["store"], shard=shard, **job["settings"])
     files = []
     for (place, _), path in zip(chosen, places, strict=True):
         noted, before = path.name in {line["file"] for line in lines(journal)}, _inode(path)
         ds = next(datasets)
-        found = path if path.exists() else Path(paths.SHIPPED, *path.parts[-3:])
-        if not found.exists():
+        if not path.exists():
             raise CouplingError(f"{path} could not be written, so that prompt {place + 1} would be lost; see above")
-        record = {"place": place, "file": found.name, "sha256": hashlib.sha256(found.read_bytes()).hexdigest()}
+        record = {"place": place, "file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         files.append(record)
-        if found == path and _inode(path) != before:
+        if _inode(path) != before:
             # What was damaged, or removed since it was made, is rightly measured again.
             again = "damaged" if before else "removed" if noted else ""
             note(journal, record | {"again": again} | _whereabouts())
@@ -68,11 +67,6 @@ def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
     receipt = {"job": name, "shard": shard, "prompts": len(inputs), "files": files}
     target = root / "measured" / name / f"{part}.json"
     return write(target, receipt | (until.record(values, job["until"], job["of"], len(inputs)) if values else {}))
-
-
-def _store(plan: dict[str, Any]) -> Path | None:
-    """Name the store only where it is another than the usual, which is read together with what ships."""
-    return None if Path(plan["store"]) == paths.RESULTS else Path(plan["store"])
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

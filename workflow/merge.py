@@ -15,7 +15,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from coupling_lib import paths
 from coupling_lib.errors import CouplingError
 from coupling_lib.store.files import FOLDER
 from workflow.records import lines, read, run_command, write
@@ -69,7 +68,7 @@ def _receipt(path: Path, name: str) -> dict[str, Any]:
 
 def _check(root: Path, record: dict[str, Any], name: str) -> None:
     """Find a file that a receipt names, unchanged."""
-    found = [path for top in (root, paths.SHIPPED) for path in top.glob(f"*/{FOLDER}/{record['file']}")]
+    found = [*root.glob(f"*/{FOLDER}/{record['file']}")]
     place = f"prompt {record['place'] + 1}"
     if not found:
         raise CouplingError(f"{name}: {record['file']} of {place} is not in {root}; copy the stores together")

@@ -13,11 +13,14 @@ from companion.figures.labels import mismatch_label
 from companion.figures.take import VARIANT, K, Networks, Null, of_models, of_networks
 from companion.tables.arrays import both_ways, cells, joined, with_ends
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.parts import SHARED, with_shared_part
+from coupling_lib.measures.parts import SHARED, VARIANTS_OF_PARTS, with_shared_part
 from coupling_lib.metrics.summaries import apart, interval
 from coupling_lib.models.registry import by_size
 
 PAIR = {"block_1": "block_jacobian", "block_2": "block_vectors"}
+_OF_PARTS = (*VARIANTS_OF_PARTS, "by_distance", "singular_values", "frobenius_norm", "matrix")
+DRAWN = (*_OF_PARTS, *(f"shared_{name}" for name in _OF_PARTS))
+"""Variables of `measure_depth` that figures, and the explorer, draw."""
 
 
 def pair_mismatches(both: xr.Dataset, variant: str, k: K) -> xr.DataArray:

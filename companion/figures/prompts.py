@@ -20,6 +20,9 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.summaries import interval, pair_couplings
 from coupling_lib.models.registry import by_size
 
+DRAWN = (VARIANT, "singular_values", "frobenius_norm")
+"""Variables of `measure_depth` that figures draw."""
+
 ALONE = "alone"
 """The version of a prompt to which nothing is added."""
 

@@ -21,7 +21,10 @@ from companion.figures.take import VARIANT, K, Measured, Networks, of_networks
 from companion.tables import readings as tables
 from companion.tables.arrays import cells, with_ends
 from coupling_lib.measures.random_bases import chance, null_of
+from coupling_lib.metrics.variants import VARIANTS
 
+DRAWN, DRAWN_K = (*VARIANTS, "by_distance", "singular_values", "frobenius_norm"), 10
+"""Variables of `measure_depth` that figures draw, and the K at which they draw single pairs where none is asked for."""
 _COLUMNS, _ROW = 5, 0.24
 """Panels in a row of small panels; height in inches of a row of a dot plot."""
 _BOUNDARIES = {

@@ -18,6 +18,11 @@ from coupling_lib.metrics.summaries import apart, interval
 KIND_NAMES = {"self": "self", "input": "fixed input", "output": "fixed output"}
 """Each kind of comparison, as figures and captions write it."""
 
+_OF_PARTS = (VARIANT, "conjugated", "conjugated_error", "singular_values", "frobenius_norm", "matrix")
+_OF_TOKENS = ("position", "text", "fixed_position", "fixed_text")
+DRAWN = (*_OF_TOKENS, *_OF_PARTS, *(f"shared_{name}" for name in _OF_PARTS))
+"""Variables of `measure_tokens` that figures draw."""
+
 _LONGEST = 9
 _MOST_LABELS = 20
 

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 import xarray as xr
 
-from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.models.model import Model
-from coupling_lib.store.files import read
+from coupling_lib.store import files
 from coupling_lib.store.joining import join_prompts
 from coupling_lib.store.key import measurement_key, prompt_key
 
@@ -23,5 +22,5 @@ def shipped(
         key = measurement_key(measure, model, settings)
     except ParameterError:
         return None  # a model without a key, such as one with hooks
-    found = [read(paths.SHIPPED, key | {"prompt": prompt_key(model, prompt)}) for prompt in prompts]
+    found = [files.read(files.shipped(model.name), key | {"prompt": prompt_key(model, prompt)}) for prompt in prompts]
     return join_prompts(one[0] for one in found if one) if all(found) else None

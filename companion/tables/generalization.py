@@ -14,7 +14,7 @@ from coupling_lib.inputs.prompt_arguments import prompt_name
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.metrics.variants import VARIANTS, different_pairs
 from coupling_lib.models.registry import TASKS, Entry, entries, lookup
-from coupling_lib.store.files import DamagedError, open_file
+from coupling_lib.store.files import DamagedError, open_file, shipped
 
 SCORES = {"minus validation loss": "negative_loss", "accuracy on held-out tokens": "accuracy"}
 """Scores of a model of the suite: label and column."""
@@ -96,7 +96,7 @@ def coupling_columns(table: pd.DataFrame) -> list[str]:
 
 def measured_models(root: Path | None = None) -> pd.DataFrame:
     """Return the models that the store has measurements of, with those of the paper among them."""
-    roots = [paths.SHIPPED, None] if root is None else [root]
+    roots = [shipped(), None] if root is None else [root]
     kept = pd.concat([store.listing(root=one) for one in roots], ignore_index=True)
     kept = _comparable(kept[~kept["untrained"].astype(bool)])
     rows = []

@@ -109,7 +109,9 @@ def _pairs(ds: xr.Dataset, variant: str) -> xr.DataArray:
 
 def _means(ds: xr.Dataset, null: xr.Dataset) -> xr.Dataset:
     names = [name for name in VARIANTS if name in ds]
-    values = joined({name: _pairs(ds, name).mean("pair") for name in names}, "variant")
+    # Means over pairs at each distance, of which there are the more the shorter it is, come to the mean over all pairs.
+    pairs = (ds.sizes["block_1"] - ds["distance"]).where(ds["distance"] > 0, 0)
+    values = ds["by_distance"].sel(variant=names).astype(float).weighted(pairs).mean("distance")
     values = values.transpose("prompt", "variant", "k")
     chance = null.sel(variant=names).mean("block_1").transpose("variant", "k")
     against = torch.from_numpy(chance["value"].values).expand(values.shape)

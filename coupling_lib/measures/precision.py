@@ -14,7 +14,6 @@ import numpy as np
 import torch
 import xarray as xr
 
-from coupling_lib import paths
 from coupling_lib.blocks.precision import PRECISIONS, is_quantised
 from coupling_lib.errors import (
     CouplingError,
@@ -151,7 +150,7 @@ def measure_precision(
     settings, examples = {"k": k, "token": token}, inputs[:n_vectors]
     chosen = settings | {"precisions": list(precisions), "n_vectors": n_vectors, "seed": seed}
     # It takes several forms of one model and is kept as a whole, since no single one of them gives it.
-    shelf = Shelf(paths.RESULTS)
+    shelf = Shelf()
     if (key := shelf.key(measure_precision, model, chosen)) is not None:
         key["prompt"] = digest({"prompts": [prompt_key(model, prompt) for prompt in inputs]})
     if (kept := shelf.find(key)) is not None:

@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,7 +57,13 @@ def added_tokens(model: Model, sentence: str) -> int:
     return _length(model, f"How many? {sentence}") - _length(model, "How many?")
 
 
-def measure_prompts(model: Model, prompts: common.Prompts, ks: Sequence[int] = (10,), token: int = -1) -> xr.Dataset:
+def measure_prompts(
+    model: Model,
+    prompts: common.Prompts,
+    ks: Sequence[int] = (10,),
+    token: int = -1,
+    variables: Collection[str] | None = None,
+) -> xr.Dataset:
     """Measure coupling across depth for every prompt, and note what each prompt is like (paper, figures 9 and 15).
 
     A language model without a tokenizer (random weights saved alone) reads each word as one token, whose id is the
@@ -69,6 +75,7 @@ def measure_prompts(model: Model, prompts: common.Prompts, ks: Sequence[int] = (
             `(1, n)`, of which nothing is known but themselves: they are their own ids. Repetitions are left out.
         ks: numbers of singular vectors K, each from 1 to the width.
         token: the position t whose Jacobians J_tt are measured; -1 is the last.
+        variables: names of those of `measure_depth` that are wanted, as in `sweep`; by default all.
 
     Returns:
         the dataset of `measure_depth` with coordinates along `prompt`: `id`; `question`, the id without what a version
@@ -88,7 +95,7 @@ def measure_prompts(model: Model, prompts: common.Prompts, ks: Sequence[int] = (
     """
     asked = _described(model, prompts)
     prompts, given = list(asked), readable(model, asked.values())
-    ds = sweep(measure_depth, model, given, ks=tuple(common.several_k(model, ks)), token=token)
+    ds = sweep(measure_depth, model, given, ks=tuple(common.several_k(model, ks)), token=token, variables=variables)
     suffixes = [next((suffix for suffix in SUFFIXES if prompt.id.endswith(suffix)), "") for prompt in prompts]
     notes = {
         "id": [prompt.id for prompt in prompts],

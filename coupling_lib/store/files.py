@@ -7,8 +7,10 @@ the attributes, dimensions, texts) and a SHA-256 over all of it. Nothing in it i
 import contextlib
 import hashlib
 import json
+import lzma
 import os
 import re
+import tarfile
 import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -27,6 +29,9 @@ from coupling_lib.provenance import changed_since
 FOLDER = "measurements"
 SUFFIX = ".safetensors"
 DAMAGED = ".damaged"
+ARCHIVE = ".tar.xz"
+NOT_SHIPPED = "not_shipped"
+"""Attribute of a measurement that ships in part: the variables that are left out."""
 # Versions of records that were compared with those at hand in this process.
 _told: set[str] = set()
 
@@ -51,7 +56,8 @@ def place(root: str | Path, key: Mapping[str, Any]) -> Path:
 
 def write(root: str | Path, key: Mapping[str, Any], ds: xr.Dataset, complete: bool = True) -> Path:
     """Keep a measurement: written beside its place, brought to the disk, then renamed."""
-    path, content = place(root, key), _encode(dict(key), ds, complete)
+    made = datetime.now(UTC).isoformat(timespec="microseconds")
+    path, content = place(root, key), encode({"key": dict(key), "made": made, "complete": complete}, ds)
     path.parent.mkdir(parents=True, exist_ok=True)
     with paths.written_beside(path) as partial, partial.open("xb") as file:
         file.write(content)
@@ -67,14 +73,26 @@ def write(root: str | Path, key: Mapping[str, Any], ds: xr.Dataset, complete: bo
     return path
 
 
-def roots(root: Path) -> list[Path]:
-    """Return the folders that are read for a store, what ships with the project last."""
-    return [root, paths.SHIPPED] if root == paths.RESULTS else [root]
-
-
-def find(root: Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | None:
-    """Find a measurement in a store, or among what ships with the project."""
-    return next(filter(None, (read(folder, key) for folder in roots(root))), None)
+def shipped(model: str = "") -> Path:
+    """Return the folder of what ships with the project, of all models or of one, laid out as results are."""
+    archives = sorted(paths.SHIPPED.glob(f"*/*{ARCHIVE}"))
+    archives = [path for path in archives if not model or path.parent.name == _slug(model)]
+    if not archives:
+        return paths.SHIPPED
+    # Archives are unpacked into the cache once, and anew where one of them is another than before.
+    state = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in archives]
+    target = paths.CACHE / "shipped" / digest({"archives": state})
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with paths.written_beside(target) as partial:
+            for path in archives:
+                try:
+                    with tarfile.open(path) as archive:
+                        archive.extractall(partial / path.parent.name / FOLDER, filter="data")
+                except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+                    said = f"{path} is damaged ({type(error).__name__}); restore it with: git checkout {path}"
+                    raise DamagedError(said) from None
+    return target
 
 
 def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | None:
@@ -163,7 +181,8 @@ def _slug(text: Any) -> str:
     return plain[-80:].lstrip(".-") or "model"
 
 
-def _encode(key: dict[str, Any], ds: xr.Dataset, complete: bool) -> bytes:
+def encode(record: dict[str, Any], ds: xr.Dataset, single: bool = False) -> bytes:
+    """Write a measurement under its key, variables in double precision as `single` ones if so wanted."""
     arrays: dict[str, np.ndarray] = {}
     variables = []
     for name, variable in ds.variables.items():
@@ -175,11 +194,11 @@ def _encode(key: dict[str, Any], ds: xr.Dataset, complete: bool) -> bytes:
             if not all(isinstance(text, str) for text in described["texts"]):
                 raise ParameterError(f"the variable {name!r} holds objects; a measurement is made of numbers and texts")
         elif values.dtype.kind in "fiub":
-            arrays[name] = np.array(values, order="C")
+            narrow = single and name in ds.data_vars and values.dtype == np.float64
+            arrays[name] = np.array(values, np.float32 if narrow else None, order="C")
         else:
             raise ParameterError(f"the variable {name!r} has dtype {values.dtype}; numbers and texts can be kept")
         variables.append(described)
-    record = {"key": key, "made": datetime.now(UTC).isoformat(timespec="microseconds"), "complete": complete}
     text = json.dumps(record | {"attrs": _plain_attributes(ds.attrs), "variables": variables})
     return save(arrays, {"record": text, "sha256": _checksum(text, arrays)})
 
@@ -191,7 +210,7 @@ def _decode(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> xr.Dataset
             dtype = np.dtypes.StringDType() if "T" in described["dtype"] else np.dtype(described["dtype"])
             values = np.array(described["texts"], dtype=dtype).reshape(described["shape"])
         else:
-            values = arrays[described["name"]]
+            values = arrays[described["name"]].astype(described["dtype"], copy=False)
         found[described["coordinate"]][described["name"]] = (described["dims"], values, described["attrs"])
     return xr.Dataset(found[False], found[True], record["attrs"])
 

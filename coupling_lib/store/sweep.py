@@ -7,7 +7,7 @@ shards of a set, measured into one store on as many machines as there are, are m
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from coupling_lib.inputs.prompt_arguments import Prompts, Text, prompt_inputs
 from coupling_lib.models.model import Model
 from coupling_lib.provenance import command_line, prompts_hash
 from coupling_lib.store import StoreWarning, join_prompts, write
-from coupling_lib.store.files import find
+from coupling_lib.store.files import NOT_SHIPPED, read, shipped
 from coupling_lib.store.key import measurement_key, prompt_key
 from coupling_lib.store.shards import in_shard, parts
 
@@ -35,14 +35,15 @@ def sweep(
     *,
     store: str | Path | None = None,
     shard: str | None = None,
+    variables: Collection[str] | None = None,
     **settings: Any,
 ) -> xr.Dataset:
     """Measure many prompts, keep each as soon as it is done, and repeat nothing that was finished.
 
     A prompt that was measured before, by the same version of the measure, with the same settings, on the same
-    weights, is read from the store; so is what ships with the project, unless another `store` is named. A damaged
-    file is set aside and its prompt measured again. Where the store cannot be written to, one warning says so and the
-    measurement goes on.
+    weights, is read from the store. Where no `store` is named, so is what ships with the project, if all of the
+    `variables` that are asked for ship. A damaged file is set aside and its prompt measured again. Where the store
+    cannot be written to, one warning says so and the measurement goes on.
 
     A sweep of more than 20 seconds shows a bar on stderr, with the time that is left.
 
@@ -57,11 +58,15 @@ def sweep(
         shard: "i/n" measures the i-th of n shards and no other: every n-th prompt. Sweeping the whole set afterwards,
             on the same store, measures nothing and gives the bytes of an undivided run. What no prompt changes comes
             with shard 1.
+        variables: names of those that are wanted; by default all, as they are measured. Of public models, what the
+            book's figures draw ships with the project, single pairs rounded to 16 bits. It is read where it has all
+            that is named here, and else measured anew; its attribute `not_shipped` names what was left out.
         settings: keyword arguments of `measure`, plain values.
 
     Returns:
-        what `measure(model, prompts, **settings)` returns. Where entries of different prompts differ in length, the
-        shorter are filled up with NaN. The attribute `versions` names all that were used, if these are several.
+        what `measure(model, prompts, **settings)` returns, or of it the `variables`. Where entries of different prompts
+        differ in length, the shorter are filled up with NaN. The attribute `versions` names all that were used, if
+        these are several.
 
     Raises:
         ParameterError: if there is no prompt, or `measure` refuses one; if a shard does not exist or is empty.
@@ -83,7 +88,7 @@ def sweep(
         raise ParameterError(message)
 
     def noted() -> Iterator[xr.Dataset]:
-        for ds in stream(measure, model, whole, store=store, shard=shard, **settings):
+        for ds in stream(measure, model, whole, store=store, shard=shard, variables=variables, **settings):
             versions.append(ds.attrs.get("versions", ""))
             yield ds
 
@@ -101,13 +106,14 @@ def stream(
     *,
     store: str | Path | None = None,
     shard: str | None = None,
+    variables: Collection[str] | None = None,
     **settings: Any,
 ) -> Iterator[xr.Dataset]:
     """Measure like `sweep`, and give the measurements one at a time, so that memory does not grow with their number."""
     chosen = in_shard(prompt_inputs(prompts, model), shard)
     if not callable(measure):
         raise ParameterError(f"measure is {shown(measure)}; pass a function, such as cl.measure_depth")
-    shelf = Shelf(_root(store))
+    shelf = Shelf(store)
     described = shelf.key(measure, model, settings)
 
     def key(prompt: Text | torch.Tensor) -> Key:
@@ -115,12 +121,12 @@ def stream(
 
     for number, prompt in progress.bar(chosen, model, "prompt"):
         first, its_key = number == 0, key(prompt)
-        ds = shelf.find(its_key, complete=first)
+        ds = shelf.find(its_key, first, variables)
         if ds is None:
             ds = measure(model, [prompt], **settings)
             ds = ds if first else _without_shared(ds)
             shelf.keep(its_key, ds, complete=first)
-        yield ds
+        yield ds if variables is None else ds[[name for name in ds.data_vars if name in variables]]
 
 
 def _root(store: str | Path | None) -> Path:
@@ -137,8 +143,8 @@ def _root(store: str | Path | None) -> Path:
 class Shelf:
     """A store of measurements by their keys; trouble with the disk is told once, and passed over."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.told = root, False
+    def __init__(self, store: str | Path | None = None) -> None:
+        self.root, self.usual, self.told = _root(store), store is None, False
 
     def key(self, measure: Measure, model: Model, settings: dict[str, Any]) -> Key:
         """Describe a measurement but for its prompt; None where it cannot be kept."""
@@ -149,10 +155,13 @@ class Shelf:
         except ParameterError as error:
             return self._tell(error)
 
-    def find(self, key: Key, complete: bool = True) -> xr.Dataset | None:
+    def find(self, key: Key, complete: bool = True, variables: Collection[str] | None = None) -> xr.Dataset | None:
         """Read what is kept, or no more of it than depends on the prompt."""
         try:
-            found = key and find(self.root, key)
+            found = key and read(self.root, key)
+            if key and self.usual and (found is None or (complete and not found[1])):
+                found = read(shipped(key["model"]), key)
+                found = found if found and _ships(found[0], variables) else None
         except OSError as error:
             return self._tell(error)
         if found is None or (complete and not found[1]):
@@ -179,3 +188,9 @@ def _without_shared(ds: xr.Dataset) -> xr.Dataset:
     """Drop the variables that do not depend on the prompt; coordinates stay."""
     shared = [name for name, variable in ds.data_vars.items() if "prompt" not in variable.dims]
     return ds.drop_vars(shared) if len(shared) < len(ds.data_vars) else ds
+
+
+def _ships(ds: xr.Dataset, variables: Collection[str] | None) -> bool:
+    """Return whether what is asked for is in a measurement that ships in part; in any other all is."""
+    left_out = ds.attrs.get(NOT_SHIPPED)
+    return left_out is None or (variables is not None and not {*variables} & {*left_out.split(", ")})

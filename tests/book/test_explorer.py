@@ -153,9 +153,9 @@ def test_the_shared_part_is_that_of_jacobians_without_what_they_do_to_every_dire
 
 
 def test_tokens_are_spread_over_the_first_prompt_and_of_others_the_last_is_taken():
-    assert explorer.positions(0, 15) == [0, 2, 4, 6, 8, 10, 12, 14]
-    assert explorer.positions(0, 3) == [0, 1, 2]
-    assert explorer.positions(4, 15) == [14]
+    assert explorer.positions(NEOX, 0, 15) == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert explorer.positions(NEOX, 0, 3) == [0, 1, 2]
+    assert explorer.positions(NEOX, 4, 15) == explorer.positions("smollm2-135m", 0, 15) == [14]
 
 
 def test_untrained_is_the_same_network_as_in_depth():

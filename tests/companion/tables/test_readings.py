@@ -22,7 +22,11 @@ def made_up(seed: int, n_prompts: int = 3) -> xr.Dataset:
     shape = (n_prompts, len(KS), L, L)
     dims = ("prompt", "k", "block_1", "block_2")
     values = {name: (dims, rng.uniform(0.2, 1.2, shape) * ~np.eye(L, dtype=bool)) for name in VARIANTS}
-    return xr.Dataset(values, coords={"k": list(KS), "block_1": range(L), "block_2": range(L)})
+    apart = abs(np.subtract.outer(range(L), range(L)))
+    means = [[one[..., apart == distance].mean(axis=-1) for distance in range(L)] for _, one in values.values()]
+    values["by_distance"] = (("variant", "distance", "prompt", "k"), np.array(means))
+    coords = {"k": list(KS), "block_1": range(L), "block_2": range(L), "variant": list(VARIANTS), "distance": range(L)}
+    return xr.Dataset(values, coords)
 
 
 def made_up_null(seed: int) -> xr.Dataset:

@@ -1,0 +1,83 @@
+"""What ships with the project: unpacked once, read in part by whoever asks for that part, and whole by nobody."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import coupling_lib as cl
+from coupling_lib import paths, store
+from coupling_lib.store import files
+
+KEY = {"model": "tiny", "measure": "depth", "version": 1, "code": "", "settings": {"k": 2}, "prompt": "p0"}
+RECORD = {"made": "2026-01-01T00:00:00.000000+00:00", "complete": True}
+
+
+@pytest.fixture(autouse=True)
+def _folders(tmp_path, monkeypatch):
+    for name in ("RESULTS", "SHIPPED", "CACHE"):
+        monkeypatch.setattr(paths, name, tmp_path / name.lower())
+
+
+def packed(key: dict, ds: xr.Dataset, single: bool = False) -> Path:
+    """Write the archive of one measurement."""
+    content, name = files.encode(RECORD | {"key": key}, ds, single), store.place("", key).name
+    target = paths.SHIPPED / key["model"] / f"{key['measure']}{files.ARCHIVE}"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(target, "w:xz") as archive:
+        entry = tarfile.TarInfo(name)
+        entry.size = len(content)
+        archive.addfile(entry, io.BytesIO(content))
+    return target
+
+
+def test_archives_are_unpacked_once_and_anew_when_they_change():
+    assert files.shipped("tiny") == paths.SHIPPED
+    packed(KEY, xr.Dataset({"x": ("prompt", [1.0])}))
+    first = files.shipped("tiny")
+    assert first == files.shipped("tiny") == files.shipped() and files.shipped("other") == paths.SHIPPED
+    assert store.read(first, KEY)[0].x.item() == 1 and len(store.listing(root=first)) == 1
+    packed(KEY, xr.Dataset({"x": ("prompt", [2.0, 3.0])}))
+    assert store.read(files.shipped("tiny"), KEY)[0].x.values.tolist() == [2, 3]
+
+
+def test_doubles_that_ship_as_singles_are_doubles_again_and_coordinates_stay():
+    ds = xr.Dataset({"x": ("noise", [1 / 3])}, {"noise": [0.03]})
+    packed(KEY, ds, single=True)
+    found, _ = store.read(files.shipped("tiny"), KEY)
+    assert found.x.dtype == np.float64 and found.x.item() == np.float32(1 / 3) and found.noise.item() == 0.03
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[: len(content) // 2], lambda _: b"no archive"])
+def test_a_damaged_archive_is_refused_in_one_line_and_leaves_nothing(damage):
+    archive = packed(KEY, xr.Dataset({"x": ("prompt", np.random.default_rng(0).normal(size=5000))}))
+    archive.write_bytes(damage(archive.read_bytes()))
+    with pytest.raises(files.DamagedError, match=r"depth\.tar\.xz is damaged \(\w+\); restore it with: git checkout"):
+        files.shipped("tiny")
+    assert not any((paths.CACHE / "shipped").iterdir())
+
+
+def test_what_ships_in_part_is_read_by_who_asks_for_that_part_and_else_measured(tmp_path):
+    model, calls = cl.load_model("nano-neox"), []
+
+    @cl.measurement(version=1)
+    def measure_three(model: cl.Model, prompts: list) -> xr.Dataset:
+        calls.append(prompts)
+        return xr.Dataset({name: ("prompt", [1.5] * len(prompts)) for name in "xyz"}, {"prompt": ["a"]})
+
+    whole = cl.sweep(measure_three, model, ["a"], store=tmp_path / "elsewhere")
+    record, ds = files.open_file(Path(store.listing(root=tmp_path / "elsewhere").path[0]))
+    packed(record["key"], (ds.drop_vars("z") + 0.25).assign_attrs({files.NOT_SHIPPED: "z"}))
+    found = cl.sweep(measure_three, model, ["a"], variables=("x", "y"))
+    assert len(calls) == 1 and found.x.item() == 1.75 and list(found.data_vars) == ["x", "y"]
+    assert cl.sweep(measure_three, model, ["a"], variables=("x",), store=tmp_path / "own").x.item() == 1.5
+    assert len(calls) == 2
+    # All of it, or what does not ship, is measured anew; from then on that is read.
+    xr.testing.assert_equal(cl.sweep(measure_three, model, ["a"]), whole)
+    assert cl.sweep(measure_three, model, ["a"], variables=("z",)).z.item() == 1.5
+    assert cl.sweep(measure_three, model, ["a"], variables=("x",)).x.item() == 1.5 and len(calls) == 3
