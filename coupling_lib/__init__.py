@@ -21,10 +21,12 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 __version__ = version("coupling_lib")
 
 _HOMES = {
-    "models.model": ("Model", "wrap_model"),
+    "models.model": ("Model",),
+    "models.storages": ("wrap_model",),
     "models.load": ("load_model",),
     "models.measuring": ("measuring",),
-    "jacobian.tracing": ("trace", "Trace"),
+    "jacobian.tracing": ("Trace",),
+    "inputs.traced": ("trace",),
     "jacobian.operator": ("BlockJacobian",),
     "jacobian.derivatives": ("block_jacobians",),
     "jacobian.lens": ("lens",),

@@ -24,8 +24,8 @@ from companion.tables.prompt_effects import IN_4_BITS, KEY, READINGS, TABLE, K, 
 from coupling_lib import provenance
 from coupling_lib.errors import in_one_line
 from coupling_lib.inputs.prompts import Prompt, load_prompts
+from coupling_lib.inputs.traced import trace
 from coupling_lib.jacobian.derivatives import block_jacobians
-from coupling_lib.jacobian.tracing import trace
 from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.dynamics import measure_dynamics

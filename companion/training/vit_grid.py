@@ -35,7 +35,7 @@ from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import measure_trajectories
 from coupling_lib.metrics.statistics import finite
 from coupling_lib.metrics.variants import VARIANTS, different_pairs
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 from coupling_lib.provenance import processor, versions
 from coupling_lib.svd.triplets import IllDefinedSubspaceWarning
 

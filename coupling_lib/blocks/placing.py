@@ -16,7 +16,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks import weight_memory as memory
-from coupling_lib.blocks.record import find_blocks
+from coupling_lib.blocks.find import find_blocks
 from coupling_lib.errors import ParameterError, shown
 from coupling_lib.memory import make_room
 

@@ -1,8 +1,8 @@
-"""Finding a model's blocks, and recording how each is called: the one place that touches nnsight.
+"""Recording how each block of a model is called: the one place that runs nnsight.
 
-A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by name: the
-blocks are the list of modules as long as the configuration says the model is deep, one nnsight trace records what each
-is called with and what it returns. Whether they behave as the definitions of the paper need is `validate`'s business.
+A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by name: one
+nnsight trace records what each block is called with and what it returns. Whether they behave as the definitions of the
+paper need is `validate`'s business.
 """
 
 import inspect
@@ -20,14 +20,12 @@ import torch
 from nnsight import Envoy, NNsight
 from nnsight.intervention.source import STATE
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks.attention import NAME, KeysValues, recording
-from coupling_lib.blocks.call import BlockCall, block_call
-from coupling_lib.blocks.makeup import Makeup
-from coupling_lib.blocks.model_config import family_of, stack_config
-from coupling_lib.blocks.routing import Noting
-from coupling_lib.blocks.user_hooks import (
+from coupling_lib.blocks.call import BlockCall, Noting, block_call
+from coupling_lib.blocks.makeup import (
+    Makeup,
     Modifications,
     is_outdated,
     modifications,
@@ -37,9 +35,6 @@ from coupling_lib.blocks.user_hooks import (
 )
 from coupling_lib.errors import CouplingError, UnsupportedModelError
 from coupling_lib.modes import exclusive
-
-# Attribute of a model that names the list of its blocks, where the user did.
-PATH = "_blocks_path"
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,42 +70,19 @@ class Blocks:
         return "post" if len(self.post_norm) == len(self) else "mixed"
 
 
-def find_blocks(hf: PreTrainedModel) -> Blocks:
-    """Find the list of transformer blocks of a model, whatever its family calls it."""
-    if (path := vars(hf).get(PATH)) is not None:
-        return Blocks(path, hf.get_submodule(path))
-    lists = [(name, module) for name, module in hf.named_modules() if isinstance(module, nn.ModuleList) and len(module)]
-    declared = [getattr(stack_config(hf), name, None) for name in ("num_hidden_layers", "num_layers")]
-    lengths = {len(module) for _, module in lists}
-    # Some families count attention layers, of which a block has two, and say the number of blocks beside it.
-    depth = next((depth for depth in declared if depth in lengths), declared[0]) or max(lengths, default=0)
-    fitting = [(name.count("."), name, module) for name, module in lists if len(module) == depth]
-    if not fitting:
-        raise UnsupportedModelError(
-            f"{type(hf).__name__} has no list of {depth} blocks; decoders, encoders and vision transformers with a "
-            "list of equal blocks can be measured"
-        )
-    # Of stacks that are equally deep, the one beside the embedding of what is read.
-    beside = _embedding_path(hf).split(".")
-    apart = {
-        name: next((at for at, (a, b) in enumerate(zip(beside, name.split("."), strict=False)) if a != b), 0)
-        for _, name, _ in fitting
-    }
-    _, name, module = min(fitting, key=lambda found: (found[0], -apart[found[1]], found[1]))
-    if any("_orig_mod" in block._modules for block in module):
-        raise UnsupportedModelError(
-            f"the blocks in {name!r} of {type(hf).__name__} were wrapped by torch.compile, which hides how they are "
-            "called; wrap the model before it is compiled, or compile a block in place: block.compile()"
-        )
-    return Blocks(name, module)
+def family_of(hf: PreTrainedModel) -> str:
+    """Name a model's architecture for a message."""
+    return f"{type(hf).__name__} (model type {hf.config.model_type!r})"
 
 
-def _embedding_path(hf: PreTrainedModel) -> str:
-    """Find where a model's tokens or patches are embedded."""
-    with suppress(NotImplementedError, AttributeError):
-        embedding = hf.get_input_embeddings()
-        return next((name for name, module in hf.named_modules() if module is embedding), "")
-    return ""
+def stack_config(hf: PreTrainedModel) -> PreTrainedConfig:
+    """Return the part of a model's configuration that describes the stack which reads its input."""
+    return images_config(hf.config) if hf.main_input_name == "pixel_values" else hf.config.get_text_config()
+
+
+def images_config(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Return the part of a configuration that says how large the images are; of CLIP's that is nested."""
+    return config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
 
 
 def within_nnsight(model: Any, tokenizer: Any) -> tuple[Any, Any]:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from coupling_lib.blocks.model_config import images_config, sides
-from coupling_lib.blocks.record import first_states
+from coupling_lib.blocks.model_config import sides
+from coupling_lib.blocks.record import first_states, images_config
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.labelled_images import read_dataset
 from coupling_lib.models.model import Model

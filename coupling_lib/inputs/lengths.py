@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from coupling_lib.blocks.state import kept
 from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError
 from coupling_lib.memory import ran_out
 from coupling_lib.models.model import Model
@@ -68,8 +69,9 @@ def _most(hf: PreTrainedModel, ids: Tensor) -> int:
 
 @torch.no_grad()
 def _runs(hf: PreTrainedModel, inputs: Mapping[str, Any]) -> bool:
-    try:
-        hf(**inputs)
-    except Exception:
-        return False
+    with kept(hf):
+        try:
+            hf(**inputs)
+        except Exception:
+            return False
     return True

@@ -14,16 +14,14 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from coupling_lib.blocks import attention, precision
+from coupling_lib.blocks import attention, storage
 from coupling_lib.blocks.agreement import replay_error, route_agrees
-from coupling_lib.blocks.blockmap import state_size, token_map
+from coupling_lib.blocks.blockmap import state_size, token_map, without_norms
 from coupling_lib.blocks.call import BlockCall
-from coupling_lib.blocks.makeup import makeups
-from coupling_lib.blocks.postnorm import without_norms
+from coupling_lib.blocks.makeup import makeups, modifications, where
 from coupling_lib.blocks.record import Blocks
 from coupling_lib.blocks.rules import all_rules
 from coupling_lib.blocks.state import Changes
-from coupling_lib.blocks.user_hooks import modifications, where
 from coupling_lib.errors import UntrustworthyResultError, VanishingJacobianError
 from coupling_lib.models.model import Model
 from coupling_lib.modes import differentiating, exclusive, refuse_autocast
@@ -93,7 +91,7 @@ def evaluate(
     call, dtype = trace.calls[block], torch.float64 if wide else trace.dtype
     if shaken is not None:
         call = replace(call, input=_shaken(call.input.to(dtype), shaken))
-    module = precision.dense_copy(trace.model.blocks.modules[block], dtype) if wide else trace.block(block)
+    module = storage.dense_copy(trace.model.blocks.modules[block], dtype) if wide else trace.block(block)
     start, end = trace.first + torch.tensor(pairs, device=call.input.device).T
     one = pairs[0][0] == pairs[0][1]
     positions = start[:, None] if one else torch.stack([start, end], dim=1)

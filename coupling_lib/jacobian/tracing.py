@@ -1,8 +1,8 @@
 """A trace: one forward pass of a model on one input, and every block's part in it.
 
-    trace = cl.trace(model, "What is the capital of France? The capital is")
-    trace.hidden                       # X^0 .. X^L, at the blocks' own boundaries
-    J = trace.jacobian(block=8)        # of the residual branch f^9, at the last token
+    found = trace(model, input_ids)    # (1, n); cl.trace takes texts as well
+    found.hidden                       # X^0 .. X^L, at the blocks' own boundaries
+    J = found.jacobian(block=8)        # of the residual branch f^9, at the last token
 
 The states are recorded in the precision the model runs in; everything derived from them is float32 or wider.
 """
@@ -15,19 +15,14 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from coupling_lib.blocks import precision
+from coupling_lib.blocks import attention, storage
 from coupling_lib.blocks.call import BlockCall
+from coupling_lib.blocks.makeup import makeups, modifications
 from coupling_lib.blocks.record import Blocks, first_row, record
 from coupling_lib.blocks.state import Changes, kept
-from coupling_lib.blocks.validate import check_as_loaded, with_what_stands
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
-from coupling_lib.inputs import token_ids
-from coupling_lib.inputs.lengths import explained
-from coupling_lib.inputs.model_inputs import model_inputs
-from coupling_lib.inputs.prompt_arguments import check_model
-from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian.operator import BlockJacobian
-from coupling_lib.models.model import Model
+from coupling_lib.models.model import Model, check_model
 from coupling_lib.modes import exclusive, refuse_narrow
 
 # Models of which it was said once that the last token is none of the text.
@@ -47,6 +42,7 @@ class Trace:
         blocks: the model's blocks, with what stood on them and the routes that it left.
         changes: what the pass changed in the model, and is undone.
         first: the row of the stream that is the first token: a model may put rows of its own before and after them.
+        said_of_last: what is said once of a last token that is none of the text; empty where it is text.
     """
 
     model: Model
@@ -56,6 +52,7 @@ class Trace:
     blocks: Blocks
     changes: Changes = field(default_factory=Changes, repr=False)
     first: int = 0
+    said_of_last: str = field(default="", repr=False)
     _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
     _agrees: dict[tuple[int, tuple[int, int]], bool] = field(default_factory=dict, repr=False)
 
@@ -98,7 +95,7 @@ class Trace:
     @property
     def dtype(self) -> torch.dtype:
         """Dtype in which Jacobians are formed: float32 or float64."""
-        return precision.arithmetic(self.model.hf)
+        return storage.arithmetic(self.model.hf)
 
     @cached_property
     def hidden(self) -> Tensor:
@@ -121,7 +118,7 @@ class Trace:
         index %= self.n_blocks
         if index not in self._copies:
             self._copies.clear()
-            self._copies[index] = precision.dense_copy(self.model.blocks.modules[index], self.dtype)
+            self._copies[index] = storage.dense_copy(self.model.blocks.modules[index], self.dtype)
         return self._copies[index]
 
     @cached_property
@@ -145,7 +142,7 @@ class Trace:
                 place = next(child.parameters(), last).device
                 with torch.no_grad():
                     if torch.allclose(child(last.to(place)).to(self.device), wanted, rtol=1e-3, atol=1e-3):
-                        return precision.dense_copy(owner.get_submodule(name), self.dtype, self.device)
+                        return storage.dense_copy(owner.get_submodule(name), self.dtype, self.device)
         raise UnsupportedModelError(f"{type(hf).__name__} has no final norm that gives the last of its hidden_states")
 
     def forget(self, block: int) -> None:
@@ -162,15 +159,10 @@ class Trace:
                 f"{name} is {token!r}; this input has {self.n_tokens} tokens, 0 to {self.n_tokens - 1}; give one as a "
                 "whole number"
             )
-        if token == -1 and self._said_of_last and self.model not in _TOLD:
+        if token == -1 and self.said_of_last and self.model not in _TOLD:
             _TOLD.add(self.model)
-            warnings.warn(self._said_of_last, stacklevel=3)
+            warnings.warn(self.said_of_last, stacklevel=3)
         return int(token) % self.n_tokens
-
-    @cached_property
-    def _said_of_last(self) -> str:
-        ids = self.inputs.get("input_ids")
-        return "" if ids is None else token_ids.said_of_last(ids[0].tolist(), self.model.tokenizer, self.model.name)
 
     def check_boundary(self, boundary: str) -> None:
         """Refuse a boundary that is unknown, or that this model's blocks do not have."""
@@ -224,42 +216,64 @@ class Trace:
 
 
 @exclusive
-def trace(model: Model, given: str | Tensor | Prompt) -> Trace:
-    """Run a model once and record every block's input, output and call.
-
-    Args:
-        model: a model from `load_model`.
-        given: a text, or a `Prompt` with one; token ids, shape `(1, n)`, integer; or an image, shape `(1, c, h, w)`,
-            floating point.
-
-    Returns:
-        the trace. An input that is empty, of another shape or longer than the model can read, and a text
-        for a model without a tokenizer, raise `ParameterError`.
-
-    Raises:
-        UntrustworthyResultError: if states are NaN or infinite; under autocast, or with a default dtype of half
-            precision, which would narrow states and Jacobians without a word.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> model = cl.load_model("nano-neox")
-        >>> cl.trace(model, "It was a dark and stormy night").hidden.shape[0]
-        13
-    """
+def trace(model: Model, given: Tensor) -> Trace:
+    """Run a model once on token ids or pixels, and record every block's input, output and call."""
     check_model(model)
     refuse_narrow()
     inputs, tokens = model_inputs(model, given), None
-    check_as_loaded(model.hf, model.blocks, model.name)
-    with kept(model.hf) as changes, explained(model, inputs):
+    _check_as_loaded(model)
+    with kept(model.hf) as changes:
         calls = record(model.hf, model.blocks, inputs)
         ids = inputs.get("input_ids")
         first = 0 if ids is None else first_row(model.hf, model.blocks, ids, calls[0].input)
     _check_finite(model, calls)
     with changes.applied():
-        blocks = with_what_stands(model.hf, model.blocks, calls)
-    if "input_ids" in inputs and model.tokenizer is not None:
-        tokens = [model.tokenizer.decode([token]) for token in inputs["input_ids"][0].tolist()]
+        blocks = _as_they_stand(model, calls)
+    if ids is not None and model.tokenizer is not None:
+        tokens = [model.tokenizer.decode([token]) for token in ids[0].tolist()]
     return Trace(model, inputs, calls, tokens, blocks, changes, first)
+
+
+def model_inputs(model: Model, given: Tensor) -> dict[str, Tensor]:
+    """Put token ids or pixels where a model takes them, and refuse what is neither."""
+    hf, wanted = model.hf, model.hf.main_input_name
+    pixels = wanted == "pixel_values"
+    if not isinstance(given, Tensor):
+        raise ParameterError(f"the input is a {type(given).__name__}; give a tensor of {wanted}")
+    whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+    fits = given.ndim == (4 if pixels else 2) and (given.is_floating_point() if pixels else whole)
+    fits = fits and given.layout == torch.strided and not given.is_meta
+    if not fits or len(given) != 1 or given.numel() == 0:
+        form = "(1, channels, height, width), floating point" if pixels else "(1, n) with n >= 1, integer"
+        raise ParameterError(f"the input has shape {tuple(given.shape)} and dtype {given.dtype}; {wanted} is {form}")
+    size = hf.config.get_text_config().vocab_size if not pixels else 0
+    if not pixels and (int(given.max()) >= size or int(given.min()) < 0):
+        raise ParameterError(f"a token id lies outside the vocabulary of {model.name}, 0 to {size - 1}")
+    return {wanted: given.to(hf.device, hf.dtype if pixels else torch.long, copy=True)}  # which may be written over
+
+
+def _check_as_loaded(model: Model) -> None:
+    """Refuse a model that was set to something else since it was looked at."""
+    if (in_force := attention.in_force(model.hf)) != model.blocks.attention:
+        raise ParameterError(
+            f"{model.name}: its attention was set to {in_force!r} after it was loaded, which may make another "
+            "model of it; wrap it again with cl.wrap_model"
+        )
+    # A parametrisation that was put on since is in training mode, and has nothing that depends on it.
+    if any(module.training for name, module in model.hf.named_modules() if "parametrizations" not in name):
+        raise ParameterError(
+            f"{model.name} is in training mode, in which a block has many answers; call model.hf.eval()"
+        )
+
+
+def _as_they_stand(model: Model, calls: list[BlockCall]) -> Blocks:
+    """Return a model's blocks as the trace found them, checked again where they were changed since."""
+    blocks = model.blocks
+    if (tuple(map(modifications, blocks.modules)), makeups(blocks.modules)) == (blocks.modifications, blocks.makeup):
+        return blocks
+    if model.recheck is None:
+        raise UntrustworthyResultError(f"{model.name}: blocks were changed since they were checked; wrap it again")
+    return model.recheck(model.hf, blocks, calls)
 
 
 def _check_finite(model: Model, calls: list[BlockCall]) -> None:

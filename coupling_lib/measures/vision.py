@@ -12,8 +12,9 @@ import xarray as xr
 from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.inputs.images import patch_grid
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
+from coupling_lib.inputs.traced import trace
 from coupling_lib.jacobian.derivatives import block_jacobians
-from coupling_lib.jacobian.tracing import Trace, trace
+from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.trajectories import measure_trajectories

@@ -19,6 +19,7 @@ from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import weight_memory as memories
 from coupling_lib.blocks.attention import quiet
+from coupling_lib.blocks.validate import with_what_stands
 from coupling_lib.errors import (
     CouplingError,
     ModelUnavailableError,
@@ -37,7 +38,8 @@ from coupling_lib.models import (
     tokenizers,
 )
 from coupling_lib.models import untrained as fresh_weights
-from coupling_lib.models.model import Model, prepare
+from coupling_lib.models.model import Model
+from coupling_lib.models.storages import prepare
 from coupling_lib.modes import exclusive
 
 
@@ -126,7 +128,8 @@ def load_model(
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
         check = partial(remembered_checks.check, hf, origin, precision, fresh)
         processor = processors.read(origin.folder) if family.main_input_name == "pixel_values" else None
-        return Model(hf, tokenizer, *made, blocks=prepare(hf, origin.name, check), processor=processor)
+        found = prepare(hf, origin.name, check)
+        return Model(hf, tokenizer, *made, blocks=found, processor=processor, recheck=with_what_stands)
 
 
 def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:

@@ -14,13 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from transformers import PreTrainedModel
 
 from coupling_lib import paths, provenance
 from coupling_lib.blocks import attention
-from coupling_lib.blocks.makeup import makeups, written
-from coupling_lib.blocks.record import Blocks, find_blocks
-from coupling_lib.blocks.user_hooks import everywhere, modifications
+from coupling_lib.blocks.find import find_blocks
+from coupling_lib.blocks.makeup import called, everywhere, makeups, modifications, now
+from coupling_lib.blocks.record import Blocks
 from coupling_lib.blocks.validate import validate
 from coupling_lib.models.sources import Source
 
@@ -65,7 +66,7 @@ def _place(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None
     if everywhere():
         return None
     # Functions that were exchanged in this process make another model of the same weights.
-    functions = written(find_blocks(hf).modules)
+    functions = _written(find_blocks(hf).modules)
     what = [weights, config, type(hf).__name__, precision, hf.device.type, provenance.versions(), code, functions]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:32]
     return paths.CACHE / "checked" / f"{digest}.json"
@@ -88,3 +89,17 @@ def _write(place: Path, found: Blocks) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         kept = ("routes", "post_norm", "scales", "attention", "choosing")
         paths.write_text(place, json.dumps({name: getattr(found, name) for name in kept}))
+
+
+def _written(block: nn.Module) -> list[tuple[str, ...]]:
+    """Describe the functions that a block's modules call by where they were written, alike in every process."""
+    found = []
+    for kind in dict.fromkeys(type(part) for part in block.modules()):
+        for space, name in called(kind, kind.forward):
+            value = getattr(now((space, name)), "__func__", now((space, name)))
+            code = getattr(value, "__code__", None)
+            where = (str(getattr(value, each, "")) for each in ("__module__", "__qualname__"))
+            found.append(
+                (kind.__qualname__, name, *where, code.co_code.hex() if code else "", str(code and code.co_names))
+            )
+    return sorted(found)

@@ -36,8 +36,8 @@ from transformers.initialization import no_init_weights
 from transformers.quantizers.auto import AutoHfQuantizer
 
 from coupling_lib.blocks import offload, weight_memory
+from coupling_lib.blocks.find import find_blocks
 from coupling_lib.blocks.placing import Placing
-from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 from coupling_lib.memory import give_back
 

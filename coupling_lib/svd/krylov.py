@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import UntrustworthyResultError, check_whole
-from coupling_lib.svd import decompositions
+from coupling_lib.svd.operators import lapack_eigh, lapack_svd, last_eigenvectors
 
 BLOCK = 16
 # A basis may have so many columns beside twenty for each triplet.
@@ -91,10 +91,10 @@ def top_eigenvectors(G: Tensor, k: int) -> Tensor:
     """Return orthonormal eigenvectors of the k largest eigenvalues of a symmetric matrix, largest first."""
     n = G.shape[-1]
     if n <= _PARTIAL_WIDTH or 4 * k > n or G.device.type != "cpu":
-        return decompositions.eigh(G)[1][..., n - k :].flip(-1)
+        return lapack_eigh(G)[1][..., n - k :].flip(-1)
     if G.ndim > 2:
         return torch.stack([top_eigenvectors(one, k) for one in G])
-    return decompositions.last_eigenvectors(G, k).flip(-1)
+    return last_eigenvectors(G, k).flip(-1)
 
 
 class _Bases:
@@ -151,10 +151,10 @@ class _Bases:
         S = (B.T @ P).norm(dim=0)
         if float(S[k - 1]) > 1e-3 * float(S[0]):
             Y, R = torch.linalg.qr(B.T @ P)
-            X, S, Zh = decompositions.svd(R)
+            X, S, Zh = lapack_svd(R)
             P, Qh = P @ Zh.T, (Y @ X).T
         else:
-            P, S, Qh = decompositions.svd(B)
+            P, S, Qh = lapack_svd(B)
         left, right = P[:, :k].T.to(self.dtype), Qh[:k].to(self.dtype)
         following = float(S[k]) if k < m else 0.0
         images = ((right @ self._JV[:m]).T, (left @ self._JTU[:m]).T)
@@ -170,7 +170,7 @@ def _extend(basis: Tensor, W: Tensor, room: int) -> tuple[Tensor, Tensor, Tensor
     C = basis @ W
     W = W - (C.T @ basis).T
     if room < W.shape[1]:
-        Q, S, Rh = decompositions.svd(W, full_matrices=False)
+        Q, S, Rh = lapack_svd(W, full_matrices=False)
         Q, R = Q[:, :room], S[:room, None] * Rh[:room]
     else:
         Q, R = torch.linalg.qr(W)

@@ -11,8 +11,8 @@ here but reported, matrix by matrix, and the caller takes another route for it.
 import torch
 from torch import Tensor
 
-from coupling_lib.svd import decompositions
 from coupling_lib.svd.krylov import BLOCK, FLOOR, KrylovTriplets, columns_to_go, top_eigenvectors
+from coupling_lib.svd.operators import lapack_eigh
 
 # A basis that has not converged within this share of the width is worth less than a complete decomposition.
 _LARGEST_SHARE = 0.75
@@ -113,7 +113,7 @@ class _Bases:
         # From V alone, so that rounding which the recurrence left in U and B goes no further.
         image = (Vh @ J.mT).double()
         # The squares' eigenvectors err by rounding times (s_1 / s_i)^2; the caller has other routes for outliers.
-        squares, Y = decompositions.eigh(image @ image.mT)
+        squares, Y = lapack_eigh(image @ image.mT)
         S, Y = squares.clamp_min(0).sqrt().flip(-1), Y.flip(-1)
         U = (Y.mT @ image / S[:, None].clamp_min(torch.finfo(S.dtype).tiny)).to(J)
         return U, S.to(J), Y.mT.to(J) @ Vh

@@ -20,9 +20,8 @@ from torch import Tensor
 from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole
 from coupling_lib.memory import budget, give_back
 from coupling_lib.modes import refuse_autocast
-from coupling_lib.svd import decompositions
 from coupling_lib.svd.krylov import golub_kahan, top_eigenvectors
-from coupling_lib.svd.operators import as_torch_operator
+from coupling_lib.svd.operators import as_torch_operator, lapack_svd
 from coupling_lib.svd.stacked import golub_kahan_stacked
 
 # From this width Krylov bases take less time than the eigenvectors of J^T J, if K is small against it.
@@ -157,13 +156,13 @@ def _by_squares(J: Tensor, k: int) -> tuple[SingularTriplets, Tensor]:
     try:
         found, gap = _multiplied(wide, *_from_squares(wide, k))
     except UntrustworthyResultError:  # of squares that overflow
-        return _multiplied(wide, *_split(*decompositions.svd(wide, full_matrices=False), k))
+        return _multiplied(wide, *_split(*lapack_svd(wide, full_matrices=False), k))
     U, S = found.U, found.S
     good = (found.residual * S[:, :1] <= accuracy * S + 1e-13 * S[:, :1]).all(dim=1)
     overlap = (U.mT @ U - torch.eye(k, dtype=U.dtype, device=U.device)).abs().amax(dim=(1, 2))
     for index in (~(good & (overlap <= accuracy))).nonzero().flatten().tolist():
         one = wide[index : index + 1]
-        parts = decompositions.svd(one, full_matrices=False)
+        parts = lapack_svd(one, full_matrices=False)
         _replace(found, gap, torch.tensor([index]), *_multiplied(one, *_split(*parts, k)))
     return found, gap
 

@@ -12,7 +12,7 @@ from coupling_lib.paths import ROOT
 # From the ground up; a room imports from itself and from rooms before it, and the library nothing of the companion.
 ROOMS = [
     *("coupling_lib", "coupling_lib.metrics", "coupling_lib.svd", "coupling_lib.blocks", "coupling_lib.models"),
-    *("coupling_lib.inputs", "coupling_lib.jacobian", "coupling_lib.store", "coupling_lib.measures"),
+    *("coupling_lib.jacobian", "coupling_lib.inputs", "coupling_lib.store", "coupling_lib.measures"),
     *("companion.tables", "companion.figures", "companion.training", "companion.notebook"),
 ]
 HOUSES = [ROOT / "coupling_lib", ROOT / "companion"]
