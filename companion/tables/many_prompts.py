@@ -22,7 +22,6 @@ from companion.tables import texts
 from companion.tables.files import predictions_sha256, write_table
 from companion.tables.prompt_effects import IN_4_BITS, KEY, READINGS, TABLE, K, many_prompts
 from coupling_lib import provenance
-from coupling_lib.errors import in_one_line
 from coupling_lib.inputs.prompts import Prompt, load_prompts
 from coupling_lib.inputs.traced import trace
 from coupling_lib.jacobian.derivatives import block_jacobians
@@ -37,6 +36,7 @@ from coupling_lib.metrics.summaries import pair_couplings
 from coupling_lib.metrics.surrogates import surrogate_vectors, values_of_pairs
 from coupling_lib.models.load import load_model
 from coupling_lib.models.model import Model
+from coupling_lib.progress import in_one_line
 from coupling_lib.svd.shared import without_isotropic
 
 VARIANT = "normalized_miscoupling"

@@ -1,10 +1,8 @@
 """One call of one block, as the model made it: what it was given, by name, what it chose, and what it gave.
 
-A mixture of experts chooses some of them for each token, by the largest of its gates. The choice is a step function of
-the state, with a derivative of zero almost everywhere; what is differentiated are the experts that the model's own pass
-took and the weights of their gates. A copy of the block in another number format, or a token evaluated alone, may rank
-two gates the other way round; with the choice held it is the same map in every precision. The same holds for attention
-that chooses the tokens it looks at.
+A mixture takes for each token the experts of the largest gates, and some attention chooses the tokens it looks at. Such
+a choice is a step function of the state, with a derivative of zero almost everywhere, and another number format, or a
+token evaluated alone, may rank two gates the other way round. So the choice of the model's own pass is held.
 """
 
 import inspect

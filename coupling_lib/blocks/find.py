@@ -1,7 +1,9 @@
 """Where a model keeps its transformer blocks: the list that is as long as its configuration says it is deep."""
 
 from contextlib import suppress
+from typing import Any
 
+from nnsight import Envoy
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -48,3 +50,14 @@ def _embedding_path(hf: PreTrainedModel) -> str:
         embedding = hf.get_input_embeddings()
         return next((name for name, module in hf.named_modules() if module is embedding), "")
     return ""
+
+
+def within_nnsight(model: Any, tokenizer: Any) -> tuple[Any, Any]:
+    """Return the module and the tokenizer of a model of nnsight; anything else as it is."""
+    if not isinstance(model, Envoy):
+        return model, tokenizer
+    if any(weight.is_meta for weight in model._module.parameters()):
+        raise UnsupportedModelError(
+            f"the {type(model).__name__} of nnsight has no weights yet; load it with dispatch=True"
+        )
+    return model._module, tokenizer or getattr(model, "tokenizer", None)

@@ -36,15 +36,12 @@ def modifications(block: nn.Module) -> Modifications:
     """List the modifications of a block's modules: name, kind of module, and the functions themselves."""
     # The functions, and not how many: one that is exchanged for another changes the block as well.
     of_all = [("every module", nn.Module, *everywhere())] if everywhere() else []
-    return (*of_all, *_on_modules(block))
-
-
-def _on_modules(block: nn.Module) -> Modifications:
-    return tuple(
+    on_modules = (
         (name, type(part), *found)
         for name, part in block.named_modules()
         if (found := [*_functions(part)]) or "parametrizations" in part._modules
     )
+    return (*of_all, *on_modules)
 
 
 def where(block: nn.Module) -> str:

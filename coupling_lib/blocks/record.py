@@ -17,7 +17,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
-from nnsight import Envoy, NNsight
+from nnsight import NNsight
 from nnsight.intervention.source import STATE
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -28,13 +28,10 @@ from coupling_lib.blocks.makeup import (
     Makeup,
     Modifications,
     is_outdated,
-    modifications,
     refuse_on_backward,
     replaced_forward,
-    where,
 )
-from coupling_lib.errors import CouplingError, UnsupportedModelError
-from coupling_lib.modes import exclusive
+from coupling_lib.errors import UnsupportedModelError
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,17 +80,6 @@ def stack_config(hf: PreTrainedModel) -> PreTrainedConfig:
 def images_config(config: PreTrainedConfig) -> PreTrainedConfig:
     """Return the part of a configuration that says how large the images are; of CLIP's that is nested."""
     return config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
-
-
-def within_nnsight(model: Any, tokenizer: Any) -> tuple[Any, Any]:
-    """Return the module and the tokenizer of a model of nnsight; anything else as it is."""
-    if not isinstance(model, Envoy):
-        return model, tokenizer
-    if any(weight.is_meta for weight in model._module.parameters()):
-        raise UnsupportedModelError(
-            f"the {type(model).__name__} of nnsight has no weights yet; load it with dispatch=True"
-        )
-    return model._module, tokenizer or getattr(model, "tokenizer", None)
 
 
 def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
@@ -152,7 +138,7 @@ def _seen(blocks: Blocks, count: int | None = None) -> Generator[_Seen]:
 @torch.no_grad()
 def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
     """Run a model once, without nnsight, and give the call of every block, or of the first so many."""
-    with _explained(hf), recording() as keys_values, _seen(blocks, count) as seen, Noting(seen.running) as noting:
+    with recording() as keys_values, _seen(blocks, count) as seen, Noting(seen.running) as noting:
         hf(**uncached(hf, inputs))
     _refuse_again(hf, seen)
     ran = {number for number, *_ in seen.calls}
@@ -164,13 +150,6 @@ def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     return _calls(hf, blocks, {number: found for number, *found in seen.calls}, noting.chosen, keys_values)
 
 
-@exclusive
-def first_states(hf: PreTrainedModel, blocks: Blocks, given: Tensor) -> Tensor:
-    """Compute the states `(1, n, d)` that a model's first block reads."""
-    return passed(hf, blocks, {hf.main_input_name: given.to(hf.device, hf.dtype)}, count=1)[0].input
-
-
-@exclusive
 def first_row(hf: PreTrainedModel, blocks: Blocks, ids: Tensor, stream: Tensor) -> int:
     """Find the row of a stream that is the first token given, where a model adds rows of its own, such as padding."""
     if (more := stream.shape[1] - ids.shape[1]) == 0:
@@ -207,7 +186,7 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     modules = list(blocks.modules)[:count]
     # nnsight reads between the hooks of others that stand on a block itself; a block is what it does with these.
     hooked = {number for number, block in enumerate(modules) if block._forward_hooks or block._forward_pre_hooks}
-    with _explained(hf), recording() as keys_values, _seen(blocks) as seen:
+    with recording() as keys_values, _seen(blocks) as seen:
         tracer, envoys = watched(hf, blocks)
         with Noting(seen.running) if blocks.choosing else nullcontext() as noting:
             with tracer.trace(**uncached(hf, inputs)) as run:
@@ -257,20 +236,3 @@ def _calls(
                 f"block {number} of {family_of(hf)} does not read what block {number - 1} wrote"
             )
     return calls
-
-
-@contextmanager
-def _explained(hf: PreTrainedModel) -> Generator[None]:
-    """Describe in one line what fails in a model with user hooks, and where these are."""
-    try:
-        yield
-    except CouplingError:
-        raise
-    except Exception as error:
-        if not any(functions for _, _, *functions in modifications(hf)):  # but parametrisations, as of wav2vec2
-            raise
-        declared = (str(error).strip().splitlines() or [""])[-1][:200]
-        raise UnsupportedModelError(
-            f"{family_of(hf)} failed while {where(hf)} carried a hook or a forward of your own "
-            f"({type(error).__name__}: {declared}); mend it or take it off, and trace again"
-        ) from error

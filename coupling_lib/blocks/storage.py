@@ -2,7 +2,7 @@
 
 Jacobians are formed in float32 or wider. A block with other weights is replaced, while it is measured, by a *dense
 copy*: the same block, its weights widened. Tensors of two bytes or more are known here; every further way to store
-weights registers itself (`register`), and weights that none of them knows are refused.
+weights stands in `REGISTERED`, and weights that none of them knows are refused.
 """
 
 import copy
@@ -45,12 +45,8 @@ class Storage:
         """Name the layer stored in this way at which a pass failed."""
 
 
+# Filled from above (`models.storages`).
 REGISTERED: list[Storage] = []
-
-
-def register(*storages: Storage) -> None:
-    """Add ways to store weights."""
-    REGISTERED.extend(storages)
 
 
 def in_few_bits(module: nn.Module) -> bool:
@@ -64,13 +60,12 @@ def on_disk(module: nn.Module) -> bool:
 
 
 def share_in(precision: str, module: nn.Module) -> float:
-    """Return the share of a module's weights that are stored in a precision: the name of a dtype, or few bits."""
-    wanted, held, total = getattr(torch, precision, None), 0, 0
-    wanted = wanted if isinstance(wanted, torch.dtype) and wanted.is_floating_point else None
+    """Return the share of a module's weights that are stored in a precision: a dtype's name, or one of few bits."""
+    held = total = 0
     for part in module.modules():
         few = {name: count for each in REGISTERED for name, count in each.weights(part).items()}
         plain = [weight for name, weight in part._parameters.items() if weight is not None and name not in few]
-        held += sum(weight.numel() for weight in plain if weight.dtype == wanted) if wanted else sum(few.values())
+        held += sum(few.values()) + sum(weight.numel() for weight in plain if str(weight.dtype) == f"torch.{precision}")
         total += sum(few.values()) + sum(weight.numel() for weight in plain)
     return held / max(1, total)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import attention, central_differences, probe_lengths, state, storage
+from coupling_lib.blocks import attention, attention_choice, central_differences, probe_lengths, state, storage
 from coupling_lib.blocks.agreement import replay_error
 from coupling_lib.blocks.call import BlockCall, Noting
 from coupling_lib.blocks.find import find_blocks
@@ -42,7 +42,7 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
     with probe_lengths.lengths(hf), state.kept(hf) as changes:
         probe = _Probe(hf, name, blocks)
         for each in dict.fromkeys((attention.NAME, probe.default)):
-            attention.use(hf, each)
+            attention_choice.use(hf, each)
             try:
                 found = probe.validated()
                 break
@@ -67,11 +67,11 @@ class _Probe:
         self.hf, self.name, self.blocks, self.family = hf, name, blocks, family_of(hf)
         self.kinds = _kinds(blocks)  # before a trace, which puts a `forward` of its own into every module
         self.inputs = {hf.main_input_name: random_input(hf, torch.Generator().manual_seed(0), n_tokens=7)}
-        self.default, self.dtype = attention.default(hf), storage.arithmetic(hf)
+        self.default, self.dtype = attention_choice.default(hf), storage.arithmetic(hf)
         self.on_disk = storage.on_disk(blocks.modules)
         self.slow = self.on_disk or storage.in_few_bits(blocks.modules)
         self.firsts = 1 + max(members[0] for members in self.kinds)
-        attention.use(hf, self.default)
+        attention_choice.use(hf, self.default)
         try:
             as_it_came = passed(hf, blocks, self.inputs, self.firsts if self.slow else None)
         except CouplingError:
@@ -149,6 +149,8 @@ class _Probe:
 
 def _next_step(hf: PreTrainedModel, error: Exception) -> str:
     """Suggest what to do where a model does not run."""
+    if any(functions for _, _, *functions in modifications(hf)):
+        return f"{where(hf)} carries a hook or a forward of your own: mend it or take it off"
     if any(part._compiled_call_impl is not None or "_orig_mod" in part._modules for part in hf.modules()):
         return "wrap the model before it is compiled"
     if any("_hf_hook" in vars(part) for part in hf.modules()):
@@ -156,7 +158,7 @@ def _next_step(hf: PreTrainedModel, error: Exception) -> str:
     parts = [f"model.{name}" for name, part in hf.named_children() if isinstance(part, PreTrainedModel)]
     if len(parts) > 1 and isinstance(error, AttributeError | TypeError):
         return f"it reads more than {hf.main_input_name}: wrap one of its parts, {' or '.join(parts)}"
-    if isinstance(error, ImportError) or attention.default(hf) != "eager":
+    if isinstance(error, ImportError) or attention_choice.default(hf) != "eager":
         return "if that attention is not installed here, load the model with attn_implementation='eager'"
     return f"see that it runs on {hf.main_input_name} alone"
 

@@ -10,7 +10,7 @@ from coupling_lib.blocks.model_config import random_input
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs import lengths
 from coupling_lib.inputs.prompts import unreadable
-from coupling_lib.models.model import Model, check_model
+from coupling_lib.models.model import Model
 
 Prompts = str | torch.Tensor | Iterable[Any]
 """What a measure is given: texts, tensors of `input_ids` or `pixel_values`, or `Prompt` objects; or a single one."""
@@ -60,6 +60,14 @@ def _checked(prompt: Any, place: str) -> Text | torch.Tensor:
     if why := unreadable(prompt):
         raise ParameterError(f"{place} {why}; take it out of the text")
     return Text(prompt)
+
+
+def check_model(model: Any) -> None:
+    """Refuse a name, or a model of another library, where a loaded model is expected."""
+    if not (hasattr(model, "hf") and hasattr(model, "blocks")):
+        raise ParameterError(
+            f"model is {shown(model, 60)} ({type(model).__name__}); pass what cl.load_model or cl.wrap_model returns"
+        )
 
 
 def inputs_for(

@@ -7,14 +7,15 @@ import torch
 from torch import Tensor
 
 from coupling_lib.blocks.model_config import sides
-from coupling_lib.blocks.record import first_states, images_config
+from coupling_lib.blocks.record import images_config
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import token_ids
+from coupling_lib.inputs.images import first_states
 from coupling_lib.inputs.lengths import explained, longest, too_long
-from coupling_lib.inputs.prompt_arguments import prompt_inputs
+from coupling_lib.inputs.prompt_arguments import check_model, prompt_inputs
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian import tracing
-from coupling_lib.models.model import Model, check_model
+from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive, refuse_narrow
 
 # Larger than any normalised pixel, and smaller than the bytes of any but a black picture.

@@ -9,29 +9,27 @@ The states are recorded in the precision the model runs in; everything derived f
 
 import warnings
 import weakref
-from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from coupling_lib.blocks import attention, storage
+from coupling_lib.blocks import attention
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.makeup import makeups, modifications
 from coupling_lib.blocks.record import Blocks, first_row, record
-from coupling_lib.blocks.state import Changes, kept
-from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
+from coupling_lib.blocks.state import kept
+from coupling_lib.errors import ParameterError, UntrustworthyResultError, is_whole
+from coupling_lib.jacobian.differentiate import Traced
 from coupling_lib.jacobian.operator import BlockJacobian
-from coupling_lib.models.model import Model, check_model
+from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive, refuse_narrow
 
 # Models of which it was said once that the last token is none of the text.
 _TOLD: weakref.WeakSet[Model] = weakref.WeakSet()
-BOUNDARIES = ("block", "hidden_states", "branch")
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
+class Trace(Traced):
     """What one forward pass recorded.
 
     Args:
@@ -45,57 +43,15 @@ class Trace:
         said_of_last: what is said once of a last token that is none of the text; empty where it is text.
     """
 
-    model: Model
-    inputs: dict[str, Tensor]
-    calls: list[BlockCall]
-    tokens: list[str] | None
-    blocks: Blocks
-    changes: Changes = field(default_factory=Changes, repr=False)
-    first: int = 0
-    said_of_last: str = field(default="", repr=False)
-    _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
-    _agrees: dict[tuple[int, tuple[int, int]], bool] = field(default_factory=dict, repr=False)
-
     @property
     def route(self) -> str:
         """How block maps are evaluated: by `"attention"`, `"cache"`, `"state"` or the whole `"sequence"`."""
         return self.blocks.route
 
     @property
-    def routes(self) -> tuple[str, ...]:
-        """Route of every block; those of a hybrid model differ."""
-        return self.blocks.routes
-
-    @property
     def post_norm(self) -> bool:
         """Whether blocks normalise their stream, so that block minus identity couples trivially."""
         return bool(self.blocks.post_norm)
-
-    @property
-    def n_blocks(self) -> int:
-        """Number of blocks L."""
-        return len(self.calls)
-
-    @property
-    def n_tokens(self) -> int:
-        """Number of token positions n: of the ids that were given, or of what an image is cut into."""
-        ids = self.inputs.get("input_ids")
-        return (self.calls[-1].input if ids is None else ids).shape[1]
-
-    @property
-    def d_model(self) -> int:
-        """Width d of the residual stream."""
-        return self.calls[-1].input.shape[2]
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the last block's states."""
-        return self.calls[-1].input.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype in which Jacobians are formed: float32 or float64."""
-        return storage.arithmetic(self.model.hf)
 
     @cached_property
     def hidden(self) -> Tensor:
@@ -106,44 +62,6 @@ class Trace:
         """
         states = [self.calls[0].input, *(call.output for call in self.calls)]
         return torch.cat([state[:, self._tokens].to(self.device, self.dtype) for state in states])
-
-    @property
-    def _tokens(self) -> slice:
-        return slice(self.first, self.first + self.n_tokens)
-
-    def block(self, index: int) -> nn.Module:
-        """Return a block, from 0, as a map with plain, wide weights, on which it can be differentiated."""
-        # Itself, or a dense copy where its weights are narrow, quantised or on disk. The last one is kept, and no
-        # other: a copy takes as much memory as the block in float32.
-        index %= self.n_blocks
-        if index not in self._copies:
-            self._copies.clear()
-            self._copies[index] = storage.dense_copy(self.model.blocks.modules[index], self.dtype)
-        return self._copies[index]
-
-    @cached_property
-    @exclusive
-    def final_norm(self) -> nn.Module:
-        """Find the norm between the last block and the last of Hugging Face's `hidden_states`; the identity if none."""
-        # Only the boundary of the released code needs it. It is found by what it does: applied to the last block's
-        # output, it gives that last entry.
-        hf = self.model.hf
-        with torch.no_grad(), kept(hf):
-            wanted = hf(**self.inputs, output_hidden_states=True).hidden_states[-1].to(self.device)
-        last = self.calls[-1].output
-        if wanted.shape != last.shape:  # without the rows that a model added
-            last = last[:, self._tokens]
-        if torch.equal(wanted, last):
-            return nn.Identity()
-        owner = hf.get_submodule(self.model.blocks.path.rpartition(".")[0])
-        for name, child in owner.named_children():
-            if "norm" in type(child).__name__.lower():
-                # The norm may lie on another card than the last block.
-                place = next(child.parameters(), last).device
-                with torch.no_grad():
-                    if torch.allclose(child(last.to(place)).to(self.device), wanted, rtol=1e-3, atol=1e-3):
-                        return storage.dense_copy(owner.get_submodule(name), self.dtype, self.device)
-        raise UnsupportedModelError(f"{type(hf).__name__} has no final norm that gives the last of its hidden_states")
 
     def forget(self, block: int) -> None:
         """Release what was recorded for a block, from 0: its states, keys and values."""
@@ -163,24 +81,6 @@ class Trace:
             _TOLD.add(self.model)
             warnings.warn(self.said_of_last, stacklevel=3)
         return int(token) % self.n_tokens
-
-    def check_boundary(self, boundary: str) -> None:
-        """Refuse a boundary that is unknown, or that this model's blocks do not have."""
-        if boundary not in BOUNDARIES:
-            raise ParameterError(f"boundary is {boundary!r}; it must be {', '.join(map(repr, BOUNDARIES))}")
-        if boundary != "branch":
-            return
-        post_norm = self.blocks.post_norm
-        if not post_norm:
-            raise ParameterError(
-                f"boundary is 'branch', which is for post-norm blocks; those of {self.model.name} add to their stream, "
-                "so that block minus identity is the branch: pass boundary='block'"
-            )
-        if hidden := [number for number, norms in post_norm.items() if not norms]:
-            raise ParameterError(
-                f"boundary is 'branch', and the norms in the stream of block {hidden[0]} of {self.model.name} were not "
-                "found among its modules; boundary='block' measures it, with its trivial coupling"
-            )
 
     def jacobian(
         self, block: int, token_in: int = -1, token_out: int | None = None, boundary: str = "block"
@@ -218,7 +118,6 @@ class Trace:
 @exclusive
 def trace(model: Model, given: Tensor) -> Trace:
     """Run a model once on token ids or pixels, and record every block's input, output and call."""
-    check_model(model)
     refuse_narrow()
     inputs, tokens = model_inputs(model, given), None
     _check_as_loaded(model)
@@ -246,8 +145,7 @@ def model_inputs(model: Model, given: Tensor) -> dict[str, Tensor]:
     if not fits or len(given) != 1 or given.numel() == 0:
         form = "(1, channels, height, width), floating point" if pixels else "(1, n) with n >= 1, integer"
         raise ParameterError(f"the input has shape {tuple(given.shape)} and dtype {given.dtype}; {wanted} is {form}")
-    size = hf.config.get_text_config().vocab_size if not pixels else 0
-    if not pixels and (int(given.max()) >= size or int(given.min()) < 0):
+    if not pixels and not 0 <= int(given.min()) <= int(given.max()) < (size := hf.config.get_text_config().vocab_size):
         raise ParameterError(f"a token id lies outside the vocabulary of {model.name}, 0 to {size - 1}")
     return {wanted: given.to(hf.device, hf.dtype if pixels else torch.long, copy=True)}  # which may be written over
 

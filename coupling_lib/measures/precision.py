@@ -14,7 +14,8 @@ import numpy as np
 import torch
 import xarray as xr
 
-from coupling_lib.blocks.precision import PRECISIONS, is_quantised
+from coupling_lib.blocks.precision import PRECISIONS
+from coupling_lib.blocks.storage import in_few_bits
 from coupling_lib.errors import (
     CouplingError,
     ParameterError,
@@ -182,7 +183,7 @@ def measure_precision(
 def _measured(model: Model, inputs: Sequence[Any], examples: Sequence[Any], settings: dict[str, int]) -> dict[str, Any]:
     """All measurements of one loaded model: depth over all prompts, triplets of some in every arithmetic."""
     # Blocks that were left as they are would look like an exact quantisation.
-    if model.precision in ("int8", "nf4", "fp4") and not is_quantised(model.blocks.modules):
+    if model.precision in ("int8", "nf4", "fp4") and not in_few_bits(model.blocks.modules):
         raise UnsupportedModelError(
             f"bitsandbytes finds no linear layer to quantise in the blocks of {type(model.hf).__name__}"
         )

@@ -18,7 +18,7 @@ from coupling_lib.blocks import packed
 from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import weight_memory as memories
-from coupling_lib.blocks.attention import quiet
+from coupling_lib.blocks.attention_choice import quiet
 from coupling_lib.blocks.validate import with_what_stands
 from coupling_lib.errors import (
     CouplingError,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -11,9 +10,6 @@ from transformers.image_processing_utils import BaseImageProcessor
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.record import Blocks, stack_config
 from coupling_lib.blocks.storage import on_disk, share_in
-from coupling_lib.errors import ParameterError, shown
-
-Recheck = Callable[[PreTrainedModel, Blocks, Sequence[BlockCall]], Blocks]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +40,7 @@ class Model:
     seed: int | None
     blocks: Blocks
     processor: BaseImageProcessor | None = None
-    recheck: Recheck | None = None
+    recheck: Callable[[PreTrainedModel, Blocks, Sequence[BlockCall]], Blocks] | None = None
 
     @property
     def n_blocks(self) -> int:
@@ -70,11 +66,3 @@ class Model:
     def share_in_precision(self) -> float:
         """Share of the blocks' weights that are stored in `precision`; the rest is in float32."""
         return share_in(self.precision, self.blocks.modules)
-
-
-def check_model(model: Any) -> None:
-    """Refuse a name, or a model of another library, where a loaded model is expected."""
-    if not (hasattr(model, "hf") and hasattr(model, "blocks")):
-        raise ParameterError(
-            f"model is {shown(model, 60)} ({type(model).__name__}); pass what cl.load_model or cl.wrap_model returns"
-        )

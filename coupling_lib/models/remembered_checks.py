@@ -18,7 +18,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from coupling_lib import paths, provenance
-from coupling_lib.blocks import attention
+from coupling_lib.blocks import attention_choice
 from coupling_lib.blocks.find import find_blocks
 from coupling_lib.blocks.makeup import called, everywhere, makeups, modifications, now
 from coupling_lib.blocks.record import Blocks
@@ -33,8 +33,8 @@ def check(hf: PreTrainedModel, origin: Source, precision: str, seed: int | None)
     """Check a model's blocks, or take the answer of an earlier check of the same weights."""
     place = _place(hf, origin, precision, seed)
     if place is not None and (known := _read(place)) is not None:
-        attention.default(hf)  # remembered before another takes its place
-        attention.use(hf, known["attention"])
+        attention_choice.default(hf)  # remembered before another takes its place
+        attention_choice.use(hf, known["attention"])
         found = find_blocks(hf)
         return replace(
             found, modifications=tuple(map(modifications, found.modules)), makeup=makeups(found.modules), **known

@@ -7,4 +7,4 @@ from coupling_lib.models.wrap import prepare, wrap_model
 
 __all__ = ["prepare", "wrap_model"]
 
-storage.register(FewBits(), OnDisk())
+storage.REGISTERED += [FewBits(), OnDisk()]

@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.image_processing_utils import BaseImageProcessor
 
 from coupling_lib.blocks import postnorm, storage
-from coupling_lib.blocks.find import PATH
-from coupling_lib.blocks.record import Blocks, within_nnsight
+from coupling_lib.blocks.find import PATH, within_nnsight
+from coupling_lib.blocks.record import Blocks
 from coupling_lib.blocks.validate import validate, with_what_stands
 from coupling_lib.errors import ParameterError, UnsupportedModelError, shown
 from coupling_lib.models import adapters, plain

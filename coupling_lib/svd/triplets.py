@@ -7,7 +7,7 @@ entry of $v$ positive, so that results print the same everywhere; nothing may de
 
 Three routes lead to the same numbers. Small matrices go through the eigenvectors of $J^\top J$, formed in float64:
 squaring costs half of the digits, and float64 has them to spare where float32 would lose every $\sigma_i$ far below an
-outlying $\sigma_1$. Wide ones go through `stacked.golub_kahan_stacked`, several at once, and operators whose matrix is
+outlying $\sigma_1$. Wide ones go through `krylov.golub_kahan_stacked`, several at once, and operators whose matrix is
 not formed through `krylov.golub_kahan`. Whatever these cannot certify goes to LAPACK's full decomposition in float64.
 """
 
@@ -20,9 +20,8 @@ from torch import Tensor
 from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole
 from coupling_lib.memory import budget, give_back
 from coupling_lib.modes import refuse_autocast
-from coupling_lib.svd.krylov import golub_kahan, top_eigenvectors
+from coupling_lib.svd.krylov import golub_kahan, golub_kahan_stacked, top_eigenvectors
 from coupling_lib.svd.operators import as_torch_operator, lapack_svd
-from coupling_lib.svd.stacked import golub_kahan_stacked
 
 # From this width Krylov bases take less time than the eigenvectors of J^T J, if K is small against it.
 _KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET = 512, 12
