@@ -91,11 +91,41 @@ def test_every_file_is_short():
     assert len(lengths) > 300 and {path: length for path, length in lengths.items() if length > 320} == {}
 
 
-def test_the_core_can_be_read_in_an_hour():
+def closure(module: str) -> set[str]:
+    """A module and all that it imports, and what these import."""
+    found, todo = set(), {module}
+    while todo:
+        found |= todo
+        todo = set().union(*(GRAPH[each] for each in todo)) - found
+    return found
+
+
+def core() -> list[str]:
+    """The modules that CONTRIBUTING.md names for an hour's reading, in its order."""
     _, _, walk = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The core in an hour")
-    files = re.findall(r"^\| `([\w/]+\.py)` \|", walk.partition("## ")[0], re.MULTILINE)
-    assert len(files) == 14
-    assert sum(len((ROOT / "coupling_lib" / file).read_text(encoding="utf-8").splitlines()) for file in files) <= 3050
+    rows = re.findall(r"^\| (`[^|]*\.py`) \|", walk.partition("## ")[0], re.MULTILINE)
+    files = [file for row in rows for file in re.findall(r"`([\w/]+)\.py`", row)]
+    return ["coupling_lib." + file.replace("/", ".") for file in files]
+
+
+def test_each_file_of_the_core_needs_only_those_before_it():
+    order = core()
+    assert len(order) == 24 and [(each, GRAPH[each] - set(order[:n])) for n, each in enumerate(order)] == [
+        (each, set()) for each in order
+    ]
+
+
+def test_a_trace_and_its_jacobians_import_the_core_alone():
+    found = closure("coupling_lib.jacobian.tracing")
+    assert found == {each for each in core() if not each.startswith("coupling_lib.metrics.")} and len(found) <= 21
+    assert sum(len(MODULES[each].read_text(encoding="utf-8").splitlines()) for each in found) <= 3500
+
+
+def test_a_model_of_ones_own_needs_neither_loading_nor_other_storages():
+    found = closure("coupling_lib.jacobian.tracing") | closure("coupling_lib.models.wrap")
+    above = {"load", "hub", "packages", "offload", "packed", "quantised", "low_bit", "prompts", "placing", "paths"}
+    assert not above & {each.rpartition(".")[2] for each in found} and len(found) <= 34
+    assert sum(len(MODULES[each].read_text(encoding="utf-8").splitlines()) for each in found) <= 4800
 
 
 def test_importing_the_library_loads_none_of_what_it_stands_on():
