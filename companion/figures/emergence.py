@@ -4,7 +4,6 @@ Steps stand on a logarithmic axis; step 0, which has no logarithm, stands apart 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -17,13 +16,11 @@ from matplotlib.figure import Figure
 from companion.figures import circle, parts, style, take
 from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, K, Measured, of_one
+from companion.tables import effects
 from companion.tables.arrays import both_ways, from_one, joined, quartiles
-from coupling_lib.measures.parts import SHARED, shared_parts
-from coupling_lib.metrics.summaries import interval, pair_couplings
+from coupling_lib.datasets.parts import SHARED, shared_parts
+from coupling_lib.datasets.summaries import interval, pair_couplings
 from coupling_lib.models.registry import by_size
-
-if TYPE_CHECKING:
-    from companion.tables.effects import OtherRuns
 
 SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance"}
 """Scores that are followed over training, and how an axis says them."""
@@ -124,10 +121,8 @@ def take_summary(ds: xr.Dataset, variant: str = VARIANT, k: K = None) -> pd.Data
     return table[["coupling", "low", "high", *names]].rename(columns=names)
 
 
-def numbers_of(ds: xr.Dataset, others: "OtherRuns", variant: str = VARIANT, k: K = None) -> dict[str, float]:
+def numbers_of(ds: xr.Dataset, others: effects.OtherRuns, variant: str = VARIANT, k: K = None) -> dict[str, float]:
     """Return the numbers that prose about emergence quotes, and the effects that verdicts rest on."""
-    from companion.tables import effects  # drawing needs no torch, and this does
-
     k = take.chosen_k(ds, k)
     table, found = _table(ds, variant, k).reset_index(), {"prompts": ds.sizes["prompt"], "scatter": others.scatter}
     steps = {"first": 0, "peak": int(table.coupling.argmax()), "last": -1}

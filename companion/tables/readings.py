@@ -16,9 +16,9 @@ import torch
 import xarray as xr
 
 from companion.tables.arrays import joined
+from coupling_lib.datasets.summaries import interval
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.nulls import relative_to_null
-from coupling_lib.metrics.summaries import interval
 from coupling_lib.metrics.variants import TRANSFORMS, VARIANTS, different_pairs
 
 

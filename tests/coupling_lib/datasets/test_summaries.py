@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from coupling_lib.datasets.statistics import mean_interval
+from coupling_lib.datasets.summaries import interval
 from coupling_lib.errors import UntrustworthyResultError
-from coupling_lib.metrics.statistics import mean_interval
-from coupling_lib.metrics.summaries import interval
 
 
 def make(n_prompts=20):
