@@ -19,7 +19,7 @@ from companion.figures.take import VARIANT, K, Measured, of_one
 from companion.tables import effects
 from companion.tables.arrays import both_ways, from_one, joined, quartiles
 from coupling_lib.datasets.parts import SHARED, shared_parts
-from coupling_lib.datasets.summaries import interval, pair_couplings
+from coupling_lib.datasets.summaries import interval, mean_couplings, pair_couplings
 from coupling_lib.models.registry import by_size
 
 SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance"}
@@ -38,11 +38,9 @@ def take_coupling(ds: xr.Dataset, variant: str = VARIANT, k: K = None) -> xr.Dat
     """Select mean coupling, that of random bases, and how good the model was, at each step."""
     k = take.chosen_k(ds, k)
     null = {"random_bases": 1 - ds["null"], "random_bases_error": ds.null_error, "progress": ds.progress}
-    found = interval(pair_couplings(ds, variant, k).mean(_BLOCKS)).assign(null).sel(k=k, drop=True)
+    found = interval(mean_couplings(ds, variant, k)).assign(null).sel(k=k, drop=True)
     for part in shared_parts(variant, shared=ds).values():
-        own = interval(pair_couplings(part, variant, k).mean(_BLOCKS)).assign(
-            random_bases=1 - part["null"].sel(k=k, drop=True)
-        )
+        own = interval(mean_couplings(part, variant, k)).assign(random_bases=1 - part["null"].sel(k=k, drop=True))
         found = found.assign({f"shared_{name}": values for name, values in own.data_vars.items()})
     return found.assign_attrs(label=coupling_label(variant, k), progress_label=ds.attrs.get("progress_label", ""))
 

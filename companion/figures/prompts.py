@@ -16,7 +16,7 @@ from companion.tables import effects
 from companion.tables.arrays import cells, from_one, joined
 from companion.tables.inference import Effect
 from companion.tables.statistics import correlation
-from coupling_lib.datasets.summaries import interval, pair_couplings
+from coupling_lib.datasets.summaries import block_couplings, interval
 from coupling_lib.errors import ParameterError
 from coupling_lib.models.registry import by_size
 
@@ -229,10 +229,7 @@ def versions_caption(dataset: xr.Dataset) -> str:
 
 
 def _block_couplings(ds: xr.Dataset, variant: str, k: K) -> xr.DataArray:
-    coupling = pair_couplings(ds, variant, take.chosen_k(ds, k))
-    jacobian = coupling.mean("block_2").rename(block_1="block")
-    vectors = coupling.mean("block_1").rename(block_2="block")
-    return from_one((vectors + jacobian) / 2, "block")
+    return from_one(block_couplings(ds, variant, take.chosen_k(ds, k)), "block")
 
 
 def _written(name: str, found: Effect | None) -> str:

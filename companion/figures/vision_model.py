@@ -13,7 +13,7 @@ from companion.figures import depth, parts, style, take
 from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, K, Measured, Null, of_networks, of_one
 from companion.tables.arrays import cells, from_one, joined, with_ends
-from coupling_lib.datasets.summaries import interval, pair_couplings
+from coupling_lib.datasets.summaries import interval, mean_couplings
 
 Patch = tuple[int, int, int, int]
 """Where a token stands in a picture, in pixels: left, top, width and height."""
@@ -31,7 +31,7 @@ def take_image(
 def take_relations(both: xr.Dataset, variant: str = VARIANT, nulls: xr.Dataset | None = None) -> xr.Dataset:
     """Select each image's coupling at single tokens and between tokens, its mean with interval, and random bases."""
     nulls = take.null_of_variant(nulls, variant)
-    coupling = pair_couplings(both, variant).mean(["block_1", "block_2"])
+    coupling = mean_couplings(both, variant)
     chance = nulls.mean([dim for dim in nulls.dims if dim != "relation"])
     attributes = {"label": coupling_label(variant, both.attrs["k"])}
     found = xr.Dataset({"coupling": coupling, **interval(coupling)}, attrs=attributes)
@@ -113,7 +113,7 @@ def draw_drop_path(states: xr.Dataset) -> Figure:
 @of_networks
 def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> pd.DataFrame:
     """Condense the coupling of a single model to means over images, of each one's mean over pairs."""
-    each = pair_couplings(both, variant, take.chosen_k(both, k)).mean(["block_1", "block_2"])
+    each = mean_couplings(both, variant, take.chosen_k(both, k))
     table = interval(each).to_dataframe()[["mean", "low", "high"]]
     table = table.rename(columns={"mean": "coupling"}).rename_axis(None)
     table.loc["random bases"] = [1 - take.null_beside(both, variant, k, null), np.nan, np.nan]

@@ -13,7 +13,7 @@ import xarray as xr
 
 from companion.tables.inference import Effect, effect_of, widened
 from coupling_lib.datasets.parts import SHARED, shared_parts
-from coupling_lib.datasets.summaries import pair_couplings
+from coupling_lib.datasets.summaries import mean_couplings
 
 Networks = Mapping[str, xr.Dataset]
 """Measurements under "untrained" and "trained", of the same prompts."""
@@ -55,7 +55,7 @@ def effect_in(row: Mapping[str, float], n: str = "n", value: str = "r") -> Effec
 
 def couplings(ds: xr.Dataset, variant: str, k: int) -> np.ndarray:
     """Return each prompt's coupling, 1 - m, mean over pairs of different blocks."""
-    return pair_couplings(ds, variant, k).mean(("block_1", "block_2")).values
+    return mean_couplings(ds, variant, k).values
 
 
 def of_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
@@ -220,7 +220,7 @@ def of_perturbation(trained: xr.Dataset, noise: float) -> dict[str, Effect]:
 
 def of_precision(measured: xr.Dataset) -> dict[str, Effect]:
     """Coupling in each precision minus that in float32, prompt by prompt."""
-    coupling = pair_couplings(measured).mean(("block_1", "block_2"))
+    coupling = mean_couplings(measured)
     of_each = {name: coupling.sel(precision=name).values.astype(float) for name in measured["precision"].values}
     base = of_each.pop("float32")
     return {f"change-{name}": effect_of(values - base) for name, values in of_each.items()}

@@ -51,6 +51,18 @@ def pair_couplings(ds: xr.Dataset, variant: str = "normalized_miscoupling", k: i
     return 1 - apart(mismatch)
 
 
+def mean_couplings(ds: xr.Dataset, variant: str = "normalized_miscoupling", k: int | None = None) -> xr.DataArray:
+    """Average each prompt's coupling over ordered pairs of different blocks."""
+    return pair_couplings(ds, variant, k).mean(("block_1", "block_2"))
+
+
+def block_couplings(ds: xr.Dataset, variant: str = "normalized_miscoupling", k: int | None = None) -> xr.DataArray:
+    """Average the coupling of each `block` with all others: its Jacobian with their vectors, and theirs with its."""
+    coupling = pair_couplings(ds, variant, k)
+    jacobian = coupling.mean("block_2").rename(block_1="block")
+    return (coupling.mean("block_1").rename(block_2="block") + jacobian) / 2
+
+
 def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
     """Condense coupling, 1 - m, to its mean over prompts with a 95 % interval; each prompt counts once.
 

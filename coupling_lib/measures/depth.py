@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.datasets.parts import VARIANTS_OF_PARTS, prefixed
-from coupling_lib.datasets.summaries import pair_couplings
+from coupling_lib.datasets.summaries import mean_couplings
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompt_arguments import UpToWidth, prompt_inputs
 from coupling_lib.jacobian.operator import BlockJacobian
@@ -28,7 +28,7 @@ from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
 
 def coupling_of_blocks(ds: xr.Dataset) -> xr.DataArray:
     """Average each prompt's coupling over ordered pairs of different blocks, at the largest K."""
-    return pair_couplings(ds.isel(k=-1)).mean(("block_1", "block_2"))
+    return mean_couplings(ds.isel(k=-1))
 
 
 @common.measurement(version=3)
