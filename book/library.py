@@ -20,7 +20,7 @@ ROOMS = tuple(
 
 
 def calls_page() -> str:
-    """Writes the directives that document what `coupling_lib` exports, and what mends old addresses."""
+    """Write the directives that document what `coupling_lib` exports, and what mends old addresses."""
     order = [module for room in ROOMS for module in _modules(room)]
     exported = _exported()
     lines = ["## The calls\n"]
@@ -32,7 +32,7 @@ def calls_page() -> str:
 
 
 def api_page(room: str) -> str:
-    """Writes the directives that document the modules of a room, every public one."""
+    """Write the directives that document the modules of a room, every public one."""
     lines = []
     for module in _modules(room):
         # What `coupling_lib` exports is documented there, and what scikit-learn adds to its estimators by itself.

@@ -38,7 +38,7 @@ import coupling_lib as cl
 from companion.figures import depth, schematic
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from companion.notebook.shipped import shipped
+from companion.notebook.shipped import shipped, shipped_networks
 from coupling_lib.datasets.parts import with_shared_part
 from coupling_lib.measures.depth import measure_models, other_models
 from coupling_lib.measures.nulls import measure_nulls
@@ -180,8 +180,13 @@ show(
 
 # %%
 names, texts = other_models(others, besides=model), choices.chosen_prompts(prompts, seed)
-further = measure_models(names, texts, (k,), token, precision, seed, memory or None, shown) if names else {}
-beside = {model: before_and_after} | further
+beside = {model: before_and_after}
+for name in names:  # what ships of a model is read without its weights; of chosen blocks all is measured
+    found = {} if blocks else shipped_networks(cl.measure_depth, name, texts, precision, seed, ks=(k,), token=token)
+    beside |= (
+        {name: found} if found else measure_models([name], texts, (k,), token, precision, seed, memory=memory or None)
+    )
+further = len(beside) > 1
 show(
     depth.draw_models,
     depth.take_models(beside, null=null),

@@ -15,7 +15,7 @@
 # %% [markdown]
 # # Coupling prompt by prompt
 #
-# Coupling is measured at the states that a prompt evokes, so it may differ from prompt to prompt. This notebook
+# Coupling is measured at the states that a prompt leads to, so it may differ from prompt to prompt. This notebook
 # sets it against what prompts are like: how many steps of reasoning they ask for, how long they are, which data set
 # they come from. Then it ends questions with the instruction to think step by step, and asks which blocks answer.
 

@@ -79,7 +79,7 @@ known = "as the grid's training recorded them" if table else f"known to within {
 origin_of_grid = vit_grid.grid_provenance(grid, file=table)
 
 # %% [markdown]
-# ### Does coupling go with accuracy?
+# ### Does coupling correlate with accuracy?
 #
 # The paper finds that models with more coupling classify better, and the more clearly the more stochastic depth they
 # were trained with. Each line is fitted to the eight weight decays of one rate: few points, so that the intervals of

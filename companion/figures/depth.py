@@ -188,9 +188,10 @@ def draw_distribution(coupling: xr.Dataset) -> Figure:
 
 def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
     """Draw trained models' pairs on one scale, and coupling against distance; dotted: untrained (figure 20)."""
-    columns, first = min(len(models), 4), next(iter(models.values()))
+    # Four stand in a square: in one row the numbers of their blocks would touch.
+    columns, first = 2 if len(models) == 4 else min(len(models), 3), next(iter(models.values()))
     rows = -(-len(models) // columns)
-    height = rows * (0.92 * min(style.WIDTH / columns, 3.2) + 0.3) + 0.6
+    height = rows * (0.92 * min(style.WIDTH / columns, 3.2) + 0.3) + 1.0
     figure = Figure(figsize=(style.WIDTH, height + 2.8), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(height, 2.8))
     shown, (axes, right) = parts.in_rows(above, len(models), columns), parts.narrow(below)

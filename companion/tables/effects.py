@@ -130,10 +130,15 @@ def beyond(measured: xr.DataArray, *nulls: xr.DataArray) -> xr.DataArray:
 
 
 def of_decisive(both: xr.Dataset) -> dict[str, Effect]:
-    """Change with training of the coupling that figure 1a may show, 1 - `released_trace` at K = 10 % of the width."""
+    """Change of what figure 1a may show, 1 - `released_trace` at K = .1 d, and its lead over 1 - 1 / sqrt K."""
     values = 1 - both["value"].sel(variant="released_trace", rule="0.1 d", pairs="different").astype(float)
     change = values.sel(network="trained") - values.sel(network="untrained")
-    return {"decisive-trace-change": effect_of(change.values)}
+    curve = 1 - float(both["k"].sel(rule="0.1 d").max()) ** -0.5  # networks of a model have one width
+    over_curve = values.sel(network="trained") - curve
+    return {
+        "decisive-trace-change": effect_of(change.values),
+        "decisive-trace-over-curve": effect_of(over_curve.values),
+    }
 
 
 def of_emergence(measured: xr.Dataset, variant: str, k: int, others: OtherRuns) -> dict[str, Effect]:

@@ -4,7 +4,7 @@ The coupling matrix $A_{ll'} = U_{l',K}^\top J^l V_{l',K}$ is diagonal where the
 diagonalise the Jacobian of block $l$. What its numbers are without coupling is said by `measures.random_bases`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -154,7 +154,6 @@ def measure_models(
     precision: str = "float32",
     seed: int = 0,
     memory: str | int | None = None,
-    variables: Collection[str] | None = None,
 ) -> dict[str, dict[str, xr.Dataset]]:
     """Measure coupling across depth in several models, one in memory at a time (paper, figure 20)."""
 
@@ -164,6 +163,6 @@ def measure_models(
         except ParameterError as error:
             message = f"{error}; or leave {model.name!r}, one of the other models, out of 'others'"
             raise ParameterError(message) from None
-        return sweep(measure_depth, model, given, ks=tuple(chosen), token=token, variables=variables)
+        return sweep(measure_depth, model, given, ks=tuple(chosen), token=token)
 
     return common.networks(measured, names, prompts, seed, precision=precision, memory=memory)

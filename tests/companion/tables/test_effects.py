@@ -155,10 +155,12 @@ def test_the_decisive_change_is_that_of_the_reading_at_a_tenth_of_the_width():
             "variant": ["released_norm", "released_trace"],
             "rule": ["10", "0.1 d"],
             "pairs": ["different", "all"],
+            "k": (("network", "rule"), [[10, 64], [10, 64]]),
         },
     )
-    change = effects.of_decisive(ds)["decisive-trace-change"]
-    assert_is_mean_of(change, values[0, :, 1, 1, 0] - values[1, :, 1, 1, 0])
+    found = effects.of_decisive(ds)
+    assert_is_mean_of(found["decisive-trace-change"], values[0, :, 1, 1, 0] - values[1, :, 1, 1, 0])
+    assert_is_mean_of(found["decisive-trace-over-curve"], 1 - values[1, :, 1, 1, 0] - 7 / 8)
 
 
 def test_relative_coupling_and_what_goes_with_the_partners():
