@@ -6,12 +6,14 @@ import ast
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from coupling_lib.paths import ROOT
 
 # From the ground up; a room imports from itself and from rooms before it, and the library nothing of the companion.
 ROOMS = [
-    *("coupling_lib", "coupling_lib.metrics", "coupling_lib.svd", "coupling_lib.blocks", "coupling_lib.models"),
+    *("coupling_lib", "coupling_lib.datasets", "coupling_lib.metrics", "coupling_lib.svd", "coupling_lib.blocks"),
+    "coupling_lib.models",
     *("coupling_lib.inputs", "coupling_lib.jacobian", "coupling_lib.store", "coupling_lib.measures"),
     *("companion.tables", "companion.figures", "companion.training", "companion.notebook"),
 ]
@@ -59,6 +61,17 @@ def circle(graph: dict[str, set[str]]) -> set[str]:
     return set(left)
 
 
+def needed(module: str) -> set[Path]:
+    """The files that importing a module needs, whatever of it is called: those of packages, too."""
+    found, left = set(), {module}
+    while left:
+        one = left.pop()
+        packages = {".".join(one.split(".")[:length]) for length in range(1, one.count(".") + 1)}
+        found |= {one} | packages
+        left |= (GRAPH.get(one, set()) | {name for name in packages if name in GRAPH}) - found
+    return {MODULES.get(name) or ROOT / name.replace(".", "/") / "__init__.py" for name in found}
+
+
 def test_every_folder_is_a_known_room():
     assert {room(module) for module in MODULES} == set(ROOMS)
 
@@ -96,6 +109,18 @@ def test_the_core_can_be_read_in_an_hour():
     files = re.findall(r"^\| `([\w/]+\.py)` \|", walk.partition("## ")[0], re.MULTILINE)
     assert len(files) == 14
     assert sum(len((ROOT / "coupling_lib" / file).read_text(encoding="utf-8").splitlines()) for file in files) <= 3050
+
+
+def test_figures_of_depth_need_few_files_and_no_torch():
+    files = needed("companion.figures.depth")
+    code = "import sys, companion.figures.depth; print(*(getattr(m, '__file__', None) for m in sys.modules.values()))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {Path(name) for name in run.stdout.split() if name != "None"}
+    # All that any of its functions needs is there once it is imported.
+    assert {path for path in loaded if any(path.is_relative_to(house) for house in HOUSES)} == files
+    assert not any("torch" in path.parts for path in loaded)
+    written = [path for path in files if path.name != "__init__.py"]
+    assert len(written) <= 18 and sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 2500
 
 
 def test_importing_the_library_loads_none_of_what_it_stands_on():
