@@ -31,6 +31,12 @@ OTHER_NOTEBOOKS := dynamics prompts lenses
 DECODERS := gemma3-270m qwen2.5-coder-0.5b qwen2.5-coder-1.5b
 DECODER_NOTEBOOKS := $(LANGUAGE_NOTEBOOKS) card
 FEWER := qwen2.5-coder-1.5b
+# The public decoder whose weights a package has; those whose measurements ship are set beside it.
+SHIPPED := smollm2-135m
+EMPTY :=
+SPACE := $(EMPTY) $(EMPTY)
+COMMA := ,
+beside = $(subst $(SPACE),$(COMMA),$(strip $(foreach model,$(DECODERS),$(if $(wildcard data/measurements/$(model)/$(1).tar.xz),$(model)))))
 # What is about many models at once is run once.
 SUITE_NOTEBOOKS := generalization edits
 # Set by continuous integration: a missing Chromium is then an error.
@@ -256,7 +262,8 @@ results/$(1)/%.ipynb: notebooks/%.ipynb $$(LIBRARY) $$(PROMPTS) $$(filter-out da
 	  2> >(grep --line-buffered -v '^\[IPKernelApp\]' >&2) || { echo "error: notebook $$* failed for $(1); $$$$partial shows how far it came" >&2; exit 1; }; \
 	mv $$$$partial $$@; echo "   done in $$$$((SECONDS - start)) s: $$@ ($$$$(find $$(EXECUTED) -newer results/.started 2>/dev/null | wc -l) of at most $$(words $$(EXECUTED)))"
 endef
-$(foreach model,$(MODELS),$(eval $(call executed,$(model),-p model $(model))))
+$(foreach model,$(filter-out $(SHIPPED),$(MODELS)),$(eval $(call executed,$(model),-p model $(model))))
+$(eval $(call executed,$(SHIPPED),-p model $(SHIPPED) $$(if $$(filter depth trajectories,$$*),$$(addprefix -p others ,$$(call beside,$$*)))))
 $(eval $(call executed,suite,))
 $(foreach model,$(filter-out $(FEWER),$(DECODERS)),$(eval $(call executed,$(model),-p model $(model))))
 $(eval $(call executed,$(FEWER),-p model $(FEWER) $$(if $$(filter depth trajectories,$$*),,-p prompts 4)))

@@ -38,7 +38,7 @@ CHAPTERS = {
 
 
 def models_of(chapter: str) -> list[str]:
-    """Names the folders of `results/` that have a chapter's notebook, in the order of the table of contents."""
+    """Name the folders of `results/` that have a chapter's notebook, in the order of the table of contents."""
     return [page.parent.name for page in executed() if page.name == chapter]
 
 
@@ -48,7 +48,7 @@ def in_full(name: str) -> str:
 
 
 def command_of(chapter: str, given: str) -> str:
-    """Writes a command as it is typed, from parameters as NAME=VALUE or a whole command behind a `$`."""
+    """Write a command as it is typed, from parameters as NAME=VALUE or a whole command behind a `$`."""
     if given.startswith("$ "):
         return given[2:]
     parameters = dict(part.split("=", 1) for part in shlex.split(given))
@@ -56,7 +56,7 @@ def command_of(chapter: str, given: str) -> str:
 
 
 def run_part(chapter: str, results: Path = paths.RESULTS) -> str:
-    """Writes how a chapter is run: each command in a block of its own, with its time, and what it leads to."""
+    """Write how a chapter is run: each command in a block of its own, with its time, and what it leads to."""
     made, models = CHAPTERS[chapter], models_of(chapter)
     first = models[0]
     return from_template(
@@ -74,7 +74,7 @@ def run_part(chapter: str, results: Path = paths.RESULTS) -> str:
 
 
 def verdicts_part(chapter: str, results: Path = paths.RESULTS) -> str:
-    """Writes the verdicts on the claims that a chapter is about, in the words of the page of claims."""
+    """Write the verdicts on the claims that a chapter is about, in the words of the page of claims."""
     about: list[tuple[str, str, dict[str, list[str]]]] = []
     for claim, found in claims.judge_all(results):
         if chapter not in claim.get("chapters", [claim["notebook"]]):

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def entry(key: str, bibliography: str) -> str:
-    """Gives one entry of a bibliography in BibTeX, as it stands there."""
+    """Return one entry of a bibliography in BibTeX, as it stands there."""
     found = re.search(rf"^@\w+\{{{re.escape(key)},.*?^\}}", bibliography, re.MULTILINE | re.DOTALL)
     if not found:
         raise ValueError(f"the bibliography has no entry {key!r}; name one of references.bib")
@@ -24,7 +24,7 @@ def entry(key: str, bibliography: str) -> str:
 
 
 def commit(root: Path = ROOT) -> str | None:
-    """Names the commit that the book is built from, with a plus sign where files changed; None outside a clone."""
+    """Name the commit that the book is built from, with a plus sign where files changed; None outside a clone."""
     git = ["git", "-C", str(root)]
     try:
         inside = subprocess.run([*git, "rev-parse", "--show-toplevel"], capture_output=True, text=True)
@@ -38,7 +38,7 @@ def commit(root: Path = ROOT) -> str | None:
 
 
 def companion(citation: dict[str, Any], of: str | None, part: str = "", **own: str) -> str:
-    """Writes this companion's entry from `CITATION.cff`: with DOI, day and address once it has them; or a part's."""
+    """Write this companion's entry from `CITATION.cff`: with DOI, day and address once it has them; or a part's."""
     day = str(citation.get("date-released", ""))
     fields = {
         "title": f"{{{citation['title']}}}",
@@ -58,7 +58,7 @@ def companion(citation: dict[str, Any], of: str | None, part: str = "", **own: s
 
 
 def filled(text: str) -> str:
-    """Puts entries where a page asks for them, by BIBTEX-OF-COMPANION or by BIBTEX-OF- and a key."""
+    """Put entries where a page asks for them, by BIBTEX-OF-COMPANION or by BIBTEX-OF- and a key."""
     if "BIBTEX-OF-COMPANION" in text:
         citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
         text = text.replace("BIBTEX-OF-COMPANION", companion(citation, commit()))

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pages(toc: Any) -> list[str]:
-    """Lists the pages of a table of contents, or of a part of one: without ending, in reading order."""
+    """List the pages of a table of contents, or of a part of one: without ending, in reading order."""
     if isinstance(toc, list):
         return [page for part in toc for page in pages(part)]
     if not isinstance(toc, dict):
@@ -26,17 +26,17 @@ def pages(toc: Any) -> list[str]:
 
 
 def listed(root: Path = ROOT) -> list[str]:
-    """Lists the pages of `_toc.yml`."""
+    """List the pages of `_toc.yml`."""
     return pages(yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8")))
 
 
 def executed() -> list[PurePath]:
-    """Lists the pages below `results/` as MODEL/NOTEBOOK; a model's own page is called index."""
+    """List the pages below `results/` as MODEL/NOTEBOOK; a model's own page is called index."""
     return [PurePath(page).relative_to("results") for page in listed() if page.startswith("results/")]
 
 
 def missing(root: Path) -> list[str]:
-    """Finds the files, relative to `_build/html`, that the built book lacks or has empty."""
+    """Find the files, relative to `_build/html`, that the built book lacks or has empty."""
     wanted = ["index.html", *(f"{page}.html" for page in listed(root))]
     html = root / "_build" / "html"
     return [name for name in wanted if not (html / name).is_file() or not (html / name).stat().st_size]

@@ -24,6 +24,7 @@ import coupling_lib as cl
 from companion.figures import depth, style
 from companion.tables import origin
 from coupling_lib import paths
+from coupling_lib.datasets import summaries
 from coupling_lib.measures.random_bases import root_mean_square_spectra
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.metrics.subspaces import random_frames
@@ -80,7 +81,7 @@ class Network:
 
 
 def states_of(name: str) -> list[State]:
-    """Gives a model's networks in order of training: all steps that are at hand, or untrained and trained."""
+    """Return a model's networks in order of training: all steps that are at hand, or untrained and trained."""
     steps = checkpoints.known_steps(name)
     if not steps:
         return [State("untrained", "untrained", {"untrained": True}), State("trained", "trained", {})]
@@ -101,12 +102,12 @@ def positions(name: str, number: int, tokens: int) -> list[int]:
 
 
 def pieces(tokenizer: Any, text: str) -> list[str]:
-    """Cuts a prompt into the texts of its tokens."""
+    """Cut a prompt into the texts of its tokens."""
     return [tokenizer.decode([token]) for token in tokenizer(text)["input_ids"]]
 
 
 def measured(name: str, state: State, texts: Sequence[Any], store: Path | None = None) -> Network:
-    """Measures a network as the notebooks do, and its first prompt at further tokens."""
+    """Measure a network as the notebooks do, and its first prompt at further tokens."""
     model = cl.load_model(name, **state.loading)
     whole, places = cl.sweep(cl.measure_depth, model, texts, ks=(K,), variables=depth.DRAWN), []
     for number, text in enumerate(texts):
@@ -121,7 +122,7 @@ def measured(name: str, state: State, texts: Sequence[Any], store: Path | None =
 
 
 def null_matrices(places: Sequence[xr.Dataset], seed: int = 0) -> np.ndarray:
-    """Draws coupling matrices of random vectors: one per place and block, with the singular values of its Jacobian."""
+    """Draw coupling matrices of random vectors: one per place and block, with the singular values of its Jacobian."""
     generator = torch.Generator().manual_seed(seed)
     blocks, width = places[0].sizes["block_1"], int(places[0].attrs["width"])
     left, right = (random_frames(blocks, width, K, generator) for _ in range(2))
@@ -130,7 +131,7 @@ def null_matrices(places: Sequence[xr.Dataset], seed: int = 0) -> np.ndarray:
 
 
 def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], part: str = "whole") -> dict[str, Any]:
-    """Collects values for JSON, but for matrices; arrays have the order network, place, block l, block l'."""
+    """Collect values for JSON, but for matrices; arrays have the order network, place, block l, block l'."""
     several = list(found.values())
     kept = [number for number, place in enumerate(several[0].places) if "matrix" in place]
     tokenizer = cl.load_model(name, **next(iter(found)).loading).tokenizer
@@ -157,8 +158,8 @@ def _between(several: Sequence[Network]) -> np.ndarray:
     for one in (part for network in several for part in network.parts.values()):
         for ds, null in zip((one.whole, *one.places), one.nulls, strict=True):
             pairs = ds[list(READINGS)].to_dataarray("reading").sel(k=K).mean("prompt")
-            apart = pairs.where(pairs.block_1 != pairs.block_2).transpose("reading", ...).values
-            both = np.concatenate([apart.reshape(len(READINGS), -1), null], axis=1)
+            different = summaries.apart(pairs).transpose("reading", ...).values
+            both = np.concatenate([different.reshape(len(READINGS), -1), null], axis=1)
             ends.append([np.nanmin(both, axis=1), np.nanmax(both, axis=1)])
     # (part, place, end, reading)
     ends = np.reshape(ends, (-1, 1 + len(several[0].places), 2, len(READINGS)))
@@ -181,7 +182,7 @@ def _arrays(several: Sequence[Network], between: np.ndarray) -> dict[str, Any]:
 
 
 def matrices_of(network: Network, earlier: bool = False) -> dict[str, Any]:
-    """Collects matrices of one network and part: at the last tokens of prompts, or at `earlier` ones of the first."""
+    """Collect matrices of one network and part: at the last tokens of prompts, or at `earlier` ones of the first."""
     # Arrays have the order place, block l, block l', row, column.
     first = len(network.places) - network.whole.sizes["prompt"]
     places = network.places[:first] if earlier else network.places[first:]
@@ -191,7 +192,7 @@ def matrices_of(network: Network, earlier: bool = False) -> dict[str, Any]:
 
 
 def look(models: Mapping[str, str]) -> dict[str, Any]:
-    """Gives the models, and the book's colours in both themes: roles, two data sets, `ink` from no coupling to most."""
+    """Return the models and the colours of both themes: roles, two data sets, `ink` from no coupling to most."""
     found: dict[str, Any] = {"models": list(models.items()), "parts": list(PARTS.items()), "readings": READINGS}
     found["states"] = {name: [(state.name, state.label) for state in states_of(name)] for name in models}
     # What random directions give the first reading, for a file of the reader's own: K decides it.
@@ -206,7 +207,7 @@ def look(models: Mapping[str, str]) -> dict[str, Any]:
 
 
 def element(found: xr.Dataset, label: str) -> str:
-    """Writes the element of the page that the script fills; until then, the map that is shown first as a table."""
+    """Write the element of the page that the script fills; until then, the map that is shown first as a table."""
     reading = next(iter(READINGS))
     values = found[reading].sel(k=K).mean("prompt").transpose("block_1", "block_2").values
     given = {"reading": READINGS[reading], "label": label, "prompts": found.sizes["prompt"], "K": K}
@@ -214,7 +215,7 @@ def element(found: xr.Dataset, label: str) -> str:
 
 
 def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
-    """Measures the models, from the store where it has them, and writes the scripts and the part of the page."""
+    """Measure the models, from the store where it has them, and write the scripts and the part of the page."""
     folder = out / "explorer-data"
     folder.mkdir(parents=True, exist_ok=True)
     texts = cl.load_prompts(n=n_prompts)

@@ -15,12 +15,12 @@ import coupling_lib
 # Rooms of the library and of the companion, each with a page of its own in `book/api`; the last holds every module
 # outside of a folder.
 ROOMS = tuple(
-    "models inputs blocks jacobian svd measures store metrics figures tables training notebook ground".split()
+    "models inputs blocks jacobian svd measures store datasets metrics figures tables training notebook ground".split()
 )
 
 
 def calls_page() -> str:
-    """Writes the directives that document what `coupling_lib` exports, and what mends old addresses."""
+    """Write the directives that document what `coupling_lib` exports, and what mends old addresses."""
     order = [module for room in ROOMS for module in _modules(room)]
     exported = _exported()
     lines = ["## The calls\n"]
@@ -32,7 +32,7 @@ def calls_page() -> str:
 
 
 def api_page(room: str) -> str:
-    """Writes the directives that document the modules of a room, every public one."""
+    """Write the directives that document the modules of a room, every public one."""
     lines = []
     for module in _modules(room):
         # What `coupling_lib` exports is documented there, and what scikit-learn adds to its estimators by itself.

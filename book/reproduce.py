@@ -26,21 +26,21 @@ ROUNDED = {"precision": "the verdict; how narrow formats are rounded depends on 
 
 
 def duration(notebook: Path) -> float | None:
-    """Gives the seconds that papermill wrote into an executed notebook; None if it was not run here."""
+    """Return the seconds that papermill wrote into an executed notebook; None if it was not run here."""
     if not notebook.is_file():
         return None
     return json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("papermill", {}).get("duration")
 
 
 def spoken(seconds: float | None) -> str:
-    """Writes a time as one would say it, no more exact than is repeated on another day."""
+    """Write a time as one would say it, no more exact than is repeated on another day."""
     if seconds is None:
         return "not run here"
     return f"{max(5, round(seconds / 5) * 5)} s" if seconds < 117.5 else f"{round(seconds / 60)} min"
 
 
 def repeated(claim: Mapping[str, Any], results: Path) -> tuple[str, float | None, str]:
-    """Says how a claim is repeated: a command, the seconds that it takes, and what has to come out the same."""
+    """State how a claim is repeated: a command, the seconds that it takes, and what has to come out the same."""
     known = {path.stem for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
     names = [claim["notebook"], *sorted((notebooks_of(claim) & known) - {claim["notebook"]})]
     # Weights of some decoders do not ship; `make decoders` measures those.
@@ -58,7 +58,7 @@ def repeated(claim: Mapping[str, Any], results: Path) -> tuple[str, float | None
 
 
 def reproduce_page(results: Path = paths.RESULTS) -> str:
-    """Writes the table from claims to commands."""
+    """Write the table from claims to commands."""
     rows = []
     for claim in read_claims():
         command, seconds, allowed = repeated(claim, results)
@@ -73,7 +73,7 @@ def reproduce_page(results: Path = paths.RESULTS) -> str:
 
 
 def spreads_page() -> str:
-    """Writes what differs from CPU to CPU."""
+    """Write what differs from CPU to CPU."""
     spreads = json.loads((paths.ROOT / "notebooks" / "spreads.json").read_text(encoding="utf-8"))
     rows = [
         (name, *(f"{entry[kind]:.0e}" if entry[kind] else "last digit" for kind in ("shown", "remembered")))
@@ -87,7 +87,7 @@ def spreads_page() -> str:
 
 
 def machine_page() -> str:
-    """Writes what this copy of the book was made on."""
+    """Write what this copy of the book was made on."""
     facts = machine.facts()
     rows = {
         "processor": facts["cpu"],

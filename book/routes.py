@@ -21,7 +21,7 @@ _GROWS = 1.9
 
 
 def arithmetic(model: Model, block: int, n: int) -> int:
-    """Counts the floating-point operations of one column of a Jacobian at the last of n tokens."""
+    """Count the floating-point operations of one column of a Jacobian at the last of n tokens."""
     traced = coupling_lib.trace(model, torch.arange(1, n + 1)[None])
     x, y = differentiate.evaluate(traced, block, [(n - 1, n - 1)], "block")
     with FlopCounterMode(display=False) as counter:
@@ -30,7 +30,7 @@ def arithmetic(model: Model, block: int, n: int) -> int:
 
 
 def growth(model: Model) -> str:
-    """Tells where a column of a Jacobian costs more with the prompt, from counts."""
+    """State where a column of a Jacobian costs more with the prompt, from counts."""
     ratios = [arithmetic(model, block, LONG) / arithmetic(model, block, SHORT) for block in range(model.n_blocks)]
     growing = sum(ratio >= _GROWS for ratio in ratios)
     if growing:
@@ -39,7 +39,7 @@ def growth(model: Model) -> str:
 
 
 def families_page() -> str:
-    """Writes the families that are tested, with the route to their blocks' maps, found anew."""
+    """Write the families that are tested, with the route to their blocks' maps, found anew."""
     sys.path.append(str(paths.ROOT / "tests" / "support"))
     tested = import_module("families")
 

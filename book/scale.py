@@ -28,7 +28,7 @@ class Cost(NamedTuple):
 
 
 def cost(entry: Entry) -> Cost:
-    """Estimates what a model takes from its depth, width and number of parameters."""
+    """Estimate what a model takes from its depth, width and number of parameters."""
     L, d, weights = entry.blocks, entry.width, entry.parameters_b * 1e9
     # Half of a small model is embeddings: a block has 12 d^2 weights, and seldom more than 20 d^2.
     within = min(weights, 20 * d**2 * L)
@@ -40,14 +40,14 @@ def cost(entry: Entry) -> Cost:
 
 @cache
 def measured_rate() -> float:
-    """Gives the operations a second that forming Jacobians of the widest benchmarked model came to on two cores."""
+    """Return the operations a second that forming Jacobians of the widest benchmarked model came to on two cores."""
     run = json.loads((paths.ROOT / "benchmarks" / "latest.json").read_text(encoding="utf-8"))
     case = max(run["cases"], key=lambda case: case["d"])
     return case["complete_flop_per_block"] * case["L"] / case["seconds"]["ours"]["jacobians"]
 
 
 def scale_page() -> str:
-    """Sets the table of all models that figure 1a shows, and its sum."""
+    """Set the table of all models that figure 1a shows, and its sum."""
     models = sorted(
         (entry for entry in entries() if entry.in_paper and entry.kind == "base"), key=lambda entry: entry.parameters_b
     )
@@ -63,7 +63,7 @@ def scale_page() -> str:
 
 @cache
 def card_rate() -> float:
-    """Gives the operations a second that whole prompts of Llama-3-8B's shape came to on one card, at the slowest."""
+    """Return the operations a second that whole prompts of Llama-3-8B's shape came to on one card, at the slowest."""
     run = json.loads((paths.ROOT / "benchmarks" / "latest_gpu.json").read_text(encoding="utf-8"))
     whole = [prompt["seconds"]["total"] for prompt in run["prompts"] if prompt["arithmetic"] == "float32"]
     return run["model"]["complete_flop"] / max(whole)

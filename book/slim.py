@@ -26,7 +26,7 @@ ICON = re.compile(r'"?([\w-]+)"?:\[\d+,\d+,(\[[^\]]*\]),"[0-9a-f]+",(?:"[^"]*"|\
 
 
 def without_outputs(folder: Path) -> int:
-    """Empties notebooks of outputs and of how they ran: a page shows it, and who downloads a notebook runs it."""
+    """Empty notebooks of outputs and of how they ran: a page shows it, and who downloads a notebook runs it."""
     found = sorted(folder.rglob("*.ipynb"))
     for path in found:
         notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ def without_outputs(folder: Path) -> int:
 
 
 def one_bundle(mathjax: Path, kept: tuple[str, ...] = MATHJAX) -> None:
-    """Removes all files of MathJax but some."""
+    """Remove all files of MathJax but some."""
     places = [mathjax / name for name in kept]
     for path in sorted(mathjax.rglob("*"), reverse=True):
         if any(path == place or place in path.parents or path in place.parents for place in places):
@@ -50,7 +50,7 @@ def one_bundle(mathjax: Path, kept: tuple[str, ...] = MATHJAX) -> None:
 
 
 def used_icons(site: Path) -> int:
-    """Removes from the script of icons all that no page and no other script names."""
+    """Remove from the script of icons all that no page and no other script names."""
     (script,) = site.rglob("fontawesome.js")
     naming = [path for kind in ("*.html", "*.js") for path in site.rglob(kind) if path != script]
     used = {name for path in naming for name in re.findall(r"\bfa-([a-z0-9-]+)", path.read_text(encoding="utf-8"))}
@@ -67,7 +67,7 @@ def used_icons(site: Path) -> int:
 
 
 def plain_code(site: Path) -> list[str]:
-    """Takes the marks off words of code in the colour of the text around them, half of all, and off single dots."""
+    """Take the marks off words of code in the colour of the text around them, half of all, and off single dots."""
     (sheet,) = site.rglob("pygments.css")
     of_text, colours = [], {}
     for name, colour in COLOUR.findall(sheet.read_text(encoding="utf-8")):
@@ -82,7 +82,7 @@ def plain_code(site: Path) -> list[str]:
 
 
 def without_blanks(page: str) -> str:
-    """Takes out of a page the blanks at both ends of its lines, and empty lines, but where they are seen."""
+    """Take out of a page the blanks at both ends of its lines, and empty lines, but where they are seen."""
     kept = BLANKS.split(page)
     # Of each three parts the second is kept as it is, and the third is its name.
     kept[::3] = [re.sub(r"\s*\n\s*", "\n", part) for part in kept[::3]]

@@ -30,7 +30,7 @@ K, READING, PROMPTS, SEED = 10, "normalized_miscoupling", 12, 0
 
 
 def untrained_encoder(seed: int = SEED, **shape: int) -> Model:
-    """Draws a BERT with random weights, as transformers initialises it."""
+    """Draw a BERT with random weights, as transformers initialises it."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", PostNormWarning)
         torch.manual_seed(seed)
@@ -39,7 +39,7 @@ def untrained_encoder(seed: int = SEED, **shape: int) -> Model:
 
 
 def encoders() -> tuple[dict[str, Model], str]:
-    """Loads MiniLM trained and untrained by name; where its package is absent, says why and how to get it."""
+    """Load MiniLM trained and untrained by name; where its package is absent, says why and how to get it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PostNormWarning)
         try:
@@ -50,7 +50,7 @@ def encoders() -> tuple[dict[str, Model], str]:
 
 
 def coupling_table(models: dict[str, Model], prompts: Iterable[Any]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Measures coupling under both maps with its interval over prompts and chance; and the record of each row."""
+    """Measure coupling under both maps with its interval over prompts and chance; and the record of each row."""
     rows, records = [], []
     for name, model in models.items():
         given = coupling_lib.inputs_for(model, prompts, seed=SEED)
@@ -64,7 +64,7 @@ def coupling_table(models: dict[str, Model], prompts: Iterable[Any]) -> tuple[pd
 
 
 def postnorm_page() -> str:
-    """Writes what the blocks of MiniLM couple, untrained and, where it is installed, trained."""
+    """Write what the blocks of MiniLM couple, untrained and, where it is installed, trained."""
     models, absent = encoders()
     found, records = coupling_table(models, coupling_lib.load_prompts(n=PROMPTS))
     figure = show(
@@ -91,7 +91,7 @@ def postnorm_page() -> str:
 
 
 def answers_to_the_state(model: Model, prompts: Iterable[Any], token: int = -1) -> tuple[np.ndarray, np.ndarray]:
-    r"""Gives $|J x| / (\sigma_1 |x|)$ by prompt and block, and its root mean square over random directions."""
+    r"""Return $|J x| / (\sigma_1 |x|)$ by prompt and block, and its root mean square over random directions."""
     along, random = [], []
     for traced, J in traced_jacobians(model, coupling_lib.inputs_for(model, prompts), token):
         x = traced.hidden[:-1, token]
@@ -102,7 +102,7 @@ def answers_to_the_state(model: Model, prompts: Iterable[Any], token: int = -1) 
 
 
 def homogeneous_page() -> str:
-    """Writes how the shipped language models answer to a push along the state."""
+    """Write how the shipped language models answer to a push along the state."""
     prompts = coupling_lib.load_prompts(n=PROMPTS)
     rows = []
     for name, kind in (("nano-neox", "attention and MLP side by side"), ("nano-llama", "attention, then MLP")):
@@ -114,7 +114,7 @@ def homogeneous_page() -> str:
 
 
 def _scientific(value: float) -> str:
-    """Writes a number as a reader expects it: decimals, or a power of ten where they would be zeros."""
+    """Write a number as a reader expects it: decimals, or a power of ten where they would be zeros."""
     if value >= 0.001:
         return f"{value:.3f}"
     digits, power = f"{value:.1e}".split("e")

@@ -38,11 +38,11 @@ import coupling_lib as cl
 from companion.figures import depth, schematic
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from companion.notebook.shipped import shipped
+from companion.notebook.shipped import shipped, shipped_networks
+from coupling_lib.datasets.parts import with_shared_part
 from coupling_lib.measures.depth import measure_models, other_models
 from coupling_lib.measures.nulls import measure_nulls
-from coupling_lib.measures.parts import with_shared_part
-from coupling_lib.measures.random_bases import chance
+from coupling_lib.measures.random_bases import null_spreads
 
 p = parameters.check_parameters(globals(), declared=(*parameters.COMMON, "others"))
 command = made_by("depth", vars(p))
@@ -106,7 +106,7 @@ del loaded
 # %%
 before_and_after = {"untrained": untrained, "trained": trained}
 networks = with_shared_part(**before_and_after)
-null = chance(cl.null_of(trained, "normalized_miscoupling", seed=seed))
+null = cl.null_of(trained, "normalized_miscoupling", seed=seed)
 
 # %% [markdown]
 # ## The matrices
@@ -180,8 +180,13 @@ show(
 
 # %%
 names, texts = other_models(others, besides=model), choices.chosen_prompts(prompts, seed)
-further = measure_models(names, texts, (k,), token, precision, seed, memory or None, shown) if names else {}
-beside = {model: before_and_after} | further
+beside = {model: before_and_after}
+for name in names:  # what ships of a model is read without its weights; of chosen blocks all is measured
+    found = {} if blocks else shipped_networks(cl.measure_depth, name, texts, precision, seed, ks=(k,), token=token)
+    beside |= (
+        {name: found} if found else measure_models([name], texts, (k,), token, precision, seed, memory=memory or None)
+    )
+further = len(beside) > 1
 show(
     depth.draw_models,
     depth.take_models(beside, null=null),
@@ -214,4 +219,5 @@ summary = depth.take_summary(networks, null=null)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-remember("depth", depth.numbers_of(before_and_after, null=null))
+spreads = null_spreads(k, trained.sizes["block_1"])
+remember("depth", depth.numbers_of(before_and_after, spreads, null=null))

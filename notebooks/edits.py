@@ -45,7 +45,7 @@ measured = edits.finished(edits.edits(table or None), least=1, first=model)
 measured.groupby(["model", "edit"])["loss_rise"].describe().round(3)
 
 # %% [markdown]
-# ## What goes with the cost
+# ## What predicts the cost
 #
 # Spearman's rank correlation of each predictor with the cost. Of pairs each distance's mean rank is taken out of both,
 # but for distance itself. A block is in many pairs: the error is that of leaving out one block with all its pairs. The

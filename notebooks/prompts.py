@@ -15,7 +15,7 @@
 # %% [markdown]
 # # Coupling prompt by prompt
 #
-# Coupling is measured at the states that a prompt evokes, so it may differ from prompt to prompt. This notebook
+# Coupling is measured at the states that a prompt leads to, so it may differ from prompt to prompt. This notebook
 # sets it against what prompts are like: how many steps of reasoning they ask for, how long they are, which data set
 # they come from. Then it ends questions with the instruction to think step by step, and asks which blocks answer.
 
@@ -40,7 +40,6 @@ from companion.notebook import choices, parameters
 from companion.tables import prompt_effects
 from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.prompts import prompt_versions
-from coupling_lib.measures.random_bases import chance
 
 _more = ("prompts", "questions", "k", "token", "others", "seed")
 p = parameters.check_parameters(globals(), declared=("model", "precision", "memory", "revision", *_more))
@@ -81,7 +80,7 @@ del loaded
 
 # %%
 networks = {"untrained": untrained, "trained": trained}
-null = chance(cl.null_of(trained, "normalized_miscoupling", seed=seed))
+null = cl.null_of(trained, "normalized_miscoupling", seed=seed)
 
 # %% [markdown]
 # ## Difficulty, length, data set

@@ -36,8 +36,9 @@ seed: int = 0  # seed of the untrained weights and of the selection of prompts
 from companion.figures import trajectories
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
+from companion.notebook.shipped import shipped_networks
 from coupling_lib.measures.depth import other_models
-from coupling_lib.measures.trajectories import compare_trajectories
+from coupling_lib.measures.trajectories import compare_trajectories, measure_trajectories
 
 p = parameters.check_parameters(
     globals(),
@@ -52,16 +53,12 @@ command = made_by("trajectories", vars(p))
 # model has the same configuration and freshly drawn weights; one model is in memory at a time.
 
 # %%
-models = compare_trajectories(
-    [model, *other_models(others, besides=model)],
-    choices.chosen_prompts(prompts, seed),
-    precision=precision,
-    memory=memory or None,
-    revision=revision or None,
-    token=token,
-    window=window,
-    seed=seed,
-)
+texts = choices.chosen_prompts(prompts, seed)
+how = {"token": token, "window": window, "precision": precision, "seed": seed}
+models = compare_trajectories([model], texts, memory=memory or None, revision=revision or None, **how)
+for name in other_models(others, besides=model):  # what ships of a model is read without its weights
+    found = shipped_networks(measure_trajectories, name, texts, **how)
+    models |= {name: found} if found else compare_trajectories([name], texts, memory=memory or None, **how)
 
 # %%
 networks = models[model]

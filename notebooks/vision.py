@@ -44,7 +44,6 @@ from companion.notebook import choices, parameters
 from companion.tables import photographs, vit_grid
 from companion.tables.generalization import paper_figures
 from coupling_lib.inputs.images import patch_box
-from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.vision import measure_drop_path, measure_network
 
 # %% tags=["hide-input"]
@@ -80,7 +79,7 @@ known = "as the grid's training recorded them" if table else f"known to within {
 origin_of_grid = vit_grid.grid_provenance(grid, file=table)
 
 # %% [markdown]
-# ### Does coupling go with accuracy?
+# ### Does coupling correlate with accuracy?
 #
 # The paper finds that models with more coupling classify better, and the more clearly the more stochastic depth they
 # were trained with. Each line is fitted to the eight weight decays of one rate: few points, so that the intervals of
@@ -211,7 +210,7 @@ networks = {"untrained": untrained, "trained": trained}
 depths, relations, paths = (
     {name: found[part] for name, found in networks.items()} for part in ("depth", "relations", "path")
 )
-null = chance(cl.null_of(trained["depth"], "normalized_miscoupling", seed=seed))
+null = cl.null_of(trained["depth"], "normalized_miscoupling", seed=seed)
 nulls = cl.null_of(trained["relations"], "normalized_miscoupling", seed=seed)
 
 # %% [markdown]

@@ -47,16 +47,16 @@ class Numbered(NamedTuple):
 
 
 class BookFigure(nodes.General, nodes.Element):
-    """Holds what is shown as a figure of a chapter."""
+    """Hold what is shown as a figure of a chapter."""
 
 
 class Hold(SphinxTransform):
-    """Puts every figure of a chapter, quoted from a notebook or written out, into a node with its anchor."""
+    """Put every figure of a chapter, quoted from a notebook or written out, into a node with its anchor."""
 
     default_priority = 250
 
     def apply(self, **_: Any) -> None:
-        """Finds them, and keeps their names for the numbering."""
+        """Find them, and keep their names for the numbering."""
         page = self.env.docname
         if not page.startswith(CHAPTERS):
             return
@@ -76,13 +76,13 @@ class Hold(SphinxTransform):
 
 
 class Rewrite(SphinxPostTransform):
-    """Rewrites what `show` wrote, once it is known what stands on which page."""
+    """Rewrite what `show` wrote, once it is known what stands on which page."""
 
     default_priority = 20
     formats = ("html",)
 
     def run(self, **_: Any) -> None:
-        """Rewrites every figure of a page."""
+        """Rewrite every figure of a page."""
         page, taken = self.env.docname, set()
         for raw in list(self.document.findall(_shows)):
             (shown, *_), text = figures_in(raw.astext()), raw.astext()
@@ -147,7 +147,7 @@ class Rewrite(SphinxPostTransform):
 
 
 def files(shown: Shown) -> dict[str, str]:
-    """Names the file of a figure's picture in each theme; a drawing has one, asked for its colours in the dark."""
+    """Name the file of a figure's picture in each theme; a drawing has one, asked for its colours in the dark."""
     names = {theme: named(*picture) for theme, picture in shown.pictures.items()}
     if {kind for kind, _ in shown.pictures.values()} == {"svg"} and "dark" in names:
         names["dark"] = f"{names['light']}#{DARK}"
@@ -155,12 +155,12 @@ def files(shown: Shown) -> dict[str, str]:
 
 
 def alternative(shown: Shown) -> str:
-    """Writes the alternative text of a figure: what its table shows, or of a drawing what its caption describes."""
+    """Write the alternative text of a figure: what its table shows, or of a drawing what its caption describes."""
     return html.escape(f"Drawing. {shown.caption}" if shown.origin.startswith("a drawing") else seen(shown.table))
 
 
 def named(kind: str, content: bytes) -> str:
-    """Names the file of a picture by its content, so that pages that show it share it."""
+    """Name the file of a picture by its content, so that pages that show it share it."""
     return f"{hashlib.sha256(content).hexdigest()[:16]}.{kind}"
 
 
@@ -171,7 +171,7 @@ def _shape(content: bytes) -> str:
 
 
 def numbers(env: Any) -> dict[tuple[str, str], Numbered]:
-    """Gives the figures of the chapters."""
+    """Return the figures of the chapters."""
     return getattr(env, "book_figure_numbers", {})
 
 
@@ -181,7 +181,7 @@ def numbering(
     markup: Callable[[str, str], str],
     borrowers: tuple[str, ...] = (),
 ) -> dict:
-    """Numbers figures in the order of the pages; the front page and others borrow those of chapters where they can."""
+    """Number figures in the order of the pages; the front page and others borrow those of chapters where they can."""
     borrowers = (order[0], *borrowers)
     later = {(name, home) for page in order if page not in borrowers for name, home, *_ in shown.get(page, ())}
     found: dict[tuple[str, str], Numbered] = {}
@@ -237,7 +237,7 @@ def _nothing(writer: Any, node: Any) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects the two passes over the pages and the numbering between them."""
+    """Connect the two passes over the pages and the numbering between them."""
     app.add_enumerable_node(BookFigure, "figure", html=(_nothing, _nothing), latex=(_nothing, _nothing))
     app.add_transform(Hold)
     app.add_post_transform(Rewrite)

@@ -33,7 +33,7 @@ _STEP = re.compile(r"([A-Za-z])([^A-Za-z]*)")
 
 
 def light(svg: bytes, dark: bytes = b"") -> bytes:
-    """Leaves out of a drawing what nobody sees, and takes in the colours of the same drawing for dark pages."""
+    """Leave out of a drawing what nobody sees, and take in the colours of the same drawing for dark pages."""
     root, styles = ElementTree.fromstring(svg), {}
     _rewrite(root, ElementTree.fromstring(dark or svg), styles)
     # From the leaves to the root: a group is seen after what it holds.
@@ -123,7 +123,7 @@ def _kept(one: ElementTree.Element, unseen: str) -> list[ElementTree.Element]:
 
 
 def with_palette(png: bytes) -> bytes:
-    """Writes the same pixels as numbers of colours, where these are at most 256: a byte each instead of four."""
+    """Write the same pixels as numbers of colours, where these are at most 256: a byte each instead of four."""
     pixels = np.array(Image.open(io.BytesIO(png)).convert("RGBA"))
     colours, numbers = np.unique(pixels.reshape(-1, 4), axis=0, return_inverse=True)
     if len(colours) > 256:
@@ -137,7 +137,7 @@ def with_palette(png: bytes) -> bytes:
 
 
 def path(steps: str, scale: float = 1.0, digits: int = 2) -> str:
-    """Writes the steps of a path from point to point."""
+    """Write the steps of a path from point to point."""
     said, at, start = [], [0.0, 0.0], [0.0, 0.0]
     for letter, text in _STEP.findall(steps):
         ends = [round(scale * float(number), digits) for number in text.split()]

@@ -25,7 +25,7 @@ CARD_SAYS = "A bright diagonal in a dark square: the coupling matrix of two coup
 
 
 def description(document: Any, otherwise: str, longest: int = 200) -> str:
-    """Takes the first paragraph of a page that is plain prose: without mathematics, and longer than a heading."""
+    """Take the first paragraph of a page that is plain prose: without mathematics, and longer than a heading."""
     text = otherwise
     for paragraph in document.findall(_named("paragraph")) if document is not None else ():
         found = " ".join(paragraph.astext().split())
@@ -43,7 +43,7 @@ def _named(tag: str) -> Any:
 
 
 def metatags(title: str, text: str, site: str, address: str | None, card: str | None) -> str:
-    """Writes description and Open Graph of a page; address and card are None while the book has no address."""
+    """Write description and Open Graph of a page; address and card are None while the book has no address."""
     named = {"description": text, "twitter:card": "summary_large_image" if card else "summary"}
     shared = {"og:title": title, "og:description": text, "og:type": "article", "og:site_name": site}
     shared |= {"og:url": address} if address else {}
@@ -54,7 +54,7 @@ def metatags(title: str, text: str, site: str, address: str | None, card: str | 
 
 
 def scholarly(citation: dict[str, Any], address: str | None) -> str:
-    """Writes the paper and this software, as `CITATION.cff` names them, in the terms of schema.org."""
+    """Write the paper and this software, as `CITATION.cff` names them, in the terms of schema.org."""
     cited = citation["preferred-citation"]
     paper = {
         "@id": cited["url"],
@@ -89,7 +89,7 @@ def scholarly(citation: dict[str, Any], address: str | None) -> str:
 
 
 def sitemap(address: str, pages: list[str]) -> str:
-    """Lists the pages of the book for search engines."""
+    """List the pages of the book for search engines."""
     lines = [f"  <url><loc>{escape(urljoin(address, page))}</loc></url>" for page in pages]
     head = '<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
     return "\n".join([head, *lines, "</urlset>"]) + "\n"
@@ -122,7 +122,7 @@ def _finish(app: Any, failed: Exception | None) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects what is written into each head, and what is written at the end."""
+    """Connect what is written into each head, and what is written at the end."""
     app.connect("config-inited", _take_address)
     app.connect("html-page-context", _describe)
     app.connect("build-finished", _finish)

@@ -21,7 +21,7 @@ _BULLET = re.compile(r" *[-*] ")
 
 
 def to_restructured_text(docstring: str) -> str:
-    r"""Rewrites a docstring in Google style from Markdown to reStructuredText; examples and code stay as they are."""
+    r"""Rewrite a docstring in Google style from Markdown to reStructuredText; examples and code stay as they are."""
     made: list[str] = []
     margin, code = 0, False
     for paragraph in docstring.split("\n\n"):
@@ -92,7 +92,7 @@ def _skip(app: Any, what: str, name: str, obj: object, skip: bool, options: Any)
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects the two hooks, the first before napoleon's."""
+    """Connect the two hooks, the first before napoleon's."""
     app.connect("autodoc-process-docstring", _process, priority=100)
     app.connect("autodoc-skip-member", _skip)
     return {"parallel_read_safe": True}

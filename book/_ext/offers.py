@@ -38,7 +38,7 @@ _ROW, _CELL = re.compile(r"<tr.*?</tr>", re.DOTALL), re.compile(r"<t[hd][^>]*>(.
 
 
 def link(app: Any, page: str, name: str, data: str, says: str = "CSV") -> str:
-    """Links data as CSV: inside the page, or where they are long in a packed file."""
+    """Link data as CSV: inside the page, or where they are long in a packed file."""
     address = "data:text/csv;charset=utf-8," + quote(data, safe=",:/-+@*()=")
     if len(address) < LARGE:
         return f'<a download="{name}.csv" href="{address}">{says}</a>'
@@ -51,7 +51,7 @@ def link(app: Any, page: str, name: str, data: str, says: str = "CSV") -> str:
 
 
 def reference(app: Any, page: str, anchor: str, title: str, data: str) -> str:
-    """Writes the BibTeX entry of a part of a page, with a digest of its data, as HTML."""
+    """Write the BibTeX entry of a part of a page, with a digest of its data, as HTML."""
     place, name = Path(page), anchor.removeprefix("fig-")
     key = "-".join(["coupling", *place.parts[1:-1], name])
     digest = hashlib.sha256(data.encode()).hexdigest()[:16]
@@ -70,12 +70,12 @@ def _software() -> tuple[dict[str, Any], str | None]:
 
 
 def rooted(app: Any, text: str) -> str:
-    """Puts the book's address where ROOT stands; while it has none, a script puts the one at which it is read."""
+    """Put the book's address where ROOT stands; while it has none, a script puts the one at which it is read."""
     return text.replace("ROOT", app.config.html_baseurl or '<span class="tbc-root"></span>')
 
 
 def of_figure(app: Any, page: str, shown: Shown, number: str, home: str, anchor: str, picture: str, seen: str) -> str:
-    """Writes what a figure offers on a page, by its number where it has one and the place where it is at home."""
+    """Write what a figure offers on a page, by its number where it has one and the place where it is at home."""
     to, kind = app.builder.get_target_uri, picture.rpartition(".")[2]
     address = relative_uri(to(page), f"_images/{picture}")
     saved = [f'<a download="{shown.name}.{kind}" href="{address}">{kind.upper()}</a>']
@@ -91,7 +91,7 @@ def of_figure(app: Any, page: str, shown: Shown, number: str, home: str, anchor:
 
 
 def packed(name: str, drawing: bytes) -> str:
-    """Writes a drawing as a script: a page on a disk may read nothing else, and saves pictures of pixels from it."""
+    """Write a drawing as a script: a page on a disk may read nothing else, and saves pictures of pixels from it."""
     content = base64.b64encode(gzip.compress(drawing, mtime=0)).decode()
     return f'tbcPicture("{name.partition(".")[0]}", "{content}");\n'
 
@@ -103,7 +103,7 @@ def _offers(app: Any, says: str, name: str, links: list[str], texts: list[tuple[
 
 
 def with_tables(app: Any, page: str, title: str, body: str) -> str:
-    """Puts its data and an entry to cite under each table of a page that has a head, and an anchor on it."""
+    """Put its data and an entry to cite under each table of a page that has a head, and an anchor on it."""
     section, heading, counted = "", title, {}
 
     def offered(part: re.Match[str]) -> str:
@@ -126,7 +126,7 @@ def with_tables(app: Any, page: str, title: str, body: str) -> str:
 
 
 def as_csv(table: str) -> str:
-    """Writes a table of a page as CSV: what its cells say, formulas in TeX."""
+    """Write a table of a page as CSV: what its cells say, formulas in TeX."""
     written = io.StringIO()
     rows = ([_text(cell) for cell in _CELL.findall(row)] for row in _ROW.findall(table))
     csv.writer(written, lineterminator="\n").writerows(rows)
@@ -143,6 +143,6 @@ def _offer_tables(app: Any, page: str, template: str, context: dict[str, Any], d
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects the tables; figures are written by `book_figures`."""
+    """Connect the tables; figures are written by `book_figures`."""
     app.connect("html-page-context", _offer_tables)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

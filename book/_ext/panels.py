@@ -56,12 +56,12 @@ class _Loose(NamedTuple):
 
 
 def smallest(svg: str) -> float:
-    """Gives the size of the smallest text of a picture in points; indices of a formula are part of its text."""
+    """Return the size of the smallest text of a picture in points; indices of a formula are part of its text."""
     return min((100 * float(text[4]) for text in _WRITTEN.finditer(svg)), default=8.0)
 
 
 def windows(svg: str) -> list[Piece]:
-    """Cuts a picture into panels and what stands beside them, in reading order; nothing if an axes has no frame."""
+    """Cut a picture into panels and what stands beside them, in reading order; nothing if an axes has no frame."""
     root = ElementTree.fromstring(svg)
     width, height = map(float, root.get("viewBox").split()[2:])
     panels, loose = _found(root)
@@ -71,7 +71,7 @@ def windows(svg: str) -> list[Piece]:
 
 
 def written(pieces: list[Piece], scale: float) -> str:
-    """Writes pieces, loose ones behind a tilde, as windows joined by plus signs: left, top, width, height in pixels."""
+    """Write pieces, loose ones behind a tilde, as windows joined by plus signs: left, top, width, height in pixels."""
 
     def one(box: Box) -> str:
         sides = (box.left, box.top, box.right - box.left, box.bottom - box.top)

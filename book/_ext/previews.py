@@ -21,7 +21,7 @@ _LINK = re.compile(
 
 
 def definitions(document: Any) -> dict[str, str]:
-    """Takes the first paragraph of each definition out of a glossary, by the anchor of its term."""
+    """Take the first paragraph of each definition out of a glossary, by the anchor of its term."""
     found = {}
     for glossary in document.findall(lambda node: node.tagname == "glossary"):
         for item in glossary.children[0].children:
@@ -32,7 +32,7 @@ def definitions(document: Any) -> dict[str, str]:
 
 
 def marked(body: str, behind: Mapping[str, Mapping[str, str]]) -> str:
-    """Writes into a page's links what stands behind them, by the end of an address: a text, and pictures."""
+    """Write into a page's links what stands behind them, by the end of an address: a text, and pictures."""
 
     def with_preview(link: re.Match[str]) -> str:
         shown = behind.get(link[1], {})
@@ -44,7 +44,7 @@ def marked(body: str, behind: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def of_figures(env: Any, address: Callable[[str], str]) -> dict[str, dict[str, str]]:
-    """Gives by anchor what previews of the chapters' figures hold: number and caption, and the pictures."""
+    """Return by anchor what previews of the chapters' figures hold: number and caption, and the pictures."""
     found = {}
     for one in book_figures.numbers(env).values():
         caption, files = _shown(one.markup)
@@ -78,6 +78,6 @@ def _mark_page(app: Any, page: str, template: str, context: dict[str, Any], docu
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connects the marking of links."""
+    """Connect the marking of links."""
     app.connect("html-page-context", _mark_page)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -25,7 +25,7 @@ MOST_GROUPS, MOST_VALUES = 6, 3
 
 
 def seen(table: pd.DataFrame) -> str:
-    """Describes a table: per group of rows the least and the greatest value, where each is, and the mean."""
+    """Describe a table: per group of rows the least and the greatest value, where each is, and the mean."""
     entries = [name for name in table if re.fullmatch(r"entry_\d+", name)]
     numbers = [name for name in table if pd.api.types.is_numeric_dtype(table[name]) and table[name].notna().any()]
     numbers = [name for name in numbers if table[name].dtype != bool]

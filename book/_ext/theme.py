@@ -30,7 +30,7 @@ NO_EXCERPTS = "if (location.protocol === 'file:') DOCUMENTATION_OPTIONS.SHOW_SEA
 
 
 def model_of(page: str, pages: set[str]) -> str | None:
-    """Names the model of a page; None where it is no notebook of a model that has a page of its own."""
+    """Name the model of a page; None where it is no notebook of a model that has a page of its own."""
     place = PurePosixPath(page)
     mine = place.parts[0] == "results" and place.name != "index" and f"{place.parent}/index" in pages
     return place.parent.name if mine else None
@@ -64,7 +64,7 @@ def _named(part: re.Match[str]) -> str:
 
 
 def accessible(page: str) -> str:
-    """Names the controls of a page; one that has passed already is left as it is."""
+    """Name the controls of a page; one that has passed already is left as it is."""
     page = _FOLDED.sub(_named, page)
     # These say by themselves what they do: "Show code cell source", "Search".
     page = page.replace('<summary aria-label="Toggle hidden content">', "<summary>")

@@ -14,7 +14,7 @@ from template import from_template
 
 
 def offered(lines: list[str], root: str) -> str:
-    """Writes views as HTML from lines of text, bar and address; the first is what the explorer falls back to."""
+    """Write views as HTML from lines of text, bar and address; the first is what the explorer falls back to."""
     views = [[part.strip() for part in line.split("|")] for line in lines if line.strip()]
     if not views or any(len(view) != 2 or "=" not in view[1] for view in views):
         raise ValueError("the directive explorer takes lines such as: Blocks 3 and 4 | model=nano-neox&l=3&m=4")
@@ -22,12 +22,12 @@ def offered(lines: list[str], root: str) -> str:
 
 
 class Views(Directive):
-    """Offers views of the explorer."""
+    """Offer views of the explorer."""
 
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """Gives the views to HTML, and nothing to other formats."""
+        """Return the views to HTML, and nothing to other formats."""
         page = self.state.document.settings.env.docname
         try:
             content = offered(list(self.content), "../" * page.count("/"))
@@ -37,6 +37,6 @@ class Views(Directive):
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Adds the directive."""
+    """Add the directive."""
     app.add_directive("explorer", Views)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

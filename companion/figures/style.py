@@ -89,7 +89,7 @@ _theme: ContextVar[Theme] = ContextVar("theme", default="light")
 
 @contextmanager
 def theme(name: Theme) -> Generator[None]:
-    """Draws everything inside the `with` in one theme."""
+    """Draw everything inside the `with` in one theme."""
     token = _theme.set(name)
     try:
         with matplotlib.rc_context(_SETTINGS | dict.fromkeys(_TEXTS, colour("text")) | {"grid.color": colour("faint")}):
@@ -99,7 +99,7 @@ def theme(name: Theme) -> Generator[None]:
 
 
 def colour(role: str) -> str:
-    """Gives the colour of a role in the current theme."""
+    """Return the colour of a role in the current theme."""
     return _COLOURS[role][_theme.get()]
 
 
@@ -110,12 +110,12 @@ def null_label(null: float) -> str:
 
 
 def one_digit(error: float) -> str:
-    """Writes a standard error with one digit and without an exponent, such as "0.00001"."""
+    """Write a standard error with one digit and without an exponent, such as "0.00001"."""
     return np.format_float_positional(error, precision=1, fractional=False, trim="-") if error > 0 else "0"
 
 
 def family_style(family: str) -> tuple[str, str]:
-    """Gives the colour and the marker of a family of models, the same in every figure."""
+    """Return the colour and the marker of a family of models, the same in every figure."""
     palette = _FAMILY_COLOURS[_theme.get()]
     name = family.split(" (")[0]
     if name not in _FAMILIES:
@@ -125,7 +125,7 @@ def family_style(family: str) -> tuple[str, str]:
 
 
 def dataset_colour(name: str, position: int) -> str:
-    """Gives the colour of a data set in a comparison: its role's if it has one, else one that no role has."""
+    """Return the colour of a data set in a comparison: its role's if it has one, else one that no role has."""
     # The first two of the palette are the hues of trained and untrained.
     palette = _FAMILY_COLOURS[_theme.get()][2:]
     return colour(name) if name in (TRAINED, UNTRAINED, SHARED, NULL) else palette[position % len(palette)]
@@ -153,7 +153,7 @@ def model_look(name: str, position: int) -> tuple[str, str]:
 
 
 def ink() -> Colormap:
-    """Gives the sequential colour map of the current theme: none at all is the page, most is the strongest contrast."""
+    """Return the sequential colour map of the current theme, from the page to the strongest contrast."""
     colours = matplotlib.colormaps["magma"](np.linspace(0.0, 1.0, 256))
     if _theme.get() == "light":
         share = np.clip(np.linspace(0.0, 1.0, 256) / 0.2, 0.0, 1.0)[:, None]
@@ -162,12 +162,12 @@ def ink() -> Colormap:
 
 
 def middle_tone() -> float:
-    """Gives the place on `ink` from which a line keeps a contrast of at least 3:1 with its page."""
+    """Return the place on `ink` from which a line keeps a contrast of at least 3:1 with its page."""
     return {"light": 0.38, "dark": 0.47}[_theme.get()]
 
 
 def save_svg(figure: Figure) -> bytes:
-    """Writes a figure as SVG whose bytes depend on the figure alone."""
+    """Write a figure as SVG whose bytes depend on the figure alone."""
     buffer = io.BytesIO()
     # `savefig` would draw everything once more, to solve the layout; the bytes are the same.
     FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
@@ -179,7 +179,7 @@ def save_svg(figure: Figure) -> bytes:
 
 
 def save_png(figure: Figure, dpi: int = 192) -> bytes:
-    """Writes a figure as PNG, by default at two pixels per CSS pixel."""
+    """Write a figure as PNG, by default at two pixels per CSS pixel."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
     return buffer.getvalue()

@@ -26,12 +26,14 @@ QUESTIONS = {
     "exponential": "trajectories-change-expodistance-all",
     "even": "trajectories-change-equidistance-all",
     "law of depth": "spectra-r2-change",
+    "left and right": "spectra-aligned minus spectra-alignment-null",
     "product": "dynamics-product-over-random",
     "perturbation": "perturbation-gap-trained",
     "instruction": "prompts-step-by-step-over-control-sentence",
     "four bits": "precision-change-nf4",
+    "below the curve": "nulls-decisive-trace-over-curve",
 }
-"""The remembered effect that answers a question of `data/predictions.toml`."""
+"""The remembered effect, perhaps minus a null in closed form, that answers a question of `data/predictions.toml`."""
 _ENDS = tuple(Effect._fields[1:])
 _HEADER = """What executed notebooks remember of public decoders whose weights do not ship with the project.
 name: of a number, or of an effect with its low, high, error, n, skew and freedom; or a notebook's parameter.
@@ -94,8 +96,12 @@ def keep(rows: Iterable[Mapping[str, Any]], file: Path | None = None) -> int:
 def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     """Answer what `data/predictions.toml` asks of the experiment, by question and model."""
     found = {}
-    for question, name in QUESTIONS.items():
+    for question, formula in QUESTIONS.items():
+        name, _, null = formula.partition(" minus ")
         for row in table[table["name"] == name].to_dict("records"):
-            parts = {part: value for part, value in row.items() if pd.notna(value)}
-            found[question, row["model"]] = effect_in(parts | {"value": float(row["value"])}, value="value")
+            parts = {part: value for part, value in row.items() if pd.notna(value)} | {"value": float(row["value"])}
+            if null:
+                (chance,) = table[(table["name"] == null) & (table["model"] == row["model"])]["value"].astype(float)
+                parts |= {end: parts[end] - chance for end in ("value", "low", "high")}
+            found[question, row["model"]] = effect_in(parts, value="value")
     return found

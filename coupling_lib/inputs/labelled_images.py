@@ -103,7 +103,7 @@ def _cifar_batches(folder: Path) -> LabelledImages:
 
 
 class _Plain(pickle.Unpickler):
-    """Reads pickles that hold numpy arrays, lists and texts, and refuses everything that could run code."""
+    """Read pickles that hold numpy arrays, lists and texts, and refuse everything that could run code."""
 
     def __init__(self, stream: Any):
         super().__init__(stream, encoding="bytes")

@@ -16,6 +16,7 @@ import xarray as xr
 
 from coupling_lib.blocks.precision import PRECISIONS
 from coupling_lib.blocks.storage import in_few_bits
+from coupling_lib.datasets.summaries import chance
 from coupling_lib.errors import (
     CouplingError,
     ParameterError,
@@ -29,7 +30,7 @@ from coupling_lib.jacobian.bf16_matmul import RoundedProducts
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth
-from coupling_lib.measures.random_bases import chance, null_of
+from coupling_lib.measures.random_bases import null_of
 from coupling_lib.metrics.subspaces import principal_angles, random_angles
 from coupling_lib.models.load import load_model
 from coupling_lib.models.model import Model

@@ -32,13 +32,7 @@ _ORIGIN = ("_name_or_path", "_commit_hash", "transformers_version")
 
 def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Describe a measurement, all but its prompt."""
-    function, fixed = measure, {}
-    while isinstance(function, functools.partial):
-        function, fixed = function.func, function.keywords | fixed
-    bound = inspect.signature(function).bind_partial(None, None, **(fixed | dict(settings)))
-    bound.apply_defaults()
-    # A setting that is None says nothing; so a measure may get a further one and keep its keys.
-    asked = {name: value for name, value in list(bound.arguments.items())[2:] if value is not None}
+    function, asked = _settings(measure, settings)
     # Numbers that a model takes by default are kept as they are where they are asked for.
     fitting = {name: value.of(model) for name, value in asked.items() if isinstance(value, UpToWidth)}
     plain = {name: _plain(name, value) for name, value in (asked | fitting).items()}
@@ -50,6 +44,11 @@ def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping
         "code": hashlib.sha256(_source(function).encode()).hexdigest()[:12] if version is None else "",
         "settings": plain,
     }
+
+
+def plain_settings(measure: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a measure's settings as a key holds them, those by default included; all that no model decides."""
+    return {name: _plain(name, value) for name, value in _settings(measure, settings)[1].items()}
 
 
 def prompt_key(model: Model, given: str | torch.Tensor) -> str:
@@ -64,6 +63,17 @@ def prompt_key(model: Model, given: str | torch.Tensor) -> str:
         values = values if values.is_floating_point() else values.long()
         content = f"{values.dtype}{tuple(values.shape)}".encode() + _bytes(values).tobytes()
     return hashlib.sha256(content).hexdigest()[:20]
+
+
+def _settings(measure: Callable[..., Any], settings: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return the function that measures, and all of its settings that say something."""
+    function, fixed = measure, {}
+    while isinstance(function, functools.partial):
+        function, fixed = function.func, function.keywords | fixed
+    bound = inspect.signature(function).bind_partial(None, None, **(fixed | dict(settings)))
+    bound.apply_defaults()
+    # A setting that is None says nothing; so a measure may get a further one and keep its keys.
+    return function, {name: value for name, value in list(bound.arguments.items())[2:] if value is not None}
 
 
 def fingerprint(model: Model) -> str:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import coupling_lib as cl
-from companion.notebook.shipped import shipped
+from companion.figures import depth
+from companion.notebook.shipped import shipped, shipped_networks
 from coupling_lib import paths
 
 TEXTS = ["It was the best of times", "it was the worst"]
@@ -38,3 +39,24 @@ def test_results_of_one_s_own_and_a_model_without_a_key_give_nothing(folder):
     assert shipped(cl.measure_trajectories, model, TEXTS) is None
     hook.remove()
     assert shipped(cl.measure_trajectories, model, TEXTS) is not None
+
+
+def test_networks_are_read_by_name_alone_and_only_where_every_prompt_ships(folder):
+    for untrained in (True, False):
+        model = cl.load_model("nano-neox", untrained=untrained)
+        kept = cl.sweep(cl.measure_depth, model, TEXTS[: 1 + (not untrained)], ks=(4,), store=folder)
+    found = shipped_networks(cl.measure_depth, "nano-neox", TEXTS[:1], ks=(4,))
+    assert list(found) == ["untrained", "trained"]
+    np.testing.assert_array_equal(found["trained"].mismatch, kept.mismatch[:1])
+    assert not np.array_equal(found["untrained"].mismatch, found["trained"].mismatch)
+    for missing in ({"prompts": TEXTS}, {"seed": 1}, {"precision": "nf4"}, {"ks": (5,)}, {"name": "gemma3-270m"}):
+        asked = {"name": "nano-neox", "prompts": TEXTS[:1], "ks": (4,)} | missing
+        assert shipped_networks(cl.measure_depth, **asked) == {}, missing
+
+
+def test_what_ships_of_smollm2_is_read_without_its_weights():
+    prompts = cl.load_prompts(n=12)
+    by_name = shipped_networks(cl.measure_depth, "smollm2-135m", prompts, ks=(10,))
+    assert list(by_name) == ["untrained", "trained"]
+    ds = cl.sweep(cl.measure_depth, cl.load_model("smollm2-135m"), prompts, ks=(10,), variables=depth.DRAWN)
+    np.testing.assert_array_equal(by_name["trained"].normalized_miscoupling, ds.normalized_miscoupling)

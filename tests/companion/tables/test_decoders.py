@@ -45,5 +45,15 @@ def test_a_question_is_answered_by_the_effect_with_its_error(table):
     assert np.allclose(effect[:4], EFFECT[:4], rtol=1e-5) and effect.skew == pytest.approx(EFFECT.skew, rel=1e-5)
 
 
+def test_a_null_in_closed_form_is_taken_off_the_effect_and_not_off_its_error(tmp_path):
+    ends = ("low", "high", "error", "n", "skew")
+    numbers = {"spectra-aligned": EFFECT.value, "spectra-alignment-null": 0.03}
+    numbers |= {f"spectra-aligned-{end}": getattr(EFFECT, end) for end in ends}
+    decoders.keep(decoders.rows_of("gemma3-270m", "spectra", numbers), tmp_path / "decoders.csv")
+    effect = decoders.asked(decoders.decoders(tmp_path / "decoders.csv"))["left and right", "gemma3-270m"]
+    assert np.allclose(effect[:3], np.subtract(EFFECT[:3], 0.03), rtol=1e-5)
+    assert effect.error == pytest.approx(EFFECT.error, rel=1e-5)
+
+
 def test_every_model_of_the_table_is_in_the_registry():
     assert all(registry.lookup(name) for name in decoders.MODELS)
