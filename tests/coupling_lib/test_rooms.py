@@ -153,6 +153,17 @@ def test_figures_of_depth_need_few_files_and_no_torch():
     assert len(written) <= 18 and sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 2500
 
 
+def test_what_draws_or_condenses_a_measurement_needs_no_torch():
+    text = {module: path.read_text(encoding="utf-8") for module, path in MODULES.items()}
+    heavy = {
+        MODULES[module] for module in MODULES if re.search(r"^ *(import|from) torch\b", text[module], re.MULTILINE)
+    }
+    light = {module for module in MODULES if room(module) in ("coupling_lib.datasets", "companion.figures")}
+    # These draw tables of many models, or compare what the metrics themselves define.
+    tables = "generalization generalization_numbers many_prompts nulls paper_models readings rivals vision width"
+    assert {name for name in light if needed(name) & heavy} == {f"companion.figures.{name}" for name in tables.split()}
+
+
 def test_importing_the_library_loads_none_of_what_it_stands_on():
     heavy = "{'torch', 'transformers', 'numpy', 'pandas', 'xarray', 'matplotlib'}"
     code = f"import sys, coupling_lib; sys.exit(str({heavy} & set(sys.modules)) if {heavy} & set(sys.modules) else 0)"
