@@ -22,9 +22,9 @@ from companion.tables.effects import couplings
 from companion.tables.files import read_table, write_table
 from companion.tables.inference import effect_of
 from coupling_lib import paths, provenance
+from coupling_lib.datasets.parts import SHARED, shared_part
 from coupling_lib.errors import ParameterError, in_one_line
 from coupling_lib.inputs.token_ids import around
-from coupling_lib.measures.parts import SHARED, shared_part
 from coupling_lib.store.key import fingerprint
 
 FILE = paths.DATA / "bos.csv"
