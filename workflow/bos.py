@@ -23,6 +23,7 @@ from companion.tables.effects import couplings
 from companion.tables.files import read_table, write_table
 from companion.tables.inference import effect_of
 from coupling_lib import paths, provenance
+from coupling_lib.datasets.parts import SHARED, shared_part
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.token_ids import around
 from coupling_lib.progress import in_one_line
