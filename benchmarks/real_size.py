@@ -28,7 +28,7 @@ from transformers import LlamaForCausalLM, PreTrainedConfig
 from benchmarks import machine, shapes
 from coupling_lib import paths
 from coupling_lib.blocks import weight_memory
-from coupling_lib.blocks.record import find_blocks
+from coupling_lib.blocks.find import find_blocks
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.models.untrained import draw
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import attention
+from coupling_lib.blocks import attention_choice
 
 KS = (10, 30, 50)
 READINGS = ("released_norm", "released_trace", "released_norm_vju", "released_trace_vju")
@@ -33,7 +33,7 @@ def attention_set_to(hf: PreTrainedModel, kind: str) -> Generator[None]:
     try:
         yield
     finally:
-        attention.use(hf)
+        attention_choice.use(hf)
 
 
 def hidden_states(hf: PreTrainedModel, ids: Tensor) -> tuple[Tensor, ...]:

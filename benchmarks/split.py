@@ -12,7 +12,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from coupling_lib.blocks import precision
+from coupling_lib.blocks import storage
 from coupling_lib.blocks.blockmap import token_map
 from coupling_lib.blocks.call import BlockCall
 
@@ -95,7 +95,7 @@ def split_jacobian(call: BlockCall, block: nn.Module, token: int) -> Tensor:
 
 def double_jacobian(call: BlockCall, block: nn.Module, token: int) -> Tensor:
     """Form J_tt of one block in float64, as the reference."""
-    return _jacobian(call, precision.dense_copy(block, torch.float64), token, torch.float64)
+    return _jacobian(call, storage.dense_copy(block, torch.float64), token, torch.float64)
 
 
 def _jacobian(call: BlockCall, block: nn.Module, token: int, dtype: torch.dtype) -> Tensor:

@@ -24,6 +24,7 @@ import coupling_lib as cl
 from companion.figures import depth, style
 from companion.tables import origin
 from coupling_lib import paths
+from coupling_lib.datasets import summaries
 from coupling_lib.measures.random_bases import root_mean_square_spectra
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.metrics.subspaces import random_frames
@@ -157,8 +158,8 @@ def _between(several: Sequence[Network]) -> np.ndarray:
     for one in (part for network in several for part in network.parts.values()):
         for ds, null in zip((one.whole, *one.places), one.nulls, strict=True):
             pairs = ds[list(READINGS)].to_dataarray("reading").sel(k=K).mean("prompt")
-            apart = pairs.where(pairs.block_1 != pairs.block_2).transpose("reading", ...).values
-            both = np.concatenate([apart.reshape(len(READINGS), -1), null], axis=1)
+            different = summaries.apart(pairs).transpose("reading", ...).values
+            both = np.concatenate([different.reshape(len(READINGS), -1), null], axis=1)
             ends.append([np.nanmin(both, axis=1), np.nanmax(both, axis=1)])
     # (part, place, end, reading)
     ends = np.reshape(ends, (-1, 1 + len(several[0].places), 2, len(READINGS)))

@@ -16,7 +16,7 @@ import coupling_lib
 from companion.figures import depth, parts, style
 from companion.figures.show import show
 from companion.tables import origin
-from coupling_lib.measures.parts import shared_parts
+from coupling_lib.datasets.parts import shared_parts
 
 # How strongly the toy's two blocks respond along their three directions.
 FIRST, SECOND = (3.0, 2.0, 1.0), (2.6, 1.8, 1.0)
@@ -126,11 +126,12 @@ def shared_directions() -> str:
     """Write the picture of the directions that blocks of a public decoder share, for the front page."""
     networks = _before_and_after()
     shared = shared_parts(_READING, **networks)
+    null = coupling_lib.null_of(shared["trained"], _READING)
     return _raw(
         show(
             depth.draw_graph,
             # The finding first: on a phone it stands above what it is compared with.
-            depth.take_graph(shared, _READING, _K).sel(network=["trained", "untrained"]),
+            depth.take_graph(shared, _READING, _K, null).sel(network=["trained", "untrained"]),
             beyond=True,
             name="coupling-before-and-after-training",
             caption="The 30 blocks of SmolLM2-135M-Instruct (Q4_1), after and before training. A line joins two blocks "

@@ -15,7 +15,7 @@ import coupling_lib
 # Rooms of the library and of the companion, each with a page of its own in `book/api`; the last holds every module
 # outside of a folder.
 ROOMS = tuple(
-    "models inputs blocks jacobian svd measures store metrics figures tables training notebook ground".split()
+    "models inputs blocks jacobian svd measures store datasets metrics figures tables training notebook ground".split()
 )
 
 

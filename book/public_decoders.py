@@ -9,6 +9,7 @@ from claims import DECODERS
 from markdown_table import table
 from named_numbers import Numbers, remembered
 
+from companion.tables.files import read_table
 from coupling_lib import paths
 from coupling_lib.models import registry
 
@@ -70,6 +71,22 @@ def trajectories_of_decoders(results: Path = paths.RESULTS) -> str:
     return _side_by_side(_PATHS, cells, ("trajectories",), results)
 
 
+def first_token_of_decoders(file: Path = paths.DATA / "bos.csv") -> str:
+    """Write coupling with and without the token that begins a text, for each public decoder that was measured so."""
+    head = ("public decoder", "token", "part", "with it", "without it", "change")
+    rows = []
+    for row in read_table(file).to_dict("records"):
+        name = NAMES[row["model"]] + ("" if row["usual"] else " *")
+        both = (f"{row[which]:.3f}" for which in ("with", "without"))
+        rows.append((name, f"`{row['first']}`", row["part"], *both, _with_interval(_ends(row), "change", "+.3f")))
+    return table(head, rows)
+
+
+def _ends(row: dict) -> Numbers:
+    """Name the ends of a row's interval as a notebook's numbers are named."""
+    return {"change": row["change"], "change-low": row["low"], "change-high": row["high"]}
+
+
 def _side_by_side(
     head: tuple[str, ...], cells: Callable[[Numbers], tuple[str, ...]], notebooks: tuple[str, ...], results: Path
 ) -> str:
@@ -84,9 +101,10 @@ def _side_by_side(
         else:
             absent.append(NAMES[model])
     text = table(("public decoder", "blocks and width", *head), rows)
-    open_cells = [_ABSENT] if any(_ABSENT in row for row in rows) else []
-    names = " and ".join([*open_cells, *absent])
-    return text + (f"\n{names}: not measured here; `make decoders GGUF=FOLDER` measures it.\n" if names else "")
+    open_cells = ["a dash"] if any(_ABSENT in row for row in rows) else []
+    if names := " and ".join([*open_cells, *absent]):
+        text += f"\n{names[0].upper()}{names[1:]}: not measured here; `make decoders GGUF=FOLDER` measures it.\n"
+    return text
 
 
 def _with_interval(numbers: Numbers, name: str, form: str = ".3f") -> str:

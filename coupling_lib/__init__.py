@@ -21,10 +21,12 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 __version__ = version("coupling_lib")
 
 _HOMES = {
-    "models.model": ("Model", "wrap_model"),
+    "models.model": ("Model",),
+    "models.storages": ("wrap_model",),
     "models.load": ("load_model",),
     "models.measuring": ("measuring",),
-    "jacobian.tracing": ("trace", "Trace"),
+    "jacobian.tracing": ("Trace",),
+    "inputs.traced": ("trace",),
     "jacobian.operator": ("BlockJacobian",),
     "jacobian.derivatives": ("block_jacobians",),
     "jacobian.lens": ("lens",),
@@ -38,11 +40,12 @@ _HOMES = {
     "measures.common": ("measurement",),
     "store.sweep": ("sweep",),
     "store.lens_files": ("read_lens",),
-    "measures.depth": ("measure_depth", "depth_summary"),
+    "measures.depth": ("measure_depth",),
+    "datasets.summaries": ("depth_summary",),
     "measures.random_bases": ("null_of",),
     "measures.pair": ("coupling",),
     "measures.precision": ("measure_precision",),
-    "measures.parts": ("shared_part",),
+    "datasets.parts": ("shared_part",),
     "measures.lens": ("measure_lens",),
     "measures.tokens": ("measure_tokens",),
     "measures.prompts": ("measure_prompts",),
@@ -56,7 +59,7 @@ _HOMES = {
     "inputs.images": ("load_images",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_ROOMS = ("svd", "blocks", "models", "inputs", "jacobian", "store", "metrics", "measures")
+_ROOMS = ("datasets", "svd", "blocks", "models", "inputs", "jacobian", "store", "metrics", "measures")
 _MODULES = {name: name for name in _ROOMS} | {"registry": "models.registry", "precision": "blocks.precision"}
 
 __all__ = sorted(_HOME)

@@ -6,9 +6,6 @@ one line, without the stack of frames that led there: the frames are the library
 
 import importlib
 import math
-import sys
-import warnings
-from collections.abc import Callable
 from numbers import Integral
 from types import ModuleType
 from typing import Any
@@ -90,19 +87,3 @@ def check_whole(name: str, value: Any, least: int, most: int | None = None, why:
         seen = f"{name} is {shown(value)}; {why and f'{why}, so '}"
         raise ParameterError(f"{seen}it must be a whole number {bounds}")
     return int(value)
-
-
-def in_one_line(run: Callable[[], str | int], interrupted: str, failed: int = 1) -> int:
-    """Return the status of a command; what a user can cause ends in one line on stderr and a status that is not 0."""
-    # One line, without the place in the code.
-    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
-    try:
-        returned = run()
-        return returned if isinstance(returned, int) else print(returned) or 0
-    except (CouplingError, OSError) as error:
-        where = f"{error.filename or 'the disk'}: {error.strerror or error}" if isinstance(error, OSError) else error
-        print(f"error: {where}", file=sys.stderr)
-        return failed
-    except KeyboardInterrupt:
-        print(interrupted, file=sys.stderr)
-        return 130

@@ -1,7 +1,6 @@
 """Memory beside results: how much of it counts, and what is free inside this process given back to the system."""
 
 import ctypes
-import gc
 import platform
 import re
 from collections.abc import Mapping
@@ -10,8 +9,6 @@ import torch
 
 # Bytes of results beside which memory is worth more than a twentieth of the time.
 _LARGE = 2**25
-# Bytes of what is about to be made for which it is worth a tenth of a second to look for what nobody holds.
-_VERY_LARGE = 2**30
 # Only glibc can be asked to give freed memory back; with another C library nothing happens.
 _GLIBC = ctypes.CDLL("libc.so.6") if platform.libc_ver()[0] == "glibc" else None
 
@@ -34,11 +31,3 @@ def give_back(held: int = _LARGE) -> None:
     # what is in use.
     if held >= _LARGE and _GLIBC is not None:
         _GLIBC.malloc_trim(0)
-
-
-def make_room(wanted: int) -> None:
-    """Free a model that was let go before one of so many bytes takes its place."""
-    # Its parts hold each other, and the interpreter looks for such circles when it likes: both would be in memory.
-    if wanted >= _VERY_LARGE:
-        gc.collect()
-        give_back()

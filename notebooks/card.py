@@ -36,7 +36,7 @@ from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
 from companion.tables import card
 from companion.tables.arrays import cells
-from coupling_lib.measures.parts import with_shared_part
+from coupling_lib.datasets.parts import with_shared_part
 
 p = parameters.check_parameters(
     globals(), ("model", "precision", "memory", "revision", "network", "prompts", "seed", "out")
@@ -67,7 +67,9 @@ del loaded
 # %%
 show(
     depth.draw_distribution,
-    depth.take_distribution(with_shared_part(trained=measured["depth"])),
+    depth.take_distribution(
+        with_shared_part(trained=measured["depth"]), null=cl.null_of(measured["depth"], "normalized_miscoupling")
+    ),
     name="card-coupling",
     caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "
     "blocks, with 95 % intervals over prompts. Dashed: random directions.",

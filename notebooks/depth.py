@@ -39,10 +39,10 @@ from companion.figures import depth, schematic
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from companion.notebook.shipped import shipped, shipped_networks
+from coupling_lib.datasets.parts import with_shared_part
 from coupling_lib.measures.depth import measure_models, other_models
 from coupling_lib.measures.nulls import measure_nulls
-from coupling_lib.measures.parts import with_shared_part
-from coupling_lib.measures.random_bases import chance
+from coupling_lib.measures.random_bases import null_spreads
 
 p = parameters.check_parameters(globals(), declared=(*parameters.COMMON, "others"))
 command = made_by("depth", vars(p))
@@ -106,7 +106,7 @@ del loaded
 # %%
 before_and_after = {"untrained": untrained, "trained": trained}
 networks = with_shared_part(**before_and_after)
-null = chance(cl.null_of(trained, "normalized_miscoupling", seed=seed))
+null = cl.null_of(trained, "normalized_miscoupling", seed=seed)
 
 # %% [markdown]
 # ## The matrices
@@ -219,4 +219,5 @@ summary = depth.take_summary(networks, null=null)
 print(summary.to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["hide-input"]
-remember("depth", depth.numbers_of(before_and_after, null=null))
+spreads = null_spreads(k, trained.sizes["block_1"])
+remember("depth", depth.numbers_of(before_and_after, spreads, null=null))

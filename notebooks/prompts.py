@@ -40,7 +40,6 @@ from companion.notebook import choices, parameters
 from companion.tables import prompt_effects
 from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.prompts import prompt_versions
-from coupling_lib.measures.random_bases import chance
 
 _more = ("prompts", "questions", "k", "token", "others", "seed")
 p = parameters.check_parameters(globals(), declared=("model", "precision", "memory", "revision", *_more))
@@ -81,7 +80,7 @@ del loaded
 
 # %%
 networks = {"untrained": untrained, "trained": trained}
-null = chance(cl.null_of(trained, "normalized_miscoupling", seed=seed))
+null = cl.null_of(trained, "normalized_miscoupling", seed=seed)
 
 # %% [markdown]
 # ## Difficulty, length, data set

@@ -39,8 +39,8 @@ import coupling_lib as cl
 from companion.figures import tokens as figures
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
-from coupling_lib.measures.parts import with_shared_part
-from coupling_lib.measures.random_bases import chance
+from coupling_lib.datasets.parts import with_shared_part
+from coupling_lib.measures.random_bases import null_with_draws, pair_spread
 from coupling_lib.measures.tokens import token_comparisons, token_reports
 
 _more = ("example", "prompts", "pair", "k", "tokens", "token_in", "token_out", "seed")
@@ -101,7 +101,7 @@ del loaded
 
 # %%
 networks = {name: with_shared_part(untrained=untrained[name], trained=trained[name]) for name in comparisons}
-nulls = {name: figures.random_tokens(trained[name], seed=seed) for name in comparisons}
+nulls = {name: null_with_draws(trained[name], seed=seed) for name in comparisons}
 
 # %% [markdown]
 # ## Self-coupling
@@ -113,7 +113,7 @@ nulls = {name: figures.random_tokens(trained[name], seed=seed) for name in compa
 # %%
 show(
     figures.draw_grid,
-    figures.take_grid(networks[between[0]], null=chance(nulls[between[0]])),
+    figures.take_grid(networks[between[0]], null=nulls[between[0]]),
     name="tokens-self",
     caption=figures.grid_caption(trained[between[0]]),
 )
@@ -127,7 +127,7 @@ show(
 # %%
 show(
     figures.draw_grid,
-    figures.take_grid(networks[within[0]], null=chance(nulls[within[0]])),
+    figures.take_grid(networks[within[0]], null=nulls[within[0]]),
     name="tokens-within",
     caption=figures.grid_caption(trained[within[0]]),
 )
@@ -142,7 +142,7 @@ show(
 # %%
 show(
     figures.draw_grid,
-    figures.take_grid(networks[between[1]], null=chance(nulls[between[1]])),
+    figures.take_grid(networks[between[1]], null=nulls[between[1]]),
     name="tokens-input",
     caption=figures.grid_caption(trained[between[1]]),
 )
@@ -150,7 +150,7 @@ show(
 # %%
 show(
     figures.draw_grid,
-    figures.take_grid(networks[between[2]], null=chance(nulls[between[2]])),
+    figures.take_grid(networks[between[2]], null=nulls[between[2]]),
     name="tokens-output",
     caption=figures.grid_caption(trained[between[2]]),
 )
@@ -182,4 +182,4 @@ shown = [column for name in networks[between[0]] for column in (name, f"{name} c
 print(table[[*shown, "random bases"]].T.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-remember("tokens", figures.numbers_of(summary, k, between=between, within=within))
+remember("tokens", figures.numbers_of(summary, pair_spread(k), between=between, within=within))

@@ -45,7 +45,6 @@ from companion.tables import photographs, vit_grid
 from companion.tables.generalization import paper_figures
 from companion.training.drop_path import measure_drop_path
 from coupling_lib.inputs.images import patch_box
-from coupling_lib.measures.random_bases import chance
 from coupling_lib.measures.vision import measure_network
 
 # %% tags=["hide-input"]
@@ -212,7 +211,7 @@ networks = {"untrained": untrained, "trained": trained}
 depths, relations, paths = (
     {name: found[part] for name, found in networks.items()} for part in ("depth", "relations", "path")
 )
-null = chance(cl.null_of(trained["depth"], "normalized_miscoupling", seed=seed))
+null = cl.null_of(trained["depth"], "normalized_miscoupling", seed=seed)
 nulls = cl.null_of(trained["relations"], "normalized_miscoupling", seed=seed)
 
 # %% [markdown]

@@ -25,7 +25,8 @@ import nbformat
 
 from companion.figures.figure_reader import figures_in
 from coupling_lib import paths
-from coupling_lib.errors import ParameterError, in_one_line
+from coupling_lib.errors import ParameterError
+from coupling_lib.progress import in_one_line
 
 _LABEL = re.compile(r"\((claim-[\w-]+)\)=")
 _VERDICT = re.compile(r'data-place="([^"]*)" data-verdict="([^"]*)"')

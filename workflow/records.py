@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from coupling_lib import paths
-from coupling_lib.errors import CouplingError, in_one_line
+from coupling_lib.errors import CouplingError
+from coupling_lib.progress import in_one_line
 
 
 def read(file: str | Path) -> dict[str, Any]:

@@ -28,7 +28,8 @@ import torch
 
 from benchmarks import machine
 from coupling_lib import paths
-from coupling_lib.errors import CouplingError, in_one_line
+from coupling_lib.errors import CouplingError
+from coupling_lib.progress import in_one_line
 from notebooks.conftest import (
     ALONE,
     MOST,

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from coupling_lib.datasets.statistics import mean_interval
 from coupling_lib.errors import CouplingError
 from coupling_lib.measures.depth import coupling_of_blocks
-from coupling_lib.metrics.statistics import mean_interval
 
 FEWEST = 8
 """Prompts that are measured at least: of a few, some agree by accident."""

@@ -4,7 +4,7 @@
 network, or of several by name. `show` puts it on a page with its table and with where it comes from:
 
     ds = cl.measure_depth(model, prompts)
-    array = depth.take_map(ds)
+    array = depth.take_map(ds, null=cl.null_of(ds, "normalized_miscoupling"))
     depth.draw_map(array)
 
     show(depth.draw_map, depth.take_map({"untrained": a, "trained": b}, k=10), name="depth-map", caption="...")

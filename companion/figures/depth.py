@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from companion.figures import circle, parts, style, take
 from companion.figures.labels import mismatch_label
 from companion.figures.take import VARIANT, K, Networks, Null, of_models, of_networks
-from companion.tables.arrays import both_ways, cells, joined, with_ends
+from companion.tables import effects
+from companion.tables.arrays import both_ways, cells, with_ends
+from coupling_lib.datasets.parts import SHARED, VARIANTS_OF_PARTS, with_shared_part
+from coupling_lib.datasets.summaries import apart, depth_summary, interval
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.parts import SHARED, VARIANTS_OF_PARTS, with_shared_part
-from coupling_lib.metrics.summaries import apart, interval
 from coupling_lib.models.registry import by_size
 
 PAIR = {"block_1": "block_jacobian", "block_2": "block_vectors"}
@@ -66,8 +67,8 @@ def take_distribution(
 def take_models(
     models: Mapping[str, Networks], variant: str = VARIANT, k: K = None, null: Null = None
 ) -> dict[str, xr.Dataset]:
-    """Select pairs, and coupling by distance with its interval, of several models; the null is that of the first."""
-    null, found = take.null_beside(next(iter(models.values())), variant, k, null), {}
+    """Select pairs, and coupling by distance with its interval, of several models; the null is that of one of them."""
+    found = {}
     for name, networks in models.items():
         curves = take_distribution(networks, variant, k, null)
         found[name] = curves[["mean", "low", "high"]].assign(mismatch=take_map(networks, variant, k, null))
@@ -100,9 +101,7 @@ def take_matrices_of(models: Mapping[str, Networks], blocks: Sequence[int] | Non
 @of_networks
 def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> pd.DataFrame:
     """Tabulate coupling in a few numbers, of each network and of random bases."""
-    from coupling_lib.measures.depth import depth_summary  # drawing needs no torch, and this does
-
-    summaries = joined({name: depth_summary(ds, variant) for name, ds in take.by_name(both).items()}, "network")
+    summaries = depth_summary(both, variant)
     every, near = (summaries.sel(k=take.chosen_k(both, k), pairs=pairs) for pairs in ("all pairs", "neighbours"))
     columns = {"all pairs": every["mean"], "low": every.low, "high": every.high, "neighbours": near["mean"]}
     table = pd.DataFrame({name: one.values for name, one in columns.items()}, index=list(summaries.network.values))
@@ -111,12 +110,13 @@ def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Nu
     return table
 
 
-def numbers_of(networks: Networks, variant: str = VARIANT, k: K = None, null: Null = None) -> dict[str, float]:
+def numbers_of(
+    networks: Networks, spreads: Mapping[str, float], variant: str = VARIANT, k: K = None, null: Null = None
+) -> dict[str, float]:
     """Name the numbers that the book quotes of a model before and after training, and the effects of its verdicts."""
-    from companion.tables import effects
-
+    # `spreads` is how far chance alone moves the means, as `null_spreads` gives it.
     trained = networks[style.TRAINED]
-    k, blocks, null = take.chosen_k(trained, k), trained.sizes["block_1"], take.null_beside(networks, variant, k, null)
+    k, null = take.chosen_k(trained, k), take.null_beside(trained, variant, k, null)
     summary = take_summary(with_shared_part(**networks), variant, k, null)
     names = with_ends("coupling-{}", "all pairs") | {"neighbours": "neighbours-{}"}
     found = cells(summary.drop(index="random bases"), names)
@@ -126,8 +126,8 @@ def numbers_of(networks: Networks, variant: str = VARIANT, k: K = None, null: Nu
         "coupling-null": 1 - null,
         "coupling-null-error": null.error,
         "prompts": trained.sizes["prompt"],
-        "null-spread": effects.null_spread(k, blocks),
-        "neighbours-spread": effects.null_spread(k, blocks, neighbours=True),
+        "null-spread": spreads["all pairs"],
+        "neighbours-spread": spreads["neighbours"],
     }
 
 
@@ -188,9 +188,10 @@ def draw_distribution(coupling: xr.Dataset) -> Figure:
 
 def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
     """Draw trained models' pairs on one scale, and coupling against distance; dotted: untrained (figure 20)."""
-    columns, first = min(len(models), 4), next(iter(models.values()))
+    # Four stand in a square: in one row the numbers of their blocks would touch.
+    columns, first = 2 if len(models) == 4 else min(len(models), 3), next(iter(models.values()))
     rows = -(-len(models) // columns)
-    height = rows * (0.92 * min(style.WIDTH / columns, 3.2) + 0.3) + 0.6
+    height = rows * (0.92 * min(style.WIDTH / columns, 3.2) + 0.3) + 1.0
     figure = Figure(figsize=(style.WIDTH, height + 2.8), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(height, 2.8))
     shown, (axes, right) = parts.in_rows(above, len(models), columns), parts.narrow(below)

@@ -9,7 +9,7 @@ from companion.figures import parts, style, take
 from companion.figures.take import Measured, of_networks
 from companion.tables import effects
 from companion.tables.arrays import cells, from_one, joined, quartiles, with_ends
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.datasets.summaries import interval
 
 GROWTH = {
     "singular": (r"$\prod(1+\sigma)$: predicted from singular values", {"dashes": (5, 1.5)}),

@@ -4,7 +4,6 @@ Steps stand on a logarithmic axis; step 0, which has no logarithm, stands apart 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -17,13 +16,11 @@ from matplotlib.figure import Figure
 from companion.figures import circle, parts, style, take
 from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, K, Measured, of_one
+from companion.tables import effects
 from companion.tables.arrays import both_ways, from_one, joined, quartiles
-from coupling_lib.measures.parts import SHARED, shared_parts
-from coupling_lib.metrics.summaries import interval, pair_couplings
+from coupling_lib.datasets.parts import SHARED, shared_parts
+from coupling_lib.datasets.summaries import interval, mean_couplings, pair_couplings
 from coupling_lib.models.registry import by_size
-
-if TYPE_CHECKING:
-    from companion.tables.effects import OtherRuns
 
 SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance"}
 """Scores that are followed over training, and how an axis says them."""
@@ -41,11 +38,9 @@ def take_coupling(ds: xr.Dataset, variant: str = VARIANT, k: K = None) -> xr.Dat
     """Select mean coupling, that of random bases, and how good the model was, at each step."""
     k = take.chosen_k(ds, k)
     null = {"random_bases": 1 - ds["null"], "random_bases_error": ds.null_error, "progress": ds.progress}
-    found = interval(pair_couplings(ds, variant, k).mean(_BLOCKS)).assign(null).sel(k=k, drop=True)
+    found = interval(mean_couplings(ds, variant, k)).assign(null).sel(k=k, drop=True)
     for part in shared_parts(variant, shared=ds).values():
-        own = interval(pair_couplings(part, variant, k).mean(_BLOCKS)).assign(
-            random_bases=1 - part["null"].sel(k=k, drop=True)
-        )
+        own = interval(mean_couplings(part, variant, k)).assign(random_bases=1 - part["null"].sel(k=k, drop=True))
         found = found.assign({f"shared_{name}": values for name, values in own.data_vars.items()})
     return found.assign_attrs(label=coupling_label(variant, k), progress_label=ds.attrs.get("progress_label", ""))
 
@@ -124,10 +119,8 @@ def take_summary(ds: xr.Dataset, variant: str = VARIANT, k: K = None) -> pd.Data
     return table[["coupling", "low", "high", *names]].rename(columns=names)
 
 
-def numbers_of(ds: xr.Dataset, others: "OtherRuns", variant: str = VARIANT, k: K = None) -> dict[str, float]:
+def numbers_of(ds: xr.Dataset, others: effects.OtherRuns, variant: str = VARIANT, k: K = None) -> dict[str, float]:
     """Return the numbers that prose about emergence quotes, and the effects that verdicts rest on."""
-    from companion.tables import effects  # drawing needs no torch, and this does
-
     k = take.chosen_k(ds, k)
     table, found = _table(ds, variant, k).reset_index(), {"prompts": ds.sizes["prompt"], "scatter": others.scatter}
     steps = {"first": 0, "peak": int(table.coupling.argmax()), "last": -1}

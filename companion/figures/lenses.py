@@ -8,7 +8,7 @@ from companion.figures import parts, style, take
 from companion.figures.take import Measured, of_networks, of_one
 from companion.figures.tokens import token_label
 from companion.tables.arrays import cells, with_ends
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.datasets.summaries import interval
 
 _LOOKS = {
     "logit lens": {"dashes": (4, 1.6)},

@@ -18,9 +18,10 @@ from companion.figures.take import VARIANT, K, Measured, Networks, of_models, of
 from companion.tables import effects, generalization
 from companion.tables.arrays import cells, joined, with_ends
 from companion.tables.statistics import width_curve
+from coupling_lib.datasets.statistics import linear_fit
+from coupling_lib.datasets.summaries import interval
+from coupling_lib.measures.random_bases import null_spread
 from coupling_lib.metrics.nulls import gaussian_miscoupling
-from coupling_lib.metrics.statistics import linear_fit
-from coupling_lib.metrics.summaries import interval
 
 KINDS = {
     "measured": ("the model", {}),
@@ -268,7 +269,7 @@ def numbers_of(
     both, tested = take.side_by_side(measured), take.side_by_side(decisive)
     trained, blocks = both.sel(network="trained"), both.sizes["block_1"]
     found = {"prompts": both.sizes["prompt"], "k": k, "decisive-prompts": tested.sizes["prompt"]}
-    found["spread"] = effects.null_spread(k, blocks)
+    found["spread"] = null_spread(k, blocks)
     chance = trained.sel(k=k, variant=VARIANT).mean("prompt")
     found |= {"coupling-null": 1 - chance.null, "coupling-null-error": chance.null_error}
     found |= {"coupling-null-least": spectra.coupling.min(), "coupling-null-largest": spectra.coupling.max()}

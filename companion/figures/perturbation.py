@@ -14,7 +14,7 @@ from companion.figures import parts, style, take
 from companion.figures.take import Measured, of_networks
 from companion.tables import effects
 from companion.tables.arrays import cells, joined, with_ends
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.datasets.summaries import interval
 
 CARRIERS = {
     "network": ("network", {"linewidth": 3.6, "alpha": 0.45}),

@@ -17,9 +17,7 @@ from companion.figures.take import VARIANT, Measured, of_one
 from companion.tables import effects
 from companion.tables.arrays import from_one, joined, quartiles
 from coupling_lib import provenance
-from coupling_lib.measures.depth import depth_summary
-from coupling_lib.measures.random_bases import Chance
-from coupling_lib.metrics.summaries import apart, interval, pair_couplings
+from coupling_lib.datasets.summaries import Chance, apart, depth_summary, interval, pair_couplings
 
 QUANTITIES = {
     "value_error": "singular values: relative error",

@@ -16,8 +16,8 @@ from companion.tables import effects
 from companion.tables.arrays import cells, from_one, joined
 from companion.tables.inference import Effect
 from companion.tables.statistics import correlation
+from coupling_lib.datasets.summaries import block_couplings, interval
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.summaries import interval, pair_couplings
 from coupling_lib.models.registry import by_size
 
 DRAWN = (VARIANT, "singular_values", "frobenius_norm")
@@ -67,7 +67,7 @@ def take_versions(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: N
 def take_models(models: Mapping[str, Networks], variant: str = VARIANT, k: K = None, null: Null = None) -> xr.Dataset:
     """Select what `take_versions` does of several trained models, ordered by size; their depths may differ."""
     trained = {name: networks[take.decisive(networks)] for name, networks in models.items()}
-    notes = take.notes_on(take.side_by_side(next(iter(trained.values()))), variant, k, null)
+    notes = take.notes_on(next(iter(trained.values())), variant, k, null)
     found = [take_versions({name: trained[name]}, variant, k, notes["null"]) for name in by_size(trained)]
     return xr.concat(found, dim="network", join="outer", combine_attrs="drop").assign_attrs(notes)
 
@@ -229,10 +229,7 @@ def versions_caption(dataset: xr.Dataset) -> str:
 
 
 def _block_couplings(ds: xr.Dataset, variant: str, k: K) -> xr.DataArray:
-    coupling = pair_couplings(ds, variant, take.chosen_k(ds, k))
-    jacobian = coupling.mean("block_2").rename(block_1="block")
-    vectors = coupling.mean("block_1").rename(block_2="block")
-    return from_one((vectors + jacobian) / 2, "block")
+    return from_one(block_couplings(ds, variant, take.chosen_k(ds, k)), "block")
 
 
 def _written(name: str, found: Effect | None) -> str:

@@ -1,7 +1,7 @@
 """Rival readings of coupling, side by side: what each measures, how they rank pairs of blocks, what each choice costs.
 
 A reading is a variant, called by its name in `metrics.variants.VARIANTS`; the names say where it stands: "released" in
-the released code, "old" in an older one. `nulls` are what `null_of` gives of each network, made where not given.
+the released code, "old" in an older one. `nulls` are what `null_of` gives of each network.
 Choices and boundaries take the networks by boundary as well, as `{"block": networks, "hidden_states": networks}`.
 """
 
@@ -17,14 +17,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from companion.figures import parts, style, take
-from companion.figures.take import VARIANT, K, Measured, Networks, of_networks
+from companion.figures.take import VARIANT, Given, K, Measured, Networks, of_networks
 from companion.tables import readings as tables
 from companion.tables.arrays import cells, with_ends
-from coupling_lib.measures.random_bases import chance, null_of
 from coupling_lib.metrics.variants import VARIANTS
 
 DRAWN, DRAWN_K = (*VARIANTS, "by_distance", "singular_values", "frobenius_norm"), 10
 """Variables of `measure_depth` that figures draw, and the K at which they draw single pairs where none is asked for."""
+_NULLS = "nulls = {name: cl.null_of(ds) for each network}"
 _COLUMNS, _ROW = 5, 0.24
 """Panels in a row of small panels; height in inches of a row of a dot plot."""
 _BOUNDARIES = {
@@ -34,14 +34,13 @@ _BOUNDARIES = {
 
 
 @of_networks
-def take_values(both: xr.Dataset, nulls: Networks | None = None) -> xr.Dataset:
+def take_values(both: xr.Dataset, nulls: Given = None) -> xr.Dataset:
     """Select the mean value of every variant at every K, and how far it lies from chance."""
-    networks = take.by_name(both)
-    return tables.mean_readings(networks, take.of_each(networks, null_of, nulls))
+    return tables.mean_readings(take.by_name(both), take.by_name(take.belonging(both, nulls, _NULLS)))
 
 
 @of_networks
-def take_beyond_chance(both: xr.Dataset, k: K = None, nulls: Networks | None = None) -> xr.Dataset:
+def take_beyond_chance(both: xr.Dataset, k: K = None, nulls: Given = None) -> xr.Dataset:
     """Select what `take_values` does, for a figure of one K."""
     return take_values(both, nulls).assign_attrs(k=take.chosen_k(both, k))
 
@@ -54,33 +53,30 @@ def take_agreement(both: xr.Dataset, k: K = None) -> xr.Dataset:
     return found.assign_attrs(k=take.chosen_k(both, k))
 
 
-def take_choices(
-    measured: Measured | Mapping[str, Measured], k: K = None, nulls: Networks | None = None
-) -> pd.DataFrame:
+def take_choices(measured: Measured | Mapping[str, Measured], k: K = None, nulls: Given = None) -> pd.DataFrame:
     """Select the coupling that each choice gives, all else being equal, of the boundaries that were measured."""
     found = _by_boundary(measured)
     networks = found["block"]
     k = take.chosen_k(next(iter(networks.values())), k)
-    choices = tables.compare_choices(defaultdict(dict, found), take.of_each(networks, null_of, nulls), k)
+    choices = tables.compare_choices(defaultdict(dict, found), _of_each(networks, nulls), k)
     return take.kept(choices, take.records_of(networks))
 
 
 def take_boundaries(
-    measured: Measured | Mapping[str, Measured], variant: str = VARIANT, k: K = None,
-    nulls: Networks | None = None,
-) -> xr.Dataset:  # fmt: skip
+    measured: Measured | Mapping[str, Measured], variant: str = VARIANT, k: K = None, nulls: Given = None
+) -> xr.Dataset:
     """Select the coupling of each block, counted from 1, with all others, for each boundary of the last block."""
     found = _by_boundary(measured)
     networks = found["block"]
     k, name = take.chosen_k(next(iter(networks.values())), k), take.decisive(networks)
     by_block = tables.coupling_by_block(found, variant, k)
-    null = chance(take.of_each({name: networks[name]}, null_of, nulls)[name].sel(variant=variant, k=k))
+    null = take.null_beside(networks[name], variant, k, _of_each(networks, nulls)[name])
     counted = by_block.assign_coords(block=by_block.block + 1).assign_attrs(null=null)
     return take.kept(counted, take.records_of(networks))
 
 
 @of_networks
-def take_summary(both: xr.Dataset, k: K = None, nulls: Networks | None = None) -> pd.DataFrame:
+def take_summary(both: xr.Dataset, k: K = None, nulls: Given = None) -> pd.DataFrame:
     """Select the mean value of every variant, one line each, in two decimals."""
     means = take_values(both, nulls)
     chosen = means.sel(k=take.chosen_k(both, k))
@@ -88,6 +84,11 @@ def take_summary(both: xr.Dataset, k: K = None, nulls: Networks | None = None) -
     columns |= {"random bases": chosen.null.isel(network=-1), "beyond chance": chosen.share.isel(network=-1)}
     # Adding 0 takes the sign off a value that is rounded to zero.
     return pd.DataFrame(columns, index=means["variant"].to_index()).round(2) + 0.0
+
+
+def _of_each(networks: Networks, nulls: Given) -> Networks:
+    """Return the null of each network; that of a lone network needs no name."""
+    return take.by_name(take.belonging(take.side_by_side(networks), nulls, _NULLS))
 
 
 def _by_boundary(measured: Measured | Mapping[str, Measured]) -> dict[str, dict[str, xr.Dataset]]:
@@ -236,12 +237,10 @@ def draw_boundaries(by_block: xr.Dataset) -> Figure:
     return figure
 
 
-def numbers_of(
-    measured: Measured | Mapping[str, Measured], k: K = None, nulls: Networks | None = None
-) -> dict[str, float]:
+def numbers_of(measured: Measured | Mapping[str, Measured], k: K = None, nulls: Given = None) -> dict[str, float]:
     """Name the numbers that prose may quote; chance is that of the last network, the trained one."""
     networks = _by_boundary(measured)["block"]
-    nulls, first = take.of_each(networks, null_of, nulls), next(iter(networks.values()))
+    first = next(iter(networks.values()))
     k, prompts = take.chosen_k(first, k), first.sizes["prompt"]
     means, agreement = take_values(networks, nulls), take_agreement(networks, k)
     choices = take_choices(measured, k, nulls)

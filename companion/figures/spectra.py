@@ -1,9 +1,7 @@
 """Spectra: singular values against depth, the whole spectrum of a block, and agreement of left and right.
 
-Where `fits` and `nulls` are not given, they are what `spectra_fits` and `spectra_null` give of each network.
+`fits` and `nulls` are what `spectra_fits` and `spectra_null` give of each network.
 """
-
-from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -11,12 +9,10 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from companion.figures import parts, style, take
-from companion.figures.take import Measured, Networks, of_networks
+from companion.figures.take import Given, Networks, of_networks
 from companion.tables import effects
 from companion.tables.arrays import cells, from_one, joined, quartiles, with_ends
-from coupling_lib.measures.random_bases import spectra_null
-from coupling_lib.measures.spectra import spectra_fits
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.datasets.summaries import interval
 
 FIRST = 10
 """How many of the largest singular values are drawn in a network's own colour, as in the paper's figures."""
@@ -26,6 +22,8 @@ _COLUMNS = {
     "R2": "r2-{}", "R2 low": "r2-{}-low", "R2 high": "r2-{}-high",
 }  # fmt: skip
 """Columns of the summary, and what the book calls their numbers."""
+_FITS = "fits = {name: spectra_fits(ds) for each network}, of coupling_lib.measures.spectra"
+_NULLS = "nulls = {name: spectra_null(ds) for each network}, of coupling_lib.measures.random_bases"
 _VALUE = r"singular value $\sigma_i(J_l)$"
 
 
@@ -36,9 +34,9 @@ def take_top(both: xr.Dataset) -> xr.Dataset:
 
 
 @of_networks
-def take_inverse(both: xr.Dataset, fits: Measured | None = None) -> xr.Dataset:
+def take_inverse(both: xr.Dataset, fits: Given = None) -> xr.Dataset:
     r"""Select $1/\sigma_1$ against depth with its interval, the line through it, and how well lines fit."""
-    fits = _each(both, spectra_fits, fits)
+    fits = take.belonging(both, fits, _FITS)
     inverse = _from_one(interval(1 / both.singular_values.isel(rank=0)))
     lines = fits.intercept.mean("prompt") + fits.slope.mean("prompt") * inverse.block
     shown = lines.where(inverse.block > fits.attrs["first_block"])
@@ -56,9 +54,9 @@ def take_whole(both: xr.Dataset) -> xr.Dataset:
 
 
 @of_networks
-def take_alignment(both: xr.Dataset, nulls: Measured | None = None) -> xr.Dataset:
+def take_alignment(both: xr.Dataset, nulls: Given = None) -> xr.Dataset:
     """Select stable rank and agreement of left and right vectors against depth, beside random bases."""
-    nulls = _each(both, spectra_null, nulls)
+    nulls = take.belonging(both, nulls, _NULLS)
     exchanged = 1 - nulls.exchanged_miscoupling.mean("sample")
     closed, none = xr.zeros_like(exchanged), xr.full_like(exchanged, np.nan)
     chance = {"stable rank": none, "alignment": closed + nulls.left_right_alignment, "exchanged coupling": exchanged}
@@ -69,9 +67,9 @@ def take_alignment(both: xr.Dataset, nulls: Measured | None = None) -> xr.Datase
 
 
 @of_networks
-def take_summary(both: xr.Dataset, fits: Measured | None = None, nulls: Measured | None = None) -> pd.DataFrame:
+def take_summary(both: xr.Dataset, fits: Given = None, nulls: Given = None) -> pd.DataFrame:
     """Tabulate spectra in a few numbers: means over blocks, then over prompts."""
-    fits, last, lines = _each(both, spectra_fits, fits), _each(both, spectra_null, nulls).isel(network=-1), {}
+    fits, last, lines = take.belonging(both, fits, _FITS), take.belonging(both, nulls, _NULLS).isel(network=-1), {}
     for name, _, one in parts.networks(both):
         rank, alignment, exchanged = (values.mean("block") for values in _agreement(one).values())
         aligned, r_squared = interval(alignment), interval(fits.r_squared.sel(network=name))
@@ -82,12 +80,10 @@ def take_summary(both: xr.Dataset, fits: Measured | None = None, nulls: Measured
     return table
 
 
-def numbers_of(
-    networks: Networks, fits: Measured | None = None, nulls: Measured | None = None
-) -> dict[str, float | str]:
+def numbers_of(networks: Networks, fits: Given = None, nulls: Given = None) -> dict[str, float | str]:
     """Name the numbers that the book quotes of a model before and after training, and the effects of its verdicts."""
     both = take.side_by_side(networks)
-    fits, nulls = _each(both, spectra_fits, fits), _each(both, spectra_null, nulls)
+    fits, nulls = take.belonging(both, fits, _FITS), take.belonging(both, nulls, _NULLS)
     summary = take_summary(both, fits, nulls)
     chance = summary.loc["random bases"]
     found = cells(summary.drop(index="random bases"), _COLUMNS)
@@ -173,11 +169,6 @@ def draw_alignment(alignment: xr.Dataset) -> Figure:
         parts.block_axis(axes)
     parts.legend_under(figure, row)
     return figure
-
-
-def _each(both: xr.Dataset, measure: Callable[[xr.Dataset], xr.Dataset], given: Measured | None) -> xr.Dataset:
-    """Set side by side what belongs to each network."""
-    return take.side_by_side(take.of_each(both, measure, given))
 
 
 def _exchanged_errors(nulls: xr.Dataset) -> xr.DataArray:

@@ -1,26 +1,24 @@
 """What a figure is made of: one measurement or several by name, and what is left open about them.
 
 Every `take_...` is handed what a measure gave: a dataset; several under their names, as `{"untrained": a, "trained":
-b}`; or several side by side. A lone network is called by its role. Where K or the null is not given, K is the first
-that was measured, and the null is that of the trained network or the last. What is taken keeps the records of all
-measurements in it, from which `show` says where a figure comes from.
+b}`; or several side by side. A lone network is called by its role. Where K is not given, it is the first that was
+measured. The null beside coupling is handed over as well: a number, or what `cl.null_of` gives of the trained network.
+What is taken keeps the records of all measurements in it, from which `show` says where a figure comes from.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import xarray as xr
 
 from companion.figures.labels import coupling_label
 from companion.figures.style import TRAINED, UNTRAINED
 from companion.tables import arrays
+from coupling_lib.datasets.parts import SHARED
+from coupling_lib.datasets.summaries import Chance, chance
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.parts import SHARED
 from coupling_lib.models.registry import by_size
-
-if TYPE_CHECKING:
-    from coupling_lib.measures.random_bases import Chance
 
 VARIANT = "normalized_miscoupling"
 """The mismatch that figures show where none is asked for."""
@@ -31,7 +29,10 @@ MOST_BLOCKS = 8
 Networks = Mapping[str, xr.Dataset]
 Measured = xr.Dataset | Networks
 K = int | None
-Null = float | None
+Null = float | xr.Dataset | None
+"""What a variant is by chance: a number, or what `cl.null_of` gave; where it is None, the figure is refused."""
+Given = Measured | None
+"""What belongs to each network, such as its null; where it is None, the figure is refused."""
 Records = list[Mapping[str, Any]]
 
 
@@ -61,9 +62,12 @@ def by_model(measured: Measured | Mapping[str, Networks]) -> dict[str, dict[str,
     return {name: by_name(one) for name, one in measured.items()}
 
 
-def of_each(measured: Measured, measure: Callable[[xr.Dataset], xr.Dataset], given: Measured | None) -> Any:
-    """Return what belongs to each network, such as its null, unless it is given."""
-    return {name: measure(ds) for name, ds in by_name(measured).items()} if given is None else given
+def belonging(both: xr.Dataset, given: Given, how: str) -> xr.Dataset:
+    """Set side by side what belongs to each network, such as its null; that of a lone network needs no name."""
+    if given is None:
+        raise ParameterError(f"{how.partition(' ')[0]} is None; this figure needs one of each network: {how}")
+    alone = isinstance(given, xr.Dataset) and "network" not in given.dims
+    return side_by_side({str(both.network.item()): given} if alone else given)
 
 
 def the_only(measured: Measured) -> xr.Dataset:
@@ -130,27 +134,29 @@ def chosen_k(ds: xr.Dataset, k: K) -> int:
 
 
 def decisive(networks: Iterable[str]) -> str:
-    """Name the network whose null stands in a figure: the trained one, or the last."""
+    """Name the network that stands for a model: the trained one, or the last."""
     names = [str(name) for name in networks]
     return TRAINED if TRAINED in names else names[-1]
 
 
-def null_beside(measured: Measured, variant: str = VARIANT, k: K = None, given: Null = None) -> "Chance | float":
-    """Return what random bases give in the place of the trained network, or of the last, unless it is given."""
-    if given is not None:
-        return given
-    from coupling_lib.measures.random_bases import chance, null_of  # drawing needs no torch, and this does
+def null_beside(ds: xr.Dataset, variant: str, k: K, null: Null) -> Chance | float:
+    """Return a variant's value by chance as one number: the number handed over, or the mean of what `null_of` gave."""
+    if not isinstance(null, xr.Dataset) and null is not None:
+        return null
+    one = null_of_variant(null, variant)
+    return chance(one.sel(k=chosen_k(one, chosen_k(ds, k))) if "k" in one.dims else one)
 
-    networks = by_name(measured)
-    name = decisive(networks)
-    one = networks[name]
-    records = one.attrs.get("records", [])
-    if len(records) == len(networks):  # they were put side by side here
-        one = one.assign_attrs(dict(zip(networks, records, strict=True))[name])
-        # Beside a deeper or a wider one, a network is filled up with gaps.
-        for dimension in one.singular_values.dims:
-            one = one.dropna(dimension, how="all", subset=["singular_values"])
-    return chance(null_of(one if "k" not in one.dims else one.sel(k=[chosen_k(one, k)]), variant))
+
+def null_of_variant(null: xr.Dataset | None, variant: str) -> xr.Dataset:
+    """Return the null of one variant, out of what `cl.null_of` gave."""
+    hint = f"pass what cl.null_of(ds, {variant!r}) gives of the trained network"
+    if null is None:
+        raise ParameterError(f"null is None; coupling stands beside its value by chance: {hint}")
+    several = "variant" in null.dims
+    known = null["variant"].values.tolist() if several else [null.attrs.get("variant")]
+    if variant not in known:
+        raise ParameterError(f"the null is of {', '.join(map(str, known))}; {variant!r} is drawn: {hint}")
+    return null.sel(variant=variant) if several else null
 
 
 def notes_on(both: xr.Dataset, variant: str, k: K, null: Null) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 
 from companion.figures import parts, style, take
 from companion.figures.labels import coupling_label, mismatch_label
-from companion.figures.take import VARIANT, Measured, Networks, Null, of_networks
+from companion.figures.take import VARIANT, Given, Measured, Null, of_networks
+from companion.tables import effects
 from companion.tables.arrays import from_one, joined
-from coupling_lib.metrics.summaries import apart, interval
+from coupling_lib.datasets.summaries import apart, interval
 
 KIND_NAMES = {"self": "self", "input": "fixed input", "output": "fixed output"}
 """Each kind of comparison, as figures and captions write it."""
@@ -54,24 +55,16 @@ def by_comparison(measured: Measured | Mapping[str, Measured]) -> dict[str, xr.D
     return {name: take.side_by_side(one) for name, one in measured.items()}
 
 
-def random_tokens(networks: Measured, variant: str = VARIANT, seed: int = 0) -> xr.Dataset:
-    """Return what random bases give in the place of a comparison's trained network: on average, and single `draws`."""
-    from coupling_lib.measures.random_bases import drawn_null, null_of  # drawing needs no torch, and this does
-
-    found = take.by_name(networks)
-    one = found[take.decisive(found)]
-    return null_of(one, variant, seed=seed).assign(draws=drawn_null(one, variant, seed=seed))
-
-
 def take_summary(
-    measured: Measured | Mapping[str, Measured], variant: str = VARIANT, nulls: Networks | None = None
+    measured: Measured | Mapping[str, Measured], variant: str = VARIANT, nulls: Given = None
 ) -> xr.Dataset:
     """Select each prompt's coupling in every comparison, its interval over prompts, and what random bases give."""
     comparisons = by_comparison(measured)
     first = next(iter(comparisons.values()))
     couplings = {name: 1 - _mismatches(ds, variant).mean(["token_1", "token_2"]) for name, ds in comparisons.items()}
     coupling = joined(couplings, "comparison")
-    chosen = [nulls[name] if nulls else random_tokens(ds, variant) for name, ds in comparisons.items()]
+    nulls = dict.fromkeys(comparisons, nulls) if isinstance(nulls, xr.Dataset) else nulls or {}
+    chosen = [take.null_of_variant(nulls.get(name), variant) for name in comparisons]
     low, high = np.transpose([np.quantile(1 - null.draws.values, (0.025, 0.975)) for null in chosen])
     of_each = {
         "random_bases": [1 - float(null.value.mean()) for null in chosen],
@@ -100,10 +93,9 @@ def summary_table(summary: xr.Dataset) -> pd.DataFrame:
     return table
 
 
-def numbers_of(summary: xr.Dataset, k: int, **groups: Sequence[str]) -> dict[str, float]:
+def numbers_of(summary: xr.Dataset, spread: float, **groups: Sequence[str]) -> dict[str, float]:
     """Name the numbers of a summary as the book quotes them, and the effects that verdicts rest on."""
-    from companion.tables import effects  # drawing needs no torch, and this does
-
+    # `spread` is how far chance alone moves the coupling of one pair, as `pair_spread` gives it.
     table = summary_table(summary)
     names = {f"{group}-{name.split()[0]}": name for group, chosen in groups.items() for name in chosen}
     found = {
@@ -118,7 +110,7 @@ def numbers_of(summary: xr.Dataset, k: int, **groups: Sequence[str]) -> dict[str
     }
     found |= effects.numbers(effects.of_tokens(coupled["trained"], coupled["untrained"]), "")
     found |= effects.numbers(effects.of_shared_tokens(coupled), "shared")
-    return found | {"null-spread": effects.pair_spread(k)}
+    return found | {"null-spread": spread}
 
 
 def draw_grid(grid: xr.Dataset) -> Figure:

@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 
 from companion.figures import parts, style, take
 from companion.figures.take import Measured, Networks, of_each_model, of_one
+from companion.tables import effects
 from companion.tables.arrays import cells, quartiles, with_ends
 from companion.tables.statistics import turning_point
 from coupling_lib.models.registry import by_size
@@ -112,8 +113,6 @@ def take_summary(measured: Models) -> pd.DataFrame:
 
 def numbers_of(networks: Networks) -> dict[str, float]:
     """Name the numbers that the book quotes of a model before and after training, and the effects of its verdicts."""
-    from companion.tables import effects  # drawing needs no torch, and this does
-
     (model,) = take.by_model(networks)
     summary = take_summary(networks).loc[model]
     names = {label: name.replace("_", "-") for name, label in SCORES.items()}

@@ -14,7 +14,7 @@ from companion.figures.labels import coupling_label
 from companion.tables import effects, photographs
 from companion.tables import vit_grid as table_of
 from companion.tables.vit_grid import Reading
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.datasets.summaries import interval
 
 CLASS = Reading()
 """What is drawn of the grid where nothing is asked for: the class token, in the paper's variant."""

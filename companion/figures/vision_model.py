@@ -13,8 +13,7 @@ from companion.figures import depth, parts, style, take
 from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, K, Measured, Null, of_networks, of_one
 from companion.tables.arrays import cells, from_one, joined, with_ends
-from coupling_lib.measures.random_bases import null_of
-from coupling_lib.metrics.summaries import interval, pair_couplings
+from coupling_lib.datasets.summaries import interval, mean_couplings
 
 Patch = tuple[int, int, int, int]
 """Where a token stands in a picture, in pixels: left, top, width and height."""
@@ -31,11 +30,10 @@ def take_image(
 @of_networks
 def take_relations(both: xr.Dataset, variant: str = VARIANT, nulls: xr.Dataset | None = None) -> xr.Dataset:
     """Select each image's coupling at single tokens and between tokens, its mean with interval, and random bases."""
-    k, networks = both.attrs["k"], take.by_name(both)
-    nulls = null_of(networks[take.decisive(networks)], variant) if nulls is None else nulls
-    coupling = pair_couplings(both, variant).mean(["block_1", "block_2"])
+    nulls = take.null_of_variant(nulls, variant)
+    coupling = mean_couplings(both, variant)
     chance = nulls.mean([dim for dim in nulls.dims if dim != "relation"])
-    attributes = {"label": coupling_label(variant, k)}
+    attributes = {"label": coupling_label(variant, both.attrs["k"])}
     found = xr.Dataset({"coupling": coupling, **interval(coupling)}, attrs=attributes)
     return found.assign(random_bases=1 - chance["value"], random_bases_error=chance["error"])
 
@@ -45,11 +43,9 @@ def take_drop_path(dropped: xr.Dataset, null: Null = None) -> xr.Dataset:
     """Select coupling with stochastic depth off and left on, by image and draw, and its mean over images."""
     off, on = 1 - dropped.off, from_one(1 - dropped.on, "draw")
     coupling = joined({"off": off.expand_dims(draw=[0]), "on": on}, "drop_path")
-    label = coupling_label(dropped.attrs["variant"], int(dropped.attrs["k"]))
     means = interval(joined({"off": off, "on": on.mean("draw")}, "drop_path"))
-    return xr.Dataset(
-        {"coupling": coupling, **means}, attrs={"label": label, "rate": dropped.attrs["rate"], "null": null}
-    )
+    notes = take.notes_on(dropped, dropped.attrs["variant"], None, null)
+    return xr.Dataset({"coupling": coupling, **means}, attrs=notes | {"rate": dropped.attrs["rate"]})
 
 
 def draw_image(matrices: xr.DataArray) -> Figure:
@@ -105,8 +101,7 @@ def draw_drop_path(states: xr.Dataset) -> Figure:
         axes.scatter(values, place + spread, s=12, color=ink, alpha=0.55, linewidths=0)
         axes.plot([one.low, one.high], [place + 0.26] * 2, color=ink, linewidth=4, alpha=0.6)
         axes.plot([one["mean"]] * 2, [place + 0.18, place + 0.34], color=ink, linewidth=2)
-    if states.null is not None:
-        axes.axvline(1 - states.null, **parts.null_look(style.null_label(states.null)))
+    axes.axvline(1 - states.null, **parts.null_look(style.null_label(states.null)))
     axes.set_yticks([0, 1], ["drop path off", f"left on, rate {states.rate:g}"])
     axes.set(xlim=(0, None), ylim=(-0.4, 1.55), xlabel=states.label)
     axes.grid(False, axis="y")
@@ -118,7 +113,7 @@ def draw_drop_path(states: xr.Dataset) -> Figure:
 @of_networks
 def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> pd.DataFrame:
     """Condense the coupling of a single model to means over images, of each one's mean over pairs."""
-    each = pair_couplings(both, variant, take.chosen_k(both, k)).mean(["block_1", "block_2"])
+    each = mean_couplings(both, variant, take.chosen_k(both, k))
     table = interval(each).to_dataframe()[["mean", "low", "high"]]
     table = table.rename(columns={"mean": "coupling"}).rename_axis(None)
     table.loc["random bases"] = [1 - take.null_beside(both, variant, k, null), np.nan, np.nan]
@@ -126,11 +121,12 @@ def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Nu
 
 
 def numbers_of(
-    depths: Measured, related: Measured, dropped: xr.Dataset, null: float, nulls: xr.Dataset | None = None
+    depths: Measured, related: Measured, dropped: xr.Dataset, null: Null, nulls: xr.Dataset
 ) -> dict[str, float]:
     """Name the numbers of pairs of blocks, of relations and of stochastic depth as the book quotes them."""
+    null = take.null_beside(dropped, VARIANT, None, null)
     table, relations = take_summary(depths, null=null), take_relations(related, nulls=nulls)
-    means, states = (ds[["mean", "low", "high"]].to_dataframe() for ds in (relations, take_drop_path(dropped)))
+    means, states = (ds[["mean", "low", "high"]].to_dataframe() for ds in (relations, take_drop_path(dropped, null)))
     chance = relations[["random_bases", "random_bases_error"]].to_dataframe()
     return {
         "model-null": float(1 - null),

@@ -21,10 +21,10 @@ import coupling_lib as cl
 from companion.tables.effects import couplings
 from companion.tables.inference import effect_of
 from coupling_lib import paths, provenance
+from coupling_lib.datasets.summaries import chance
 from coupling_lib.errors import ParameterError, UnsupportedModelError, shown
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.measures import common
-from coupling_lib.measures.random_bases import chance
 from coupling_lib.store.key import fingerprint
 
 FORMAT = "coupling-card/1"

@@ -19,8 +19,9 @@ import coupling_lib as cl
 from companion.tables import card as cards
 from companion.tables.effects import couplings
 from coupling_lib import provenance
-from coupling_lib.errors import CouplingError, ModelUnavailableError, in_one_line, shown
+from coupling_lib.errors import CouplingError, ModelUnavailableError, shown
 from coupling_lib.models import registry
+from coupling_lib.progress import in_one_line
 
 LARGEST = 200_000
 """Bytes of a card."""

@@ -16,8 +16,8 @@ from companion.tables.effects import OtherRuns, numbers
 from companion.tables.generalization import RIVALS, coupling_columns, suite
 from companion.tables.inference import Effect, effect_of, jackknifed
 from companion.tables.statistics import correlation_over, fit_with_interval
+from coupling_lib.datasets.statistics import finite
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.statistics import finite
 
 
 def last_checkpoints(table: pd.DataFrame) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from companion.tables.inference import Effect, jackknifed, tail
 from companion.tables.regression import corrected
 from companion.tables.statistics import cleared, correlation, pearson
 from coupling_lib import paths
-from coupling_lib.metrics.statistics import SURE
+from coupling_lib.datasets.statistics import SURE
 
 TABLE = paths.DATA / "edits.csv"
 KEY = ["model", "edit", "blocks", "by"]

@@ -4,25 +4,16 @@ Networks are compared prompt by prompt, so that what makes prompts differ drops 
 """
 
 from collections.abc import Mapping
-from functools import cache
 from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 import xarray as xr
 
 from companion.tables.inference import Effect, effect_of, widened
-from companion.tables.statistics import correlation, correlation_over
-from coupling_lib.measures.parts import SHARED, shared_parts
-from coupling_lib.metrics.nulls import diagonal_share_variance
-from coupling_lib.metrics.subspaces import random_frames
-from coupling_lib.metrics.summaries import pair_couplings
-from coupling_lib.metrics.variants import different_pairs, measure_variants
-
-# Networks of random Jacobians of which the null's spread is taken: it is known to 5 per cent.
-_NETWORKS, _MAIN = 200, "normalized_miscoupling"
+from coupling_lib.datasets.parts import SHARED, shared_parts
+from coupling_lib.datasets.summaries import mean_couplings
 
 Networks = Mapping[str, xr.Dataset]
 """Measurements under "untrained" and "trained", of the same prompts."""
@@ -62,33 +53,9 @@ def effect_in(row: Mapping[str, float], n: str = "n", value: str = "r") -> Effec
     return Effect(row[value], row["low"], row["high"], row["error"], int(row[n]), **more)
 
 
-@cache
-def null_spread(k: int, blocks: int, neighbours: bool = False) -> float:
-    """Simulate how far chance alone moves the mean coupling of one network, over its ordered pairs of blocks."""
-    # A network is one draw of bases, whatever the number of prompts. The width and the spectrum hardly enter: from a
-    # flat one to 1 / i the spread of 12 blocks grows from .0019 to .0021, so that the latter stands for all.
-    if k == 1 or blocks < 2:
-        return 0.0
-    width, generator = max(64, 2 * k), torch.Generator().manual_seed(0)
-    S = 1 / torch.arange(1, width + 1, dtype=torch.float64)
-    means = []
-    for _ in range(_NETWORKS):
-        U, V = (random_frames(blocks, width, width, generator) for _ in range(2))
-        values = measure_variants((U * S) @ V.mT, U, S.expand(blocks, -1), V.mT, [k], [_MAIN])[_MAIN][0]
-        chosen = [values.diagonal(1), values.diagonal(-1)] if neighbours else [different_pairs(values)]
-        means.append(torch.cat(chosen).mean())
-    return float(torch.stack(means).std())
-
-
-def pair_spread(k: int) -> float:
-    """Standard deviation of the coupling of one pair of blocks by chance, of a flat spectrum and K far below width."""
-    share = diagonal_share_variance(k, purity=(2 * k + 1) / (k**2 + 2))
-    return 0.0 if k == 1 else float(np.sqrt(share / (4 * (1 - 1 / k))))
-
-
 def couplings(ds: xr.Dataset, variant: str, k: int) -> np.ndarray:
     """Return each prompt's coupling, 1 - m, mean over pairs of different blocks."""
-    return pair_couplings(ds, variant, k).mean(("block_1", "block_2")).values
+    return mean_couplings(ds, variant, k).values
 
 
 def of_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
@@ -258,7 +225,7 @@ def of_perturbation(trained: xr.Dataset, noise: float) -> dict[str, Effect]:
 
 def of_precision(measured: xr.Dataset) -> dict[str, Effect]:
     """Coupling in each precision minus that in float32, prompt by prompt."""
-    coupling = pair_couplings(measured).mean(("block_1", "block_2"))
+    coupling = mean_couplings(measured)
     of_each = {name: coupling.sel(precision=name).values.astype(float) for name in measured["precision"].values}
     base = of_each.pop("float32")
     return {f"change-{name}": effect_of(values - base) for name, values in of_each.items()}
@@ -267,26 +234,3 @@ def of_precision(measured: xr.Dataset) -> dict[str, Effect]:
 def within(table: pd.DataFrame, by: str, columns: list[str]) -> pd.DataFrame:
     """Take the mean of its group out of every value."""
     return table[columns] - table.groupby(by)[columns].transform("mean")
-
-
-def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
-    """How coupling and accuracy go together in the grid of ViTs, and how both follow stochastic depth."""
-    # Models that differ in weight decay alone are near copies here, so eight of them are no eight trials.
-    seeded = table.groupby("weight_decay")["seed"].nunique().idxmax()
-    by_seed = [
-        part["coupling"].corr(part["drop_path"], method="spearman")
-        for _, part in table[table["weight_decay"] == seeded].groupby("seed")
-    ]
-    first = table[table["seed"] == table["seed"].min()]
-    at_rate = first.groupby("drop_path")[["coupling", "test_accuracy"]]
-    centred = within(first, "drop_path", ["coupling", "test_accuracy"])
-    along = at_rate.apply(lambda part: part["coupling"].corr(part["test_accuracy"]))
-    rate = first["drop_path"].to_numpy()
-    rank = effect_of(by_seed)
-    return {
-        # Few seeds have a wide interval, and a correlation ends at 1.
-        f"rank-{token}": rank._replace(low=max(-1.0, rank.low), high=min(1.0, rank.high)),
-        f"accuracy-{token}": correlation_over(first["coupling"], first["test_accuracy"], rate),
-        f"within-{token}": correlation_over(centred["coupling"], centred["test_accuracy"], rate),
-        f"steeper-{token}": correlation(along.index, along.values),
-    }

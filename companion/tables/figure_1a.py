@@ -17,7 +17,7 @@ import pandas as pd
 from companion.tables.inference import Effect, tail
 from companion.tables.regression import lead_over, r_squared
 from companion.tables.statistics import beyond_width, cleared, partial_correlation, partial_over, width_curve
-from coupling_lib.metrics.statistics import linear_fit
+from coupling_lib.datasets.statistics import linear_fit
 
 RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blocks": "blocks"}
 """What else could explain the score: label and column of `prepared`."""

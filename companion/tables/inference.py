@@ -1,6 +1,6 @@
 r"""How sure an estimate is: its standard error, 95 % interval and tail probability, for few, skewed and grouped values.
 
-A mean has the interval of `coupling_lib.metrics.statistics`, wider where values are skewed. What is no mean has
+A mean has the interval of `coupling_lib.datasets.statistics`, wider where values are skewed. What is no mean has
 the error of the jackknife: the independent *groups* (prompts, models, families of models) are left out one at a time,
 and what is left moves by the influence of each. Correlations are judged on Fisher's scale, $\operatorname{artanh} r$,
 where their error does not depend on their size. `book/calibration.py` measures how often all of this is wrong.
@@ -14,8 +14,8 @@ import scipy.special
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
+from coupling_lib.datasets.statistics import SURE, bent, ends, finite, skewness, standard_error
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.statistics import SURE, bent, ends, finite, skewness, standard_error
 
 Statistic = Callable[[NDArray[np.int64]], float]
 """A number that is computed from the rows of a table, given by their places."""

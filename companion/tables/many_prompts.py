@@ -22,21 +22,21 @@ from companion.tables import texts
 from companion.tables.files import predictions_sha256, write_table
 from companion.tables.prompt_effects import IN_4_BITS, KEY, READINGS, TABLE, K, many_prompts
 from coupling_lib import provenance
-from coupling_lib.errors import in_one_line
+from coupling_lib.datasets.parts import shared_part
+from coupling_lib.datasets.summaries import pair_couplings
 from coupling_lib.inputs.prompts import Prompt, load_prompts
+from coupling_lib.inputs.traced import trace
 from coupling_lib.jacobian.derivatives import block_jacobians
-from coupling_lib.jacobian.tracing import trace
 from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.dynamics import measure_dynamics
-from coupling_lib.measures.parts import shared_part
 from coupling_lib.measures.prompts import ALONE, SUFFIXES, prompt_versions
 from coupling_lib.measures.tokens import KINDS, chosen_tokens
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
-from coupling_lib.metrics.summaries import pair_couplings
 from coupling_lib.metrics.surrogates import surrogate_vectors, values_of_pairs
 from coupling_lib.models.load import load_model
 from coupling_lib.models.model import Model
+from coupling_lib.progress import in_one_line
 from coupling_lib.svd.shared import without_isotropic
 
 VARIANT = "normalized_miscoupling"

@@ -16,9 +16,9 @@ import torch
 import xarray as xr
 
 from companion.tables.arrays import joined
+from coupling_lib.datasets.summaries import block_couplings, interval
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.nulls import relative_to_null
-from coupling_lib.metrics.summaries import interval
 from coupling_lib.metrics.variants import TRANSFORMS, VARIANTS, different_pairs
 
 
@@ -95,7 +95,9 @@ def compare_choices(
 def coupling_by_block(measured: Mapping[str, Mapping[str, xr.Dataset]], variant: str, k: int) -> xr.Dataset:
     """Average the coupling 1 - m of each block with all others, for both boundaries of the last block."""
     each = {
-        boundary: joined({name: _by_block(ds, variant, k) for name, ds in networks.items()}, "network")
+        boundary: joined(
+            {name: interval(block_couplings(ds, variant, k), gaps=False) for name, ds in networks.items()}, "network"
+        )
         for boundary, networks in measured.items()
     }
     return joined(each, "boundary").assign_attrs(variant=variant, k=k)
@@ -138,9 +140,3 @@ def _null_coupling(null: xr.Dataset, choice: Choice, k: int) -> tuple[float, flo
         coupling += (TRANSFORMS[choice.transform](0.0) - coupling) / n_blocks
         error *= 1 - 1 / n_blocks
     return coupling, error
-
-
-def _by_block(ds: xr.Dataset, variant: str, k: int) -> xr.Dataset:
-    values = 1 - ds[variant].sel(k=k, drop=True).where(ds["block_1"] != ds["block_2"])
-    rows, columns = values.mean("block_2").rename(block_1="block"), values.mean("block_1").rename(block_2="block")
-    return interval((rows + columns).astype(float) / 2, gaps=False)

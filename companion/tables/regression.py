@@ -17,8 +17,8 @@ from sklearn.preprocessing import StandardScaler
 
 from companion.tables.inference import Effect, jackknifed
 from companion.tables.statistics import partial_correlation
+from coupling_lib.datasets.statistics import ends
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.statistics import ends
 
 FITS = ("linear", "exponential")
 """Shapes of a dependence on one variable; each is fitted by least squares."""

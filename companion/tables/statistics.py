@@ -7,8 +7,8 @@ import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
 from companion.tables.inference import Effect, Statistic, jackknifed
+from coupling_lib.datasets.statistics import LinearFit, finite, linear_fit
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.statistics import LinearFit, finite, linear_fit
 
 
 class PartialCorrelation(NamedTuple):

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from companion.tables import effects, photographs
-from companion.tables.inference import seen
-from companion.tables.statistics import fit_with_interval
+from companion.tables.inference import Effect, effect_of, seen
+from companion.tables.statistics import correlation, correlation_over, fit_with_interval
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.labelled_images import read_dataset
@@ -146,6 +146,29 @@ def grid_provenance(grid: pd.DataFrame, command: str = "", file: str = "") -> st
     return " · ".join(part for part in parts if part)
 
 
+def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
+    """How coupling and accuracy go together in the grid of ViTs, and how both follow stochastic depth."""
+    # Models that differ in weight decay alone are near copies here, so eight of them are no eight trials.
+    seeded = table.groupby("weight_decay")["seed"].nunique().idxmax()
+    by_seed = [
+        part["coupling"].corr(part["drop_path"], method="spearman")
+        for _, part in table[table["weight_decay"] == seeded].groupby("seed")
+    ]
+    first = table[table["seed"] == table["seed"].min()]
+    at_rate = first.groupby("drop_path")[["coupling", "test_accuracy"]]
+    centred = effects.within(first, "drop_path", ["coupling", "test_accuracy"])
+    along = at_rate.apply(lambda part: part["coupling"].corr(part["test_accuracy"]))
+    rate = first["drop_path"].to_numpy()
+    rank = effect_of(by_seed)
+    return {
+        # Few seeds have a wide interval, and a correlation ends at 1.
+        f"rank-{token}": rank._replace(low=max(-1.0, rank.low), high=min(1.0, rank.high)),
+        f"accuracy-{token}": correlation_over(first["coupling"], first["test_accuracy"], rate),
+        f"within-{token}": correlation_over(centred["coupling"], centred["test_accuracy"], rate),
+        f"steeper-{token}": correlation(along.index, along.values),
+    }
+
+
 def numbers_of(grid: pd.DataFrame, reading: Reading, model: str) -> dict[str, float]:
     """Name the numbers that prose about the grid quotes."""
     at_rate = first_seed(coupling_table(grid, reading)).groupby("drop_path")[["test_accuracy", "coupling"]]
@@ -169,5 +192,5 @@ def numbers_of(grid: pd.DataFrame, reading: Reading, model: str) -> dict[str, fl
     for token in TOKENS:
         one = reading._replace(token=token)
         found[f"coupling-{token}-null-error"] = null_error(one)
-        found |= effects.numbers(effects.of_grid(coupling_table(grid, one), token), "")
+        found |= effects.numbers(of_grid(coupling_table(grid, one), token), "")
     return {name: float(value) for name, value in found.items()} | circumstances(grid, model, spread.test_accuracy)

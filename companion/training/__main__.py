@@ -26,8 +26,9 @@ from types import ModuleType
 import torch
 
 from companion.training import cards, language, later, phases, quality, regularised, suite, vit, vit_grid, width
-from coupling_lib.errors import ParameterError, in_one_line
+from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.labelled_images import LabelledImages, read_dataset
+from coupling_lib.progress import in_one_line
 
 RUNS, DATA = Path("runs"), Path("data")
 _FOLDER, _TABLE = "a folder of .txt files", "the table to merge rows into"

@@ -20,7 +20,7 @@ from torch import nn
 
 from coupling_lib.errors import ParameterError, UnsupportedModelError, check_whole, shown
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
-from coupling_lib.jacobian.tracing import trace
+from coupling_lib.inputs.traced import trace
 from coupling_lib.measures import common
 from coupling_lib.metrics.variants import chosen_variants, different_pairs
 from coupling_lib.models.model import Model

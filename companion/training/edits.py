@@ -32,7 +32,8 @@ from coupling_lib import provenance
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.precision import PRECISIONS
 from coupling_lib.blocks.record import passed
-from coupling_lib.errors import ParameterError, in_one_line
+from coupling_lib.errors import ParameterError
+from coupling_lib.progress import in_one_line
 
 MOST_REMOVED = 10
 """How many blocks are removed one after the other."""

@@ -12,9 +12,9 @@ from importlib import import_module
 
 from companion.training import phases
 from companion.training.suite_table import Columns
+from coupling_lib.datasets.parts import shared_part
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures.depth import measure_depth
-from coupling_lib.measures.parts import shared_part
 from coupling_lib.metrics.variants import different_pairs
 from coupling_lib.models.model import Model
 

@@ -18,7 +18,7 @@ from companion.training import scores, suite, suite_table, text
 from companion.training.language import RECIPES
 from companion.training.quality import STEPS
 from coupling_lib.inputs.prompts import load_prompts
-from coupling_lib.jacobian.tracing import trace
+from coupling_lib.inputs.traced import trace
 from coupling_lib.models.model import Model
 from coupling_lib.svd.shared import without_isotropic
 

@@ -20,7 +20,7 @@ from companion.training import suite_table, text
 from companion.training.language import fit, loss, validation_windows
 from companion.training.suite import SuiteRecipe, build, weights
 from coupling_lib.jacobian.regulariser import coupling_loss
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 
 
 @dataclass(frozen=True)

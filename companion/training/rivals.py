@@ -27,9 +27,10 @@ from companion.tables.generalization import suite
 from companion.training import suite as training
 from companion.training import vit
 from coupling_lib import provenance
-from coupling_lib.errors import ParameterError, in_one_line
+from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import images
 from coupling_lib.inputs.labelled_images import read_dataset
+from coupling_lib.progress import in_one_line
 
 INPUTS = 12
 """Prompts or pictures on which block influence is measured."""

@@ -28,7 +28,8 @@ from companion.training.suite_table import SuiteRecipe
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.models.load import load_model
-from coupling_lib.models.model import Model, wrap_model
+from coupling_lib.models.model import Model
+from coupling_lib.models.storages import wrap_model
 
 _PARAGRAPHS = 4000
 

@@ -21,10 +21,10 @@ from companion.tables.files import read_table, write_table
 from companion.training.language import Recipe, validation_windows
 from companion.training.text import Corpus
 from coupling_lib import provenance
+from coupling_lib.datasets.parts import VARIANTS_OF_PARTS, shared_part
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.nulls import measure_nulls
-from coupling_lib.measures.parts import VARIANTS_OF_PARTS, shared_part
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
 from coupling_lib.metrics.nulls import DRAWS

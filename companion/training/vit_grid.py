@@ -26,16 +26,16 @@ from companion.tables.files import predictions_sha256
 from companion.tables.vit_grid import NAMED_RATES, SEEDED_DECAY
 from companion.training import vit
 from companion.training.vit import VitRecipe
+from coupling_lib.datasets.parts import VARIANTS_OF_PARTS, shared_part
+from coupling_lib.datasets.statistics import finite
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import images
 from coupling_lib.inputs.labelled_images import LabelledImages
 from coupling_lib.measures.depth import measure_depth
-from coupling_lib.measures.parts import VARIANTS_OF_PARTS, shared_part
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import measure_trajectories
-from coupling_lib.metrics.statistics import finite
 from coupling_lib.metrics.variants import VARIANTS, different_pairs
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 from coupling_lib.provenance import processor, versions
 from coupling_lib.svd.triplets import IllDefinedSubspaceWarning
 

@@ -4,18 +4,15 @@ The reference is the whole sequence, with the attention that the model came with
 of the rules, routes and constants of this library has a part in it.
 """
 
-from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from coupling_lib.blocks import attention, postnorm, precision
-from coupling_lib.blocks.blockmap import choose_route, has_cache, token_map
+from coupling_lib.blocks import attention
+from coupling_lib.blocks.blockmap import token_map
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.rules import all_rules
-from coupling_lib.errors import UnsupportedModelError
 
 # Relative error between two ways to compute the same derivative in float32 or wider.
 _TOLERANCE = 1e-3
@@ -24,20 +21,6 @@ _HARDLY = 1e-3
 # How closely a replayed block must give what it gave inside the model, relative to what it adds to a token. Weights
 # narrower than float32 run in their own arithmetic inside the model, and in float32 where a block is differentiated.
 _REPLAY = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-# Two attentions of one model, both in float32 or wider.
-_SAME = 1e-4
-
-
-class AnotherModelError(UnsupportedModelError):
-    """What is raised where an attention makes another model of the same weights."""
-
-
-class Validated(NamedTuple):
-    """Result of validating a block: its route, the norms of its stream (None if it adds to it), and its scale."""
-
-    route: str
-    norms: tuple[str, ...] | None
-    scale: float = 1.0
 
 
 def replay_error(
@@ -49,43 +32,8 @@ def replay_error(
     narrow = max((found.dtype, recorded.dtype), key=lambda dtype: torch.finfo(dtype).eps)
     wide = torch.promote_types(torch.promote_types(found.dtype, recorded.dtype), torch.float32)
     x, y, found = (state.to(wide) for state in (call.input if stream is None else stream, recorded, found))
-    accepted = (tolerance or _REPLAY[narrow]) * (y - x).norm(dim=-1) + 4 * torch.finfo(narrow).eps * y.norm(dim=-1)
-    return float(((found - y).norm(dim=-1) / accepted.clamp_min(torch.finfo(wide).tiny)).max())
-
-
-def validate_route(
-    call: BlockCall, as_it_came: BlockCall, module: nn.Module, label: str, dtype: torch.dtype, default: str
-) -> Validated:
-    """Choose a block's route, validate it, and find the norms of its stream."""
-    # `as_it_came` is the block's call with the attention `default`, on the same stream.
-    block = precision.dense_copy(module, dtype)
-    with torch.no_grad():
-        found = call.replay(block, call.input.to(dtype))
-        with attention.under(block, default):
-            wanted = as_it_came.replay(block, call.input.to(dtype))
-    if not replay_error(call, found, wanted, tolerance=_SAME) <= 1:
-        far = float(((found - wanted).norm(dim=-1) / (wanted - call.input.to(dtype)).norm(dim=-1)).max())
-        raise AnotherModelError(f"{label} computes something else on its own than in the model, {far:.1e} away from it")
-    errors: dict[str, float | str] = {}
-    for route in _routes(call, block):
-        errors[route] = error = route_error(call, as_it_came, block, route, default)
-        if _accepted(error):
-            passing = postnorm.passing(call, block)
-            return Validated(route, postnorm.stream_norms(call, block) if passing.post_norm else None, passing.share)
-    tried = "; ".join(
-        f"the {route} route {error if isinstance(error, str) else f'gives a Jacobian that differs by {error:.1e}'}"
-        for route, error in errors.items()
-    )
-    raise UnsupportedModelError(
-        f"{label} has no Jacobian that agrees with that of the whole sequence: {tried}; this family cannot be "
-        "measured, please report it"
-    )
-
-
-def _routes(call: BlockCall, block: nn.Module) -> Sequence[str]:
-    """List the routes to try, from the one that a block's calls suggest to the slowest."""
-    chosen = choose_route(call, block)
-    return list(dict.fromkeys((chosen, *["cache"] * (chosen == "attention" and has_cache(call, block)), "sequence")))
+    most = (tolerance or _REPLAY[narrow]) * (y - x).norm(dim=-1) + 4 * torch.finfo(narrow).eps * y.norm(dim=-1)
+    return float(((found - y).norm(dim=-1) / most.clamp_min(torch.finfo(wide).tiny)).max())
 
 
 def route_error(
@@ -109,10 +57,11 @@ def route_error(
 
 def route_agrees(call: BlockCall, block: nn.Module, route: str, name: str, pair: tuple[int, int]) -> bool:
     """Return whether a route gives the Jacobian of the whole sequence at one pair of tokens."""
-    return _accepted(route_error(call, call, block, route, name, pair))
+    return accepted(route_error(call, call, block, route, name, pair))
 
 
-def _accepted(error: float | str) -> bool:
+def accepted(error: float | str) -> bool:
+    """Return whether an error of a route is rounding."""
     return not isinstance(error, str) and error <= _TOLERANCE
 
 

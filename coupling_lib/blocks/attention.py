@@ -8,7 +8,6 @@ with the keys themselves, and what a cotangent costs does not grow with it at al
 """
 
 import sys
-import weakref
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
@@ -18,14 +17,12 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
-from transformers.utils import logging
 
 from coupling_lib.blocks.rules import Function, TimesConstant
 
 NAME = "coupling_lib"
 # Where a configuration keeps the name of the attention, its own and no other's.
 SETTING = "_attn_implementation_internal"
-_came_with: weakref.WeakKeyDictionary[PreTrainedModel, str] = weakref.WeakKeyDictionary()
 # Numbers that an intermediate tensor of attention may have, unless one token's has more.
 _LARGEST = 2**22
 
@@ -70,34 +67,6 @@ def frozen(module: nn.Module, constants: KeysValues, positions: Tensor) -> Gener
         yield
     finally:
         del _constants[module]
-
-
-@contextmanager
-def quiet() -> Generator[None]:
-    """Keep transformers' notices and progress bars out of notebooks, inside the context; downloads keep their bar."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    hook = logging.set_tqdm_hook(lambda factory, args, kwargs: logging.EmptyTqdm(*args, **kwargs))
-    try:
-        yield
-    finally:
-        logging.set_tqdm_hook(hook)
-        logging.set_verbosity(verbosity)
-
-
-def use(hf: PreTrainedModel, name: str = NAME) -> None:
-    """Make a model call the registered attention, or another, where its family can."""
-    with quiet():  # a family that keeps its own attention says so in a warning
-        hf.set_attn_implementation(name)
-
-
-def default(hf: PreTrainedModel) -> str:
-    """Name the attention that a model came with, which says what model it is."""
-    name = in_force(hf)
-    if name != NAME:
-        # What fused kernels compute is what transformers computes by "sdpa", which can be differentiated twice.
-        _came_with[hf] = name if name in ("eager", "sdpa") else "sdpa"
-    return _came_with.get(hf, "eager")
 
 
 def in_force(hf: PreTrainedModel) -> str:

@@ -12,13 +12,14 @@ work instead of the whole sequence's. Four routes give the same map:
   tokens before $t_1$ leave theirs in the family's own cache, and the block takes the next ones from there;
 - `sequence`: the block mixes tokens in some other way, and the whole sequence is evaluated for every column.
 
-The route of each block is chosen at load, by what it calls, and then put to the test, see `validate`.
+The route of each block is chosen at load, by what it calls, and then put to the test, see `route_choice`.
 """
 
 import copy
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -28,17 +29,15 @@ from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from coupling_lib.blocks import routing
 from coupling_lib.blocks.attention import KeysValues, frozen, recording
-from coupling_lib.blocks.call import BlockCall
+from coupling_lib.blocks.call import BlockCall, chosen_rows
 
 # A map of the chosen tokens' states, (T, s, d), to their states after the block.
 TokenMap = Callable[[Tensor], Tensor]
 
 _CACHE = re.compile(r"\b(Dynamic|EncoderDecoder)?Cache\b|^(cache|layer_past|past_key_values)$")
-_UNBOUNDED = (0.0, float("inf"))
 # What a block raises that does not take a cache, or not the one that stands in.
-_NO_CACHE = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+NO_CACHE = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 class _RecordingCache(DynamicCache):
@@ -67,22 +66,6 @@ class _FrozenCache(DynamicCache):
         return self.constants.keys.shape[2] - self.positions.shape[1]
 
 
-def choose_route(call: BlockCall, block: nn.Module) -> str:
-    """Return the route of a block, found from what it calls."""
-    if carries_state(call, block):
-        # Mamba-2 in transformers bounds its time steps where it takes many tokens, and not where it takes one.
-        bounds = {tuple(getattr(part, "time_step_limit", None) or _UNBOUNDED) for part in block.modules()}
-        return "state" if bounds == {_UNBOUNDED} else "sequence"
-    if len(call.keys_values) == 1:
-        return "attention"
-    return "cache" if has_cache(call, block) else "sequence"
-
-
-def has_cache(call: BlockCall, block: nn.Module) -> bool:
-    """Return whether a block writes its keys and values into a cache, once."""
-    return _cache_name(block) is not None and _cached(call, block) is not None
-
-
 def token_map(call: BlockCall, block: nn.Module, route: str, positions: Tensor) -> TokenMap:
     """Return a block as a function of the states at a few positions."""
     if route == "attention":
@@ -93,6 +76,28 @@ def token_map(call: BlockCall, block: nn.Module, route: str, positions: Tensor) 
         return _state_map(call, block, positions)
     index = positions[0]
     return lambda x: call.replay(block, call.input.to(x.dtype).index_copy(1, index, x))[:, index]
+
+
+@contextmanager
+def without_norms(block: nn.Module, names: tuple[str, ...]) -> Generator[None]:
+    """Make a block return its input plus what its sub-layers add to it, inside the context."""
+    changes: list[Tensor] = []
+
+    def keep(_: nn.Module, args: tuple, kwargs: dict[str, Any], gave: Tensor) -> None:
+        changes.append(gave - (args[0] if args else next(iter(kwargs.values()))))
+
+    def take_back(_: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
+        y = output[0] if isinstance(output, tuple | list) else output
+        for change in changes:
+            y = y - change.reshape(y.shape)
+        changes.clear()
+        return (y, *output[1:]) if isinstance(output, tuple | list) else y
+
+    with ExitStack() as hooks:
+        for name in names:
+            hooks.enter_context(block.get_submodule(name).register_forward_hook(keep, with_kwargs=True))
+        hooks.enter_context(block.register_forward_hook(take_back, with_kwargs=True))
+        yield
 
 
 def _attention_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
@@ -119,10 +124,10 @@ def _constants(call: BlockCall, block: nn.Module, layer: nn.Module, name: str) -
 def _few(call: BlockCall, positions: Tensor) -> BlockCall:
     n = call.input.shape[1]
     few = call.with_arguments(lambda name, value: _rows(name, value, positions, n))
-    return replace(few, chosen=tuple(routing.rows(each, positions, n) for each in call.chosen))
+    return replace(few, chosen=tuple(chosen_rows(each, positions, n) for each in call.chosen))
 
 
-def _cache_name(block: nn.Module) -> str | None:
+def cache_name(block: nn.Module) -> str | None:
     """Find the argument of a block that is a cache, by its annotation: its name differs by family and version."""
     parameters = inspect.signature(type(block).forward).parameters.values()
     # Where nothing is annotated, as in GPT-Neo, the name is all there is.
@@ -133,17 +138,18 @@ def _cache_name(block: nn.Module) -> str | None:
 
 
 @torch.no_grad()
-def _cached(call: BlockCall, block: nn.Module) -> KeysValues | None:
+def cached(call: BlockCall, block: nn.Module) -> KeysValues | None:
     """Run the block once with a cache, into which it writes its keys and values."""
     cache = _RecordingCache()
     try:
-        call.with_argument(_cache_name(block), cache).replay(block, call.input.to(_dtype(block)))
-    except _NO_CACHE:
+        call.with_argument(cache_name(block), cache).replay(block, call.input.to(dtype_of(block)))
+    except NO_CACHE:
         return None
     return cache.written
 
 
-def _dtype(block: nn.Module) -> torch.dtype:
+def dtype_of(block: nn.Module) -> torch.dtype:
+    """Return the dtype of a block's weights."""
     return next(p.dtype for p in block.parameters() if p.is_floating_point())
 
 
@@ -151,44 +157,34 @@ def _cache_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap
     # Later tokens do not matter to a causal block, and leaving them out puts the token that is read last,
     # where families that slice a causal mask of their own by length (GPT-Neo) expect the query to be.
     end = int(positions[0, -1]) + 1
-    constants, n = KeysValues(*(part[:, :, :end] for part in _cached(call, block))), call.input.shape[1]
+    constants, n = KeysValues(*(part[:, :, :end] for part in cached(call, block))), call.input.shape[1]
     few = _few(call, positions).with_arguments(lambda name, value: _keys(name, value, end, n))
-    few = few.with_argument(_cache_name(block), _FrozenCache(constants, positions))
+    few = few.with_argument(cache_name(block), _FrozenCache(constants, positions))
     return lambda x: few.replay(block, x)
-
-
-def carries_state(call: BlockCall, block: nn.Module) -> bool:
-    """Return whether a block carries a state from token to token, by what it writes into its family's cache."""
-    if not _cache_name(block) or not _with_states(cache := DynamicCache(config=call.config)):
-        return False
-    try:
-        _advance(call, block, cache, 0, call.input.to(_dtype(block)))
-    except _NO_CACHE:
-        return False
-    return any(any(layer.has_previous_state.values()) for layer in _with_states(cache))
 
 
 @torch.no_grad()
 def state_size(call: BlockCall, block: nn.Module) -> int:
     """Count the numbers in the state that one token leaves."""
     cache = DynamicCache(config=call.config)
-    _advance(call, block, cache, 0, call.input[:, :1].to(_dtype(block)))
-    kept = [[*layer.conv_states.values(), *layer.recurrent_states.values()] for layer in _with_states(cache)]
+    advance(call, block, cache, 0, call.input[:, :1].to(dtype_of(block)))
+    kept = [[*layer.conv_states.values(), *layer.recurrent_states.values()] for layer in with_states(cache)]
     return sum(state.numel() for states in kept for state in states if state is not None)
 
 
-def _with_states(cache: DynamicCache) -> list[LinearAttentionCacheLayerMixin]:
+def with_states(cache: DynamicCache) -> list[LinearAttentionCacheLayerMixin]:
+    """List the layers of a cache that carry a state."""
     return [layer for layer in cache.layers if isinstance(layer, LinearAttentionCacheLayerMixin)]
 
 
 def _state_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
     """Return a block as a map of the states at a few positions, from the state that the tokens before them leave."""
     start, end = int(positions[0, 0]), int(positions[0, -1]) + 1
-    stream = call.input[:, :end].to(_dtype(block))
+    stream = call.input[:, :end].to(dtype_of(block))
     before = DynamicCache(config=call.config)
     if start:
         with torch.no_grad():
-            _advance(call, block, before, 0, stream[:, :start])
+            advance(call, block, before, 0, stream[:, :start])
 
     def apply(x: Tensor) -> Tensor:
         few = stream[:, start:].to(x.dtype).index_copy(1, positions[0] - start, x)
@@ -196,7 +192,7 @@ def _state_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap
         # One by one: not every family's form for several tokens goes on from a state (Mamba's begins anew).
         with _Replaced(cache):
             for place, state in enumerate(few.split(1, dim=1), start=start):
-                out.append(_advance(call, block, cache, place, state))
+                out.append(advance(call, block, cache, place, state))
         return torch.cat(out, dim=1)[:, positions[0] - start]
 
     return apply
@@ -209,7 +205,7 @@ class _Replaced(TorchFunctionMode):
 
     def __init__(self, cache: DynamicCache):
         super().__init__()
-        self.states = [kept for layer in _with_states(cache) for kept in (layer.conv_states, layer.recurrent_states)]
+        self.states = [kept for layer in with_states(cache) for kept in (layer.conv_states, layer.recurrent_states)]
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func is Tensor.copy_:
@@ -221,12 +217,12 @@ class _Replaced(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _advance(call: BlockCall, block: nn.Module, cache: DynamicCache, start: int, stream: Tensor) -> Tensor:
+def advance(call: BlockCall, block: nn.Module, cache: DynamicCache, start: int, stream: Tensor) -> Tensor:
     """Call a block on the tokens from one on, with what those before left in its cache."""
     n, end = call.input.shape[1], start + stream.shape[1]
     among = torch.arange(start, end, device=stream.device)[None]
     part = _few(call, among).with_arguments(lambda name, value: _keys(name, value, end, n))
-    return part.with_argument(_cache_name(block), cache).replay(block, stream)
+    return part.with_argument(cache_name(block), cache).replay(block, stream)
 
 
 def _rows(name: str, value: Tensor, positions: Tensor, n: int) -> Tensor:

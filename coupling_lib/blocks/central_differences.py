@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from coupling_lib.blocks import attention
-from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.blocks.call import BlockCall, on_tensors
+from coupling_lib.blocks.free_memory import available
 from coupling_lib.errors import UnsupportedModelError
 
 # Lengths of the three steps, as a share of each token's own length; and the most by which the two may differ.
@@ -93,7 +93,7 @@ def _fits(block: nn.Module) -> bool:
     """Return whether there is memory for a block's weights in float64."""
     weights = list(block.parameters())
     size = 8 * sum(weight.numel() for weight in weights)
-    return size <= _LITTLE or size <= _SHARE * memory.available(weights[0].device)
+    return size <= _LITTLE or size <= _SHARE * available(weights[0].device)
 
 
 def _along(call: BlockCall, block: nn.Module, attempt: int, dtype: torch.dtype) -> Compared:

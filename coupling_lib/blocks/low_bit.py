@@ -32,6 +32,15 @@ def is_4bit(layer: nn.Module) -> bool:
     return isinstance(layer, kinds()[:1])
 
 
+def dense(layer: nn.Module, dtype: torch.dtype) -> nn.Linear:
+    """Build the dense linear layer with the weights that a quantised layer stands for."""
+    linear = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
+    linear.weight = nn.Parameter(weights(layer, dtype), requires_grad=False)
+    if layer.bias is not None:
+        linear.bias = nn.Parameter(layer.bias.detach().to(dtype), requires_grad=False)
+    return linear
+
+
 def weights(layer: nn.Module, dtype: torch.dtype) -> torch.Tensor:
     """Return the matrix that a layer stands for; of 4 bits in float32, or in float64 where that is asked."""
     if not is_4bit(layer):

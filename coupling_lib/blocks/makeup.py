@@ -1,18 +1,26 @@
-"""What a block computes with, but for its weights: modules, their settings, and the functions that they call.
+"""What a block computes with, but for its weights: modules, settings, functions, and what users put on them.
 
-All of it can be exchanged after a model was looked at, with nothing put on any module: a class's `forward`, a function
-that it calls by a name (`F.silu`), a setting. What a block was made of when its route was chosen is compared with what
-it is made of when it is traced (`validate`), and when it is differentiated.
+User modifications (hooks, a patched `forward`, parametrised weights) are part of the network: they are in what a block
+computes, and so in its derivative. Rules that know what a module of some class computes (`rules`) leave alone whatever
+carries one. A function that a block calls by a name (`F.silu`), a class's `forward` or a setting can be exchanged with
+nothing put on any module. All of it is compared with what it was when a block's route was chosen (`validate`), and with
+what it was when the block was traced.
 """
 
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import chain
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+from nnsight.intervention.source import Controller
 from torch import Tensor, nn
+from torch.nn.modules import module as of_torch
 
+from coupling_lib.errors import UnsupportedModelError
+
+Modifications = tuple[tuple[Any, ...], ...]
 Makeup = tuple[tuple[Any, ...], ...]
 # Where a function is looked up when it is called: in a dictionary of globals, a module or a class, by a name.
 _Place = tuple[Any, str]
@@ -24,32 +32,92 @@ _NO_SETTINGS = {*vars(nn.Module()), "forward", "_hf_hook", "_old_forward"}
 _DEPTH = 3
 
 
+def modifications(block: nn.Module) -> Modifications:
+    """List the modifications of a block's modules: name, kind of module, and the functions themselves."""
+    # The functions, and not how many: one that is exchanged for another changes the block as well.
+    of_all = [("every module", nn.Module, *everywhere())] if everywhere() else []
+    on_modules = (
+        (name, type(part), *found)
+        for name, part in block.named_modules()
+        if (found := [*_functions(part)]) or "parametrizations" in part._modules
+    )
+    return (*of_all, *on_modules)
+
+
+def where(block: nn.Module) -> str:
+    """Name the modified modules of a block."""
+    return ", ".join(repr(name or type(block).__name__) for name, *_ in modifications(block)) or "none of its modules"
+
+
+def is_bare(module: nn.Module) -> bool:
+    """Return whether a module computes what its class computes."""
+    return not everywhere() and not any(True for _ in _functions(module))
+
+
+def refuse_on_backward(block: nn.Module) -> None:
+    """Refuse hooks that change derivatives and not values."""
+    message = "backward hook, which would change derivatives without changing what the block computes; remove it before"
+    if set(everywhere()) - set(everywhere(forward_alone=True)):
+        raise UnsupportedModelError(f"every module carries a global {message} you trace")
+    for name, part in block.named_modules():
+        if part._backward_hooks or part._backward_pre_hooks:
+            raise UnsupportedModelError(
+                f"module {name or type(block).__name__!r} of a block carries a {message} you trace"
+            )
+
+
+def replaced_forward(part: nn.Module) -> Any:
+    """Return the patched `forward` of a module; None where it runs its class's own."""
+    forward = part.__dict__.get("_old_forward" if "_hf_hook" in part.__dict__ else "forward")
+    if isinstance(forward, Controller):  # nnsight's, around what it found
+        forward = forward.state.original
+    plain = type(part).forward
+    return None if getattr(forward, "__func__", forward) in (None, plain) else forward
+
+
+def is_outdated(part: nn.Module) -> bool:
+    """Return whether nnsight runs, in the place of a class's forward, what that was before it was exchanged."""
+    forward = part.__dict__.get("forward")
+    if not isinstance(forward, Controller):
+        return False
+    return forward.state.original is forward.__wrapped__ is not type(part).forward
+
+
+def _functions(part: nn.Module) -> Iterator[Any]:
+    """Return what others put on a module; those that transformers puts there only look."""
+    hooks = (part._forward_pre_hooks, part._forward_hooks, part._backward_hooks, part._backward_pre_hooks)
+    for function in chain.from_iterable(each.values() for each in hooks):
+        if not _made_by(function, "coupling_lib.blocks.", "transformers."):
+            yield function
+    if (forward := replaced_forward(part)) is not None:
+        yield forward
+
+
+def everywhere(*, forward_alone: bool = False) -> tuple[Any, ...]:
+    """List the hooks of others that stand on every module there is."""
+    hooks = [of_torch._global_forward_hooks, of_torch._global_forward_pre_hooks]
+    if not forward_alone:
+        hooks += [of_torch._global_backward_hooks, of_torch._global_backward_pre_hooks]
+    # Torch's own, which stand there while operations are counted, only look.
+    return tuple(each for each in chain.from_iterable(each.values() for each in hooks) if not _made_by(each, "torch."))
+
+
+def _made_by(function: Any, *packages: str) -> bool:
+    return str(getattr(function, "__module__", "")).startswith(packages)
+
+
 def makeups(blocks: Iterable[nn.Module]) -> tuple[Makeup, ...]:
     """List for each block its modules, their settings and the functions that they call, as they are now."""
     functions: dict[type, tuple[Any, ...]] = {}
 
     def made(part: nn.Module) -> tuple[Any, ...]:
         if (kind := type(part)) not in functions:
-            functions[kind] = (kind, *map(_now, _called(kind, kind.forward)))
+            functions[kind] = (kind, *map(now, called(kind, kind.forward)))
         return functions[kind]
 
     return tuple(
         tuple((name, made(part), tuple(settings(part))) for name, part in block.named_modules()) for block in blocks
     )
-
-
-def written(block: nn.Module) -> list[tuple[str, ...]]:
-    """Describe the functions that a block's modules call by where they were written, alike in every process."""
-    found = []
-    for kind in dict.fromkeys(type(part) for part in block.modules()):
-        for space, name in _called(kind, kind.forward):
-            value = getattr(_now((space, name)), "__func__", _now((space, name)))
-            code = getattr(value, "__code__", None)
-            where = (str(getattr(value, each, "")) for each in ("__module__", "__qualname__"))
-            found.append(
-                (kind.__qualname__, name, *where, code.co_code.hex() if code else "", str(code and code.co_names))
-            )
-    return sorted(found)
 
 
 def settings(part: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -64,13 +132,14 @@ def settings(part: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _now(place: _Place) -> Any:
+def now(place: _Place) -> Any:
+    """Return what stands at a place."""
     space, name = place
     return space.get(name) if isinstance(space, dict) else getattr(space, name, None)
 
 
 @cache
-def _called(kind: type, forward: Any) -> tuple[_Place, ...]:
+def called(kind: type, forward: Any) -> tuple[_Place, ...]:
     """List the places of the functions that a class's forward calls, and its own."""
     found: dict[tuple[int, str], _Place] = {(id(kind), name): (kind, name) for name in ("forward", "__call__")}
     todo, seen = [(forward, 0)], set()
@@ -84,7 +153,7 @@ def _called(kind: type, forward: Any) -> tuple[_Place, ...]:
         cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
         todo += [(each, depth) for each in cells if callable(each)]
         for place in _looked_up(function, kind):
-            value = _now(place)
+            value = now(place)
             if isinstance(value, type) and issubclass(value, torch.autograd.Function):
                 more = [(value, name) for name in ("forward", "backward", "jvp", "vmap")]
             else:
@@ -103,7 +172,7 @@ def _looked_up(function: FunctionType, kind: type) -> Iterator[_Place]:
         space = todo.pop()
         seen.add(id(space))
         for name in names:
-            value = _now((space, name))
+            value = now((space, name))
             if isinstance(value, ModuleType) and id(value) not in seen:
                 todo.append(value)
             elif callable(value):

@@ -1,20 +1,13 @@
-"""What a model's configuration says: its family, its width and vocabulary, the size of its images.
-
-Of a model with several parts, the configuration of the stack that reads its input counts.
-"""
+"""Random inputs of the form that a model's configuration says."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
+from coupling_lib.blocks.record import stack_config
 from coupling_lib.errors import UnsupportedModelError
-
-
-def family_of(hf: PreTrainedModel) -> str:
-    """Name a model's architecture for a message."""
-    return f"{type(hf).__name__} (model type {hf.config.model_type!r})"
 
 
 def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int) -> Tensor:
@@ -33,16 +26,6 @@ def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int)
             f"{type(hf).__name__} reads {hf.main_input_name}; what reads input_ids or pixel_values can be measured"
         )
     return torch.randint(0, stack_config(hf).vocab_size, (1, n_tokens), generator=generator).to(hf.device)
-
-
-def stack_config(hf: PreTrainedModel) -> PreTrainedConfig:
-    """Return the part of a model's configuration that describes the stack which reads its input."""
-    return images_config(hf.config) if hf.main_input_name == "pixel_values" else hf.config.get_text_config()
-
-
-def images_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Return the part of a configuration that says how large the images are; of CLIP's that is nested."""
-    return config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
 
 
 def sides(size: int | Sequence[int]) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 Everything outside the blocks (embeddings, final norm, output layer) is held on one device. In a forward pass a hook of
 accelerate brings what a block is called with to its card and the stream back, or reads a block's weights before the
-block runs and drops them after it; where such a block is differentiated, `precision.dense_copy` reads them into a copy
+block runs and drops them after it; where such a block is differentiated, `storage.dense_copy` reads them into a copy
 of its own. The files are the model's own safetensors. Only what transformers builds anew from several stored tensors,
 such as the fused experts of a mixture-of-experts layer, is written to a temporary folder that lives as long as the
 model.
@@ -30,6 +30,7 @@ from transformers import PreTrainedModel, modeling_utils
 from transformers.core_model_loading import WeightConverter
 
 from coupling_lib.blocks.placing import DISK, Placing
+from coupling_lib.blocks.storage import Storage
 from coupling_lib.blocks.weight_memory import aligned
 
 
@@ -121,20 +122,24 @@ class StoredWeights(Mapping[str, torch.Tensor]):
         return len(self._entries)
 
 
-def is_offloaded(module: nn.Module) -> bool:
-    """Return whether weights of a module are on disk."""
-    return any(_hook(part) is not None for part in module.modules())
+class OnDisk(Storage):
+    """Weights that stay in their files."""
 
+    on_disk = True
 
-def fill(duplicate: nn.Module, block: nn.Module, dtype: torch.dtype) -> None:
-    """Read the weights of an offloaded block into a copy of it."""
-    for name, part in block.named_modules():
-        if (hook := _hook(part)) is None:
-            continue
-        for parameter, _ in part.named_parameters(recurse=hook.place_submodules):
-            owner, _, last = f"{name}.{parameter}".strip(".").rpartition(".")
-            weight = hook.weights_map[parameter].to(hook.execution_device, dtype)
-            setattr(duplicate.get_submodule(owner), last, nn.Parameter(weight, requires_grad=False))
+    def holds(self, module: nn.Module) -> bool:
+        """Return whether a hook reads a module's weights."""
+        return _hook(module) is not None
+
+    def fill(self, duplicate: nn.Module, block: nn.Module, dtype: torch.dtype) -> None:
+        """Read the weights of an offloaded block into a copy of it."""
+        for name, part in block.named_modules():
+            if (hook := _hook(part)) is None:
+                continue
+            for parameter, _ in part.named_parameters(recurse=hook.place_submodules):
+                owner, _, last = f"{name}.{parameter}".strip(".").rpartition(".")
+                weight = hook.weights_map[parameter].to(hook.execution_device, dtype)
+                setattr(duplicate.get_submodule(owner), last, nn.Parameter(weight, requires_grad=False))
 
 
 def _hook(module: nn.Module) -> AlignDevicesHook | None:

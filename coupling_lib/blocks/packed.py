@@ -8,7 +8,7 @@ layer computes with these values; unlike a linear layer of 8 bits it rounds no a
 """
 
 import copy
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -100,40 +100,6 @@ def dense(module: nn.Module, dtype: torch.dtype, memo: dict[int, Any]) -> nn.Mod
     plain._buffers = {name: copy.deepcopy(value, memo) for name, value in plain._buffers.items()}
     plain._modules = {name: copy.deepcopy(child, memo) for name, child in module._modules.items()}
     return plain
-
-
-def any_in(model: nn.Module) -> bool:
-    """Return whether any layer of a model holds weights of few bits."""
-    return any(isinstance(part, low_bit.kinds()) or is_packed(part) for part in model.modules())
-
-
-def share(modules: Iterable[nn.Module]) -> float:
-    """Return the share of some modules' weights that are stored in few bits."""
-    narrow = total = 0
-    for module in modules:
-        few = {name: stack.shape.numel() for name, stack in module.__dict__.get("packed", {}).items()}
-        if isinstance(module, low_bit.kinds()):
-            few = {"weight": module.in_features * module.out_features}
-        narrow += sum(few.values())
-        total += sum(few.values()) + sum(_others(module, few).values())
-    return narrow / max(1, total)
-
-
-def left_wide(blocks: nn.Module) -> dict[str, int]:
-    """Count the weights of blocks that are not stored in few bits, by their kind."""
-    left: dict[str, int] = {}
-    for module in blocks.modules():
-        few = ("weight",) if isinstance(module, low_bit.kinds()) else module.__dict__.get("packed", ())
-        for name, count in _others(module, few).items():
-            kind = f"{name} of {type(module).__name__}"
-            left[kind] = left.get(kind, 0) + count
-    return left
-
-
-def _others(module: nn.Module, few: Iterable[str]) -> dict[str, int]:
-    """Count the weights that stand directly in a module, but for some."""
-    weights = {name: weight for name, weight in module._parameters.items() if weight is not None and name not in few}
-    return {name: weight.numel() for name, weight in weights.items()}
 
 
 def _with_weights(module: nn.Module, dtype: torch.dtype) -> nn.Module:

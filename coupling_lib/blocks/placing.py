@@ -6,6 +6,7 @@ A model is divided into its blocks and the rest (embeddings, final norm, output 
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks import weight_memory as memory
-from coupling_lib.blocks.record import find_blocks
+from coupling_lib.blocks.find import find_blocks
 from coupling_lib.errors import ParameterError, shown
-from coupling_lib.memory import make_room
+from coupling_lib.memory import give_back
 
 DISK = "disk"  # as `from_pretrained` calls it
+# Bytes of what is about to be made for which it is worth a tenth of a second to look for what nobody holds.
+_VERY_LARGE = 2**30
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ def choose(
     width = getattr(config.get_text_config(), "hidden_size", 0)
     beside = copy if budget else copy + 4 * (len(division.blocks) * width**2 + division.largest)
     total = need[precision] + beside
-    make_room(total)
+    _make_room(total)
     free = budget or memory.available(device)
     stays, cards, message = False, None, ""
     if len(devices) > 1 and (spread or total > free):
@@ -176,3 +179,11 @@ def _host() -> int:
 
 def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _make_room(wanted: int) -> None:
+    """Free a model that was let go before one of so many bytes takes its place."""
+    # Its parts hold each other, and the interpreter looks for such circles when it likes: both would be in memory.
+    if wanted >= _VERY_LARGE:
+        gc.collect()
+        give_back()

@@ -19,8 +19,7 @@ identity then holds $(s - 1) I$, which counts as coupling without any shared dir
 """
 
 import warnings
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -110,28 +109,6 @@ def stream_norms(call: BlockCall, block: nn.Module) -> tuple[str, ...]:
         if before is None:
             return ()
         stream = before.gave
-
-
-@contextmanager
-def without_norms(block: nn.Module, names: tuple[str, ...]) -> Generator[None]:
-    """Make a block return its input plus what its sub-layers add to it, inside the context."""
-    changes: list[Tensor] = []
-
-    def keep(_: nn.Module, args: tuple, kwargs: dict[str, Any], gave: Tensor) -> None:
-        changes.append(gave - (args[0] if args else next(iter(kwargs.values()))))
-
-    def take_back(_: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
-        y = output[0] if isinstance(output, tuple | list) else output
-        for change in changes:
-            y = y - change.reshape(y.shape)
-        changes.clear()
-        return (y, *output[1:]) if isinstance(output, tuple | list) else y
-
-    with ExitStack() as hooks:
-        for name in names:
-            hooks.enter_context(block.get_submodule(name).register_forward_hook(keep, with_kwargs=True))
-        hooks.enter_context(block.register_forward_hook(take_back, with_kwargs=True))
-        yield
 
 
 def warn_of_streams(blocks: Blocks, name: str) -> None:

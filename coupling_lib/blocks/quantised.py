@@ -15,14 +15,16 @@ import logging
 import math
 import re
 import warnings
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from coupling_lib.blocks import low_bit, packed
+from coupling_lib.blocks.find import find_blocks
 from coupling_lib.blocks.low_bit import is_4bit, kinds
-from coupling_lib.blocks.record import find_blocks
+from coupling_lib.blocks.storage import Storage
 from coupling_lib.errors import PrecisionWarning, UntrustworthyResultError
 
 # Kinds of device on which bitsandbytes' product with 4-bit weights is never used, right or wrong.
@@ -34,34 +36,72 @@ _MOST = 1e-3
 _SHARE = 0.9
 
 
-def prepare(hf: PreTrainedModel, name: str) -> None:
-    """Make a model's quantised layers compute what their weights stand for, or refuse it; called once, at load."""
-    # Every int8 product logs that it casts its inputs, hundreds of lines a prompt; `precision` says it once.
-    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
-    trusted: dict[tuple, str | None] = {}
-    for layer in [module for module in hf.modules() if isinstance(module, kinds())]:
-        four, device = is_4bit(layer), layer.weight.device.type
-        if four:
-            layer.support_avx512bf16_for_cpu = False
-        low_bit.take_over(layer)
-        if device == "meta":  # accelerate reads the weights whenever the layer runs
-            continue
-        replaced = "forward" in layer.__dict__  # by nnsight or accelerate, which may hold on to the layer's own
-        key = (layer.in_features, layer.out_features, device, type(layer), replaced, *_format(layer))
-        if key not in trusted:
-            trusted[key] = _trusted_on(layer, hf.dtype, name)
-        if four:
-            layer.trusted_on = trusted[key]
-    if isinstance(getattr(hf.config, "quantization_config", None), BitsAndBytesConfig):
-        _say_share(hf, name)
+class FewBits(Storage):
+    """Weights in few bits: linear layers of bitsandbytes, and packed experts."""
+
+    def weights(self, module: nn.Module) -> dict[str, int]:
+        """Count the entries of the matrices that a layer stands for."""
+        if isinstance(module, kinds()):
+            return {"weight": module.in_features * module.out_features}
+        return {name: stack.shape.numel() for name, stack in module.__dict__.get("packed", {}).items()}
+
+    def dense(self, module: nn.Module, dtype: torch.dtype, memo: dict[int, Any]) -> nn.Module:
+        """Build the layer with the matrices that a quantised one stands for."""
+        return low_bit.dense(module, dtype) if isinstance(module, kinds()) else packed.dense(module, dtype, memo)
+
+    def prepare(self, hf: PreTrainedModel, name: str) -> None:
+        """Make a model's quantised layers compute what their weights stand for, or refuse it; called once, at load."""
+        # Every int8 product logs that it casts its inputs, hundreds of lines a prompt; `precision` says it once.
+        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+        trusted: dict[tuple, str | None] = {}
+        for layer in [module for module in hf.modules() if isinstance(module, kinds())]:
+            four, device = is_4bit(layer), layer.weight.device.type
+            if four:
+                layer.support_avx512bf16_for_cpu = False
+            low_bit.take_over(layer)
+            if device == "meta":  # accelerate reads the weights whenever the layer runs
+                continue
+            replaced = "forward" in layer.__dict__  # by nnsight or accelerate, which may hold on to the layer's own
+            key = (layer.in_features, layer.out_features, device, type(layer), replaced, *_format(layer))
+            if key not in trusted:
+                trusted[key] = _trusted_on(layer, hf.dtype, name)
+            if four:
+                layer.trusted_on = trusted[key]
+        if isinstance(getattr(hf.config, "quantization_config", None), BitsAndBytesConfig):
+            _say_share(self, hf, name)
+
+    def failing_layer(self, hf: PreTrainedModel, error: Exception) -> str | None:
+        """Name the quantised layer at which a pass failed: called, or its weights read by another; or None."""
+        names = {module: name for name, module in hf.named_modules()}
+        frames, trace = [], error.__traceback__
+        while trace is not None:
+            frames.append((trace.tb_frame.f_locals.get("self"), trace))
+            trace = trace.tb_next
+        for module, place in reversed(frames):
+            if not isinstance(module, nn.Module) or module not in names:
+                continue
+            if isinstance(module, kinds()):
+                return names[module]
+            line = linecache.getline(place.tb_frame.f_code.co_filename, place.tb_lineno)
+            read = (getattr(module, name, None) for name in re.findall(r"self\.(\w+)\.weight", line))
+            return next((names[one] for one in read if isinstance(one, kinds())), None)
+        return None
 
 
-def _say_share(hf: PreTrainedModel, name: str) -> None:
+def _say_share(stored: Storage, hf: PreTrainedModel, name: str) -> None:
     """Warn where much of a quantised model's blocks is not quantised, and name what is not."""
     blocks = find_blocks(hf).modules
-    if (share := packed.share(blocks.modules())) >= _SHARE:
+    narrow, left = 0, {}
+    for module in blocks.modules():
+        few = stored.weights(module)
+        narrow += sum(few.values())
+        for key, weight in module._parameters.items():
+            if weight is not None and key not in few:
+                kind = f"{key} of {type(module).__name__}"
+                left[kind] = left.get(kind, 0) + weight.numel()
+    share = narrow / max(1, narrow + sum(left.values()))
+    if share >= _SHARE:
         return
-    left = packed.left_wide(blocks)
     most = max(left, key=left.get)
     warnings.warn(
         f"{name}: {share:.0%} of its blocks' weights are stored in few bits; most of the rest is {most}, which "
@@ -69,24 +109,6 @@ def _say_share(hf: PreTrainedModel, name: str) -> None:
         PrecisionWarning,
         stacklevel=2,
     )
-
-
-def failing_layer(hf: PreTrainedModel, error: Exception) -> str | None:
-    """Name the quantised layer at which a pass failed: it was called, or its weights were read by another; or None."""
-    names = {module: name for name, module in hf.named_modules()}
-    frames, trace = [], error.__traceback__
-    while trace is not None:
-        frames.append((trace.tb_frame.f_locals.get("self"), trace))
-        trace = trace.tb_next
-    for module, place in reversed(frames):
-        if not isinstance(module, nn.Module) or module not in names:
-            continue
-        if isinstance(module, kinds()):
-            return names[module]
-        line = linecache.getline(place.tb_frame.f_code.co_filename, place.tb_lineno)
-        read = (getattr(module, name, None) for name in re.findall(r"self\.(\w+)\.weight", line))
-        return next((names[one] for one in read if isinstance(one, kinds())), None)
-    return None
 
 
 def _format(layer: nn.Module) -> tuple:

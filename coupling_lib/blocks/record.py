@@ -1,8 +1,8 @@
-"""Finding a model's blocks, and recording how each is called: the one place that touches nnsight.
+"""Recording how each block of a model is called: the one place that runs nnsight.
 
-A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by name: the
-blocks are the list of modules as long as the configuration says the model is deep, one nnsight trace records what each
-is called with and what it returns. Whether they behave as the definitions of the paper need is `validate`'s business.
+A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by name: one
+nnsight trace records what each block is called with and what it returns. Whether they behave as the definitions of the
+paper need is `validate`'s business.
 """
 
 import inspect
@@ -17,29 +17,21 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
-from nnsight import Envoy, NNsight
+from nnsight import NNsight
 from nnsight.intervention.source import STATE
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks.attention import NAME, KeysValues, recording
-from coupling_lib.blocks.call import BlockCall, block_call
-from coupling_lib.blocks.makeup import Makeup
-from coupling_lib.blocks.model_config import family_of, stack_config
-from coupling_lib.blocks.routing import Noting
-from coupling_lib.blocks.user_hooks import (
+from coupling_lib.blocks.call import BlockCall, Noting, block_call
+from coupling_lib.blocks.makeup import (
+    Makeup,
     Modifications,
     is_outdated,
-    modifications,
     refuse_on_backward,
     replaced_forward,
-    where,
 )
-from coupling_lib.errors import CouplingError, UnsupportedModelError
-from coupling_lib.modes import exclusive
-
-# Attribute of a model that names the list of its blocks, where the user did.
-PATH = "_blocks_path"
+from coupling_lib.errors import UnsupportedModelError
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,53 +67,19 @@ class Blocks:
         return "post" if len(self.post_norm) == len(self) else "mixed"
 
 
-def find_blocks(hf: PreTrainedModel) -> Blocks:
-    """Find the list of transformer blocks of a model, whatever its family calls it."""
-    if (path := vars(hf).get(PATH)) is not None:
-        return Blocks(path, hf.get_submodule(path))
-    lists = [(name, module) for name, module in hf.named_modules() if isinstance(module, nn.ModuleList) and len(module)]
-    declared = [getattr(stack_config(hf), name, None) for name in ("num_hidden_layers", "num_layers")]
-    lengths = {len(module) for _, module in lists}
-    # Some families count attention layers, of which a block has two, and say the number of blocks beside it.
-    depth = next((depth for depth in declared if depth in lengths), declared[0]) or max(lengths, default=0)
-    fitting = [(name.count("."), name, module) for name, module in lists if len(module) == depth]
-    if not fitting:
-        raise UnsupportedModelError(
-            f"{type(hf).__name__} has no list of {depth} blocks; decoders, encoders and vision transformers with a "
-            "list of equal blocks can be measured"
-        )
-    # Of stacks that are equally deep, the one beside the embedding of what is read.
-    beside = _embedding_path(hf).split(".")
-    apart = {
-        name: next((at for at, (a, b) in enumerate(zip(beside, name.split("."), strict=False)) if a != b), 0)
-        for _, name, _ in fitting
-    }
-    _, name, module = min(fitting, key=lambda found: (found[0], -apart[found[1]], found[1]))
-    if any("_orig_mod" in block._modules for block in module):
-        raise UnsupportedModelError(
-            f"the blocks in {name!r} of {type(hf).__name__} were wrapped by torch.compile, which hides how they are "
-            "called; wrap the model before it is compiled, or compile a block in place: block.compile()"
-        )
-    return Blocks(name, module)
+def family_of(hf: PreTrainedModel) -> str:
+    """Name a model's architecture for a message."""
+    return f"{type(hf).__name__} (model type {hf.config.model_type!r})"
 
 
-def _embedding_path(hf: PreTrainedModel) -> str:
-    """Find where a model's tokens or patches are embedded."""
-    with suppress(NotImplementedError, AttributeError):
-        embedding = hf.get_input_embeddings()
-        return next((name for name, module in hf.named_modules() if module is embedding), "")
-    return ""
+def stack_config(hf: PreTrainedModel) -> PreTrainedConfig:
+    """Return the part of a model's configuration that describes the stack which reads its input."""
+    return images_config(hf.config) if hf.main_input_name == "pixel_values" else hf.config.get_text_config()
 
 
-def within_nnsight(model: Any, tokenizer: Any) -> tuple[Any, Any]:
-    """Return the module and the tokenizer of a model of nnsight; anything else as it is."""
-    if not isinstance(model, Envoy):
-        return model, tokenizer
-    if any(weight.is_meta for weight in model._module.parameters()):
-        raise UnsupportedModelError(
-            f"the {type(model).__name__} of nnsight has no weights yet; load it with dispatch=True"
-        )
-    return model._module, tokenizer or getattr(model, "tokenizer", None)
+def images_config(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Return the part of a configuration that says how large the images are; of CLIP's that is nested."""
+    return config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
 
 
 def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
@@ -180,7 +138,7 @@ def _seen(blocks: Blocks, count: int | None = None) -> Generator[_Seen]:
 @torch.no_grad()
 def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
     """Run a model once, without nnsight, and give the call of every block, or of the first so many."""
-    with _explained(hf), recording() as keys_values, _seen(blocks, count) as seen, Noting(seen.running) as noting:
+    with recording() as keys_values, _seen(blocks, count) as seen, Noting(seen.running) as noting:
         hf(**uncached(hf, inputs))
     _refuse_again(hf, seen)
     ran = {number for number, *_ in seen.calls}
@@ -192,13 +150,6 @@ def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     return _calls(hf, blocks, {number: found for number, *found in seen.calls}, noting.chosen, keys_values)
 
 
-@exclusive
-def first_states(hf: PreTrainedModel, blocks: Blocks, given: Tensor) -> Tensor:
-    """Compute the states `(1, n, d)` that a model's first block reads."""
-    return passed(hf, blocks, {hf.main_input_name: given.to(hf.device, hf.dtype)}, count=1)[0].input
-
-
-@exclusive
 def first_row(hf: PreTrainedModel, blocks: Blocks, ids: Tensor, stream: Tensor) -> int:
     """Find the row of a stream that is the first token given, where a model adds rows of its own, such as padding."""
     if (more := stream.shape[1] - ids.shape[1]) == 0:
@@ -235,7 +186,7 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     modules = list(blocks.modules)[:count]
     # nnsight reads between the hooks of others that stand on a block itself; a block is what it does with these.
     hooked = {number for number, block in enumerate(modules) if block._forward_hooks or block._forward_pre_hooks}
-    with _explained(hf), recording() as keys_values, _seen(blocks) as seen:
+    with recording() as keys_values, _seen(blocks) as seen:
         tracer, envoys = watched(hf, blocks)
         with Noting(seen.running) if blocks.choosing else nullcontext() as noting:
             with tracer.trace(**uncached(hf, inputs)) as run:
@@ -285,20 +236,3 @@ def _calls(
                 f"block {number} of {family_of(hf)} does not read what block {number - 1} wrote"
             )
     return calls
-
-
-@contextmanager
-def _explained(hf: PreTrainedModel) -> Generator[None]:
-    """Describe in one line what fails in a model with user hooks, and where these are."""
-    try:
-        yield
-    except CouplingError:
-        raise
-    except Exception as error:
-        if not any(functions for _, _, *functions in modifications(hf)):  # but parametrisations, as of wav2vec2
-            raise
-        declared = (str(error).strip().splitlines() or [""])[-1][:200]
-        raise UnsupportedModelError(
-            f"{family_of(hf)} failed while {where(hf)} carried a hook or a forward of your own "
-            f"({type(error).__name__}: {declared}); mend it or take it off, and trace again"
-        ) from error

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from transformers import activations as of_transformers
 from transformers.pytorch_utils import Conv1D
 
-from coupling_lib.blocks.user_hooks import is_bare
+from coupling_lib.blocks.makeup import is_bare
 
 _OF_TORCH = (nn.GELU, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU)
 _OF_TRANSFORMERS = tuple(

@@ -44,11 +44,6 @@ class Changes:
         self._changes: list[_Change] = []
         self._inside = False
 
-    @property
-    def described(self) -> frozenset[str]:
-        """Describe the changes, so that those of two passes can be compared."""
-        return frozenset(f"{each.path}: {_kind(each.after)}" for each in self._changes)
-
     @contextmanager
     def applied(self) -> Generator[None]:
         """Change the model as the pass did, inside the context."""
@@ -174,10 +169,3 @@ def _put(place: dict, key: Any, value: Any) -> None:
 def _refill(place: list | set, values: list | set) -> None:
     place.clear()
     (place.extend if isinstance(place, list) else place.update)(values)
-
-
-def _kind(value: Any) -> str:
-    """Describe a value of a model: its shape, its class, or itself."""
-    if isinstance(value, Tensor):
-        return f"{value.dtype} {tuple(value.shape)}"
-    return repr(value) if isinstance(value, str | int | float | bool | type(None)) else type(value).__name__

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import attention, central_differences, offload, precision, probe_lengths, quantised, state
-from coupling_lib.blocks.agreement import AnotherModelError, Validated, replay_error, validate_route
-from coupling_lib.blocks.call import BlockCall
-from coupling_lib.blocks.makeup import makeups, settings
-from coupling_lib.blocks.model_config import family_of, random_input
+from coupling_lib.blocks import attention, attention_choice, central_differences, probe_lengths, state, storage
+from coupling_lib.blocks.agreement import replay_error
+from coupling_lib.blocks.call import BlockCall, Noting
+from coupling_lib.blocks.find import find_blocks
+from coupling_lib.blocks.makeup import makeups, modifications, replaced_forward, settings, where
+from coupling_lib.blocks.model_config import random_input
 from coupling_lib.blocks.postnorm import passing
-from coupling_lib.blocks.record import Blocks, find_blocks, passed, record
-from coupling_lib.blocks.routing import Noting
-from coupling_lib.blocks.user_hooks import modifications, replaced_forward, where
-from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, UnsupportedModelError
+from coupling_lib.blocks.record import Blocks, family_of, passed, record
+from coupling_lib.blocks.route_choice import AnotherModelError, Validated, validate_route
+from coupling_lib.errors import CouplingError, ModelUnavailableError, UnsupportedModelError
 
 
 def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
@@ -42,7 +42,7 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
     with probe_lengths.lengths(hf), state.kept(hf) as changes:
         probe = _Probe(hf, name, blocks)
         for each in dict.fromkeys((attention.NAME, probe.default)):
-            attention.use(hf, each)
+            attention_choice.use(hf, each)
             try:
                 found = probe.validated()
                 break
@@ -67,17 +67,18 @@ class _Probe:
         self.hf, self.name, self.blocks, self.family = hf, name, blocks, family_of(hf)
         self.kinds = _kinds(blocks)  # before a trace, which puts a `forward` of its own into every module
         self.inputs = {hf.main_input_name: random_input(hf, torch.Generator().manual_seed(0), n_tokens=7)}
-        self.default, self.dtype = attention.default(hf), precision.arithmetic(hf)
-        self.on_disk = offload.is_offloaded(blocks.modules)
-        self.slow = self.on_disk or precision.is_quantised(blocks.modules)
+        self.default, self.dtype = attention_choice.default(hf), storage.arithmetic(hf)
+        self.on_disk = storage.on_disk(blocks.modules)
+        self.slow = self.on_disk or storage.in_few_bits(blocks.modules)
         self.firsts = 1 + max(members[0] for members in self.kinds)
-        attention.use(hf, self.default)
+        attention_choice.use(hf, self.default)
         try:
             as_it_came = passed(hf, blocks, self.inputs, self.firsts if self.slow else None)
         except CouplingError:
             raise
         except Exception as error:
-            if self.slow and (layer := quantised.failing_layer(hf, error)) is not None:
+            named = (each.failing_layer(hf, error) for each in storage.REGISTERED)
+            if self.slow and (layer := next(filter(None, named), None)) is not None:
                 raise UnsupportedModelError(
                     f"{self.family} does not run on 7 random tokens with {layer} in few bits ({_first_line(error)}); "
                     "pass precision='bfloat16'"
@@ -123,7 +124,7 @@ class _Probe:
             return one
         block = self.blocks.modules[number]
         if any(weight.dtype == torch.float16 for weight in block.parameters()):  # which a large stream overflows
-            block = precision.dense_copy(block, self.dtype)
+            block = storage.dense_copy(block, self.dtype)
         return one._replace(scale=passing(self.calls[number], block).share)
 
     def _validate(self, number: int, like: int) -> Validated:
@@ -139,7 +140,7 @@ class _Probe:
         # What it chose was chosen at states that differ by rounding, or by another block.
         if len(as_it_came.chosen) == len(call.chosen):
             as_it_came = replace(as_it_came, chosen=call.chosen)
-        label, dense = f"block {number + 1} of {self.family}", precision.dense_copy(module, self.dtype)
+        label, dense = f"block {number + 1} of {self.family}", storage.dense_copy(module, self.dtype)
         found = validate_route(call, as_it_came, dense, label, self.dtype, self.default)
         if number == like:
             central_differences.check(as_it_came, dense, self.default, label)
@@ -148,6 +149,8 @@ class _Probe:
 
 def _next_step(hf: PreTrainedModel, error: Exception) -> str:
     """Suggest what to do where a model does not run."""
+    if any(functions for _, _, *functions in modifications(hf)):
+        return f"{where(hf)} carries a hook or a forward of your own: mend it or take it off"
     if any(part._compiled_call_impl is not None or "_orig_mod" in part._modules for part in hf.modules()):
         return "wrap the model before it is compiled"
     if any("_hf_hook" in vars(part) for part in hf.modules()):
@@ -155,7 +158,7 @@ def _next_step(hf: PreTrainedModel, error: Exception) -> str:
     parts = [f"model.{name}" for name, part in hf.named_children() if isinstance(part, PreTrainedModel)]
     if len(parts) > 1 and isinstance(error, AttributeError | TypeError):
         return f"it reads more than {hf.main_input_name}: wrap one of its parts, {' or '.join(parts)}"
-    if isinstance(error, ImportError) or attention.default(hf) != "eager":
+    if isinstance(error, ImportError) or attention_choice.default(hf) != "eager":
         return "if that attention is not installed here, load the model with attn_implementation='eager'"
     return f"see that it runs on {hf.main_input_name} alone"
 
@@ -163,18 +166,6 @@ def _next_step(hf: PreTrainedModel, error: Exception) -> str:
 def _first_line(error: Exception) -> str:
     """Return what an error says, in one line."""
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def check_as_loaded(hf: PreTrainedModel, blocks: Blocks, name: str) -> None:
-    """Refuse a model that was set to something else since it was looked at."""
-    if (in_force := attention.in_force(hf)) != blocks.attention:
-        raise ParameterError(
-            f"{name}: its attention was set to {in_force!r} after it was loaded, which may make another "
-            "model of it; wrap it again with cl.wrap_model"
-        )
-    # A parametrisation that was put on since is in training mode, and has nothing that depends on it.
-    if any(module.training for name, module in hf.named_modules() if "parametrizations" not in name):
-        raise ParameterError(f"{name} is in training mode, in which a block has many answers; call model.hf.eval()")
 
 
 # Blocks that were compared with central differences since they were changed, with what they were made of then.
@@ -189,7 +180,7 @@ def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockC
         return blocks
     changed = [number for number, (found, loaded) in enumerate(zip(now, before, strict=True)) if found != loaded]
     firsts = {next((each for each in members if each in changed), None) for members in _kinds(blocks)}
-    routes, dtype = list(blocks.routes), precision.arithmetic(hf)
+    routes, dtype = list(blocks.routes), storage.arithmetic(hf)
     post_norm, scales = dict(blocks.post_norm), dict(blocks.scales)
     for number in changed:
         call = calls[number]
@@ -197,7 +188,7 @@ def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockC
         label = f"block {number + 1} of {family_of(hf)}, on which {where(call.block)} carries a hook or a forward,"
         if now[number][0] == before[number][0]:
             label = f"block {number + 1} of {family_of(hf)}, a module, setting or function of which was changed since,"
-        dense = precision.dense_copy(_at_hand(call.block), dtype)
+        dense = storage.dense_copy(_at_hand(call.block), dtype)
         found = validate_route(call, call, dense, label, dtype, blocks.attention)
         if number in firsts and _compared.get(call.block) != now[number]:
             central_differences.check(call, dense, blocks.attention, label)
@@ -216,7 +207,7 @@ def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockC
 
 def _refuse_lost_forward(block: nn.Module, dtype: torch.dtype) -> None:
     """Refuse a `forward` put on a module of a block that is differentiated by a copy, which runs its class's own."""
-    copied = offload.is_offloaded(block) or precision.is_quantised(block)
+    copied = storage.on_disk(block) or storage.in_few_bits(block)
     if not copied and all(weight.dtype == dtype for weight in block.parameters()):
         return
     for name, part in block.named_modules():
@@ -251,10 +242,10 @@ def _check_replay(call: BlockCall, block: nn.Module, number: int, family: str, a
 
 def _at_hand(block: nn.Module) -> nn.Module:
     """Read a block from disk once for all that it is asked; one that is in memory is taken as it is."""
-    if not offload.is_offloaded(block):
+    if not storage.on_disk(block):
         return block
     stored = {weight.dtype for weight in block.parameters() if weight.is_floating_point()}
-    return precision.dense_copy(block, stored.pop()) if len(stored) == 1 else block
+    return storage.dense_copy(block, stored.pop()) if len(stored) == 1 else block
 
 
 def _kinds(blocks: Blocks) -> list[list[int]]:
@@ -309,5 +300,5 @@ def _weights(hf: PreTrainedModel, blocks: Blocks) -> Iterator[tuple[str, Tensor]
         if not name.startswith(within) and weight.is_floating_point() and weight.device.type != "meta":
             yield name, weight
     for prefix, module in zip(within, blocks.modules, strict=True):
-        for name, weight in precision.dense_copy(module, precision.arithmetic(hf)).named_parameters():
+        for name, weight in storage.dense_copy(module, storage.arithmetic(hf)).named_parameters():
             yield prefix + name, weight

@@ -18,13 +18,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from coupling_lib.blocks import attention, offload, precision
-from coupling_lib.blocks.call import BlockCall, on_tensors, residual_stream
+from coupling_lib.blocks import attention, storage
+from coupling_lib.blocks.call import BlockCall, Held, on_tensors, residual_stream
+from coupling_lib.blocks.free_memory import available
+from coupling_lib.blocks.makeup import modifications
 from coupling_lib.blocks.record import Blocks, uncached
-from coupling_lib.blocks.routing import Held
 from coupling_lib.blocks.state import kept
-from coupling_lib.blocks.user_hooks import modifications
-from coupling_lib.blocks.weight_memory import available
 from coupling_lib.errors import UnsupportedModelError
 from coupling_lib.modes import differentiating, exclusive
 
@@ -72,7 +71,7 @@ def differentiated(
     hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall], inputs: Mapping[str, Tensor], dtype: torch.dtype
 ) -> Pass:
     """Run a model from the first block to the last with a graph, at the states of a trace, in `dtype`."""
-    model, seen = precision.dense_copy(hf, dtype), Pass()
+    model, seen = storage.dense_copy(hf, dtype), Pass()
     given = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
     within = (kept(model), differentiating(), attention.differentiable())
     with ExitStack() as contexts:
@@ -236,12 +235,12 @@ def _whole(
 
 def _arithmetics(hf: PreTrainedModel) -> list[torch.dtype]:
     """List the number formats in which the whole model can be differentiated, the best first."""
-    own, size = precision.arithmetic(hf), sum(weight.numel() for weight in hf.parameters())
-    if offload.is_offloaded(hf):
+    own, size = storage.arithmetic(hf), sum(weight.numel() for weight in hf.parameters())
+    if storage.on_disk(hf):
         return []
     # A copy runs without a forward that others put on its modules.
     wide = [torch.float64] if size <= _SMALL and not modifications(hf) else []
-    as_it_is = not precision.is_quantised(hf) and all(weight.dtype == own for weight in hf.parameters())
+    as_it_is = not storage.in_few_bits(hf) and all(weight.dtype == own for weight in hf.parameters())
     fits = as_it_is or size * own.itemsize <= _SHARE * available(hf.device)
     return list(dict.fromkeys(wide + [own] * fits))
 
@@ -251,7 +250,7 @@ def _arithmetics(hf: PreTrainedModel) -> list[torch.dtype]:
 def _refuse_moved(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor], name: str) -> None:
     """Refuse, by two passes without a graph, a model whose blocks hand on more than their stream, or look ahead."""
     # int8 layers look for outliers in all tokens at once.
-    least = max(_MOVED, _ROUNDINGS * torch.finfo(hf.dtype).eps, _QUANTISED * precision.is_quantised(hf))
+    least = max(_MOVED, _ROUNDINGS * torch.finfo(hf.dtype).eps, _QUANTISED * storage.in_few_bits(hf))
     before, after = (_seen_with(hf, blocks, inputs, moved) for moved in (False, True))
     pairs = list(zip(before, after, strict=True))
     kept = [(a[1], b[1]) for a, b in pairs if a[1].numel()]

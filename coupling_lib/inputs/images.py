@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional
+from transformers import PreTrainedModel
 
-from coupling_lib.blocks.model_config import images_config, sides
-from coupling_lib.blocks.record import first_states
+from coupling_lib.blocks.model_config import sides
+from coupling_lib.blocks.record import Blocks, images_config, passed
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.labelled_images import read_dataset
 from coupling_lib.models.model import Model
+from coupling_lib.modes import exclusive
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 _HALVES = (0.5, 0.5, 0.5)
@@ -129,6 +131,12 @@ def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if config.num_channels == 3:
         return mean, std
     return (sum(mean) / 3,) * config.num_channels, (sum(std) / 3,) * config.num_channels
+
+
+@exclusive
+def first_states(hf: PreTrainedModel, blocks: Blocks, given: torch.Tensor) -> torch.Tensor:
+    """Compute the states `(1, n, d)` that a model's first block reads."""
+    return passed(hf, blocks, {hf.main_input_name: given.to(hf.device, hf.dtype)}, count=1)[0].input
 
 
 def patch_grid(model: Model, pixels: torch.Tensor) -> tuple[int, int, int]:

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from coupling_lib.blocks.makeup import modifications, where
+from coupling_lib.blocks.record import family_of
+from coupling_lib.blocks.state import kept
 from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError
 from coupling_lib.memory import ran_out
 from coupling_lib.models.model import Model
@@ -45,13 +48,19 @@ def explained(model: Model, inputs: Mapping[str, Tensor]) -> Generator[None]:
     except CouplingError:
         raise
     except Exception as error:
+        message = (str(error).strip().splitlines() or [""])[-1][:200]
+        # A hook of the user's, and no parametrisation, such as wav2vec2's own.
+        if any(functions for _, _, *functions in modifications(model.hf)):
+            raise UnsupportedModelError(
+                f"{family_of(model.hf)} failed while {where(model.hf)} carried a hook or a forward of your own "
+                f"({type(error).__name__}: {message}); mend it or take it off, and trace again"
+            ) from error
         ids = inputs.get("input_ids")
         if ran_out(error) or _runs(model.hf, inputs):
             raise
         most = 0 if ids is None else _most(model.hf, ids)
         if most:
             raise too_long(model, ids.shape[1], most) from error
-        message = (str(error).strip().splitlines() or [""])[-1][:200]
         raise UnsupportedModelError(
             f"{model.name} does not run on this input ({type(error).__name__}: {message}); see that model.hf runs on it"
         ) from error
@@ -68,8 +77,9 @@ def _most(hf: PreTrainedModel, ids: Tensor) -> int:
 
 @torch.no_grad()
 def _runs(hf: PreTrainedModel, inputs: Mapping[str, Any]) -> bool:
-    try:
-        hf(**inputs)
-    except Exception:
-        return False
+    with kept(hf):
+        try:
+            hf(**inputs)
+        except Exception:
+            return False
     return True

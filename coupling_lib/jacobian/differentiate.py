@@ -1,4 +1,4 @@
-"""Evaluation of one block with a graph at a few tokens, and the checks before and after it.
+"""What a pass recorded, and evaluation of one of its blocks with a graph at a few tokens, checked before and after.
 
 What is differentiated is the map that the model evaluated: with what stood on the block when it was traced, and to
 within rounding of what it gave there.
@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from coupling_lib.blocks import attention, precision
+from coupling_lib.blocks import attention, storage
 from coupling_lib.blocks.agreement import replay_error, route_agrees
-from coupling_lib.blocks.blockmap import state_size, token_map
+from coupling_lib.blocks.blockmap import state_size, token_map, without_norms
 from coupling_lib.blocks.call import BlockCall
-from coupling_lib.blocks.makeup import makeups
-from coupling_lib.blocks.postnorm import without_norms
+from coupling_lib.blocks.makeup import makeups, modifications, where
 from coupling_lib.blocks.record import Blocks
 from coupling_lib.blocks.rules import all_rules
-from coupling_lib.blocks.state import Changes
-from coupling_lib.blocks.user_hooks import modifications, where
-from coupling_lib.errors import UntrustworthyResultError, VanishingJacobianError
+from coupling_lib.blocks.state import Changes, kept
+from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, VanishingJacobianError
 from coupling_lib.models.model import Model
 from coupling_lib.modes import differentiating, exclusive, refuse_autocast
 
+BOUNDARIES = ("block", "hidden_states", "branch")
 P, T = ParamSpec("P"), TypeVar("T")
 # An int8 block rounds its activations to 8 bits in the model and not here, relative to what it adds to a token.
 _INT8 = 1e-1
@@ -40,28 +39,107 @@ _BOUND, _LOST = 16, 0.5
 _SCALES = (1.1, 0.9)
 
 
-class Traced(Protocol):
-    """What a Jacobian needs of a trace: `tracing.Trace`, which says what each is, makes Jacobians itself."""
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """What one forward pass recorded, with the model's blocks; `tracing.Trace` says what each field is."""
 
     model: Model
+    inputs: dict[str, Tensor]
     calls: list[BlockCall]
+    tokens: list[str] | None
     blocks: Blocks
-    changes: Changes
-    first: int
-    routes: tuple[str, ...]
-    n_blocks: int
-    n_tokens: int
-    d_model: int
-    device: torch.device
-    dtype: torch.dtype
-    final_norm: nn.Module
-    _agrees: dict[tuple[int, tuple[int, int]], bool]
+    changes: Changes = field(default_factory=Changes, repr=False)
+    first: int = 0
+    said_of_last: str = field(default="", repr=False)
+    _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
+    _agrees: dict[tuple[int, tuple[int, int]], bool] = field(default_factory=dict, repr=False)
+
+    @property
+    def routes(self) -> tuple[str, ...]:
+        """Route of every block; those of a hybrid model differ."""
+        return self.blocks.routes
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks L."""
+        return len(self.calls)
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of token positions n: of the ids that were given, or of what an image is cut into."""
+        ids = self.inputs.get("input_ids")
+        return (self.calls[-1].input if ids is None else ids).shape[1]
+
+    @property
+    def d_model(self) -> int:
+        """Width d of the residual stream."""
+        return self.calls[-1].input.shape[2]
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the last block's states."""
+        return self.calls[-1].input.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype in which Jacobians are formed: float32 or float64."""
+        return storage.arithmetic(self.model.hf)
+
+    @property
+    def _tokens(self) -> slice:
+        return slice(self.first, self.first + self.n_tokens)
 
     def block(self, index: int) -> nn.Module:
-        """Return a block as a map on which it can be differentiated."""
+        """Return a block, from 0, as a map with plain, wide weights, on which it can be differentiated."""
+        # Itself, or a dense copy where its weights are narrow, quantised or on disk. The last one is kept, and no
+        # other: a copy takes as much memory as the block in float32.
+        index %= self.n_blocks
+        if index not in self._copies:
+            self._copies.clear()
+            self._copies[index] = storage.dense_copy(self.model.blocks.modules[index], self.dtype)
+        return self._copies[index]
+
+    @functools.cached_property
+    @exclusive
+    def final_norm(self) -> nn.Module:
+        """Find the norm between the last block and the last of Hugging Face's `hidden_states`; the identity if none."""
+        # Only the boundary of the released code needs it. It is found by what it does: applied to the last block's
+        # output, it gives that last entry.
+        hf = self.model.hf
+        with torch.no_grad(), kept(hf):
+            wanted = hf(**self.inputs, output_hidden_states=True).hidden_states[-1].to(self.device)
+        last = self.calls[-1].output
+        if wanted.shape != last.shape:  # without the rows that a model added
+            last = last[:, self._tokens]
+        if torch.equal(wanted, last):
+            return nn.Identity()
+        owner = hf.get_submodule(self.model.blocks.path.rpartition(".")[0])
+        for name, child in owner.named_children():
+            if "norm" in type(child).__name__.lower():
+                # The norm may lie on another card than the last block.
+                place = next(child.parameters(), last).device
+                with torch.no_grad():
+                    if torch.allclose(child(last.to(place)).to(self.device), wanted, rtol=1e-3, atol=1e-3):
+                        return storage.dense_copy(owner.get_submodule(name), self.dtype, self.device)
+        raise UnsupportedModelError(f"{type(hf).__name__} has no final norm that gives the last of its hidden_states")
 
     def check_boundary(self, boundary: str) -> None:
         """Refuse a boundary that is unknown, or that this model's blocks do not have."""
+        if boundary not in BOUNDARIES:
+            raise ParameterError(f"boundary is {boundary!r}; it must be {', '.join(map(repr, BOUNDARIES))}")
+        if boundary != "branch":
+            return
+        post_norm = self.blocks.post_norm
+        if not post_norm:
+            raise ParameterError(
+                f"boundary is 'branch', which is for post-norm blocks; those of {self.model.name} add to their stream, "
+                "so that block minus identity is the branch: pass boundary='block'"
+            )
+        if hidden := [number for number, norms in post_norm.items() if not norms]:
+            raise ParameterError(
+                f"boundary is 'branch', and the norms in the stream of block {hidden[0]} of {self.model.name} were not "
+                "found among its modules; boundary='block' measures it, with its trivial coupling"
+            )
 
 
 def _as_traced(function: Callable[Concatenate[Traced, P], T]) -> Callable[Concatenate[Traced, P], T]:
@@ -93,7 +171,7 @@ def evaluate(
     call, dtype = trace.calls[block], torch.float64 if wide else trace.dtype
     if shaken is not None:
         call = replace(call, input=_shaken(call.input.to(dtype), shaken))
-    module = precision.dense_copy(trace.model.blocks.modules[block], dtype) if wide else trace.block(block)
+    module = storage.dense_copy(trace.model.blocks.modules[block], dtype) if wide else trace.block(block)
     start, end = trace.first + torch.tensor(pairs, device=call.input.device).T
     one = pairs[0][0] == pairs[0][1]
     positions = start[:, None] if one else torch.stack([start, end], dim=1)
@@ -129,16 +207,13 @@ def _check_replay(trace: Traced, block: int, pairs: Sequence[tuple[int, int]], r
 def _check_modifications(trace: Traced, block: int) -> None:
     """Refuse a block on which something else stands than when it was traced."""
     module = trace.model.blocks.modules[block]
-    if modifications(module) != trace.blocks.modifications[block]:
-        raise UntrustworthyResultError(
-            f"{trace.model.name!r}, block {block}: a hook or a forward of your own was put on or taken off since the "
-            f"trace ({where(module)} carries one); trace again"
-        )
-    if makeups([module])[0] != trace.blocks.makeup[block]:
-        raise UntrustworthyResultError(
-            f"{trace.model.name!r}, block {block}: one of its modules, their settings or the functions that they call "
-            "was changed since the trace; trace again"
-        )
+    now, traced = modifications(module), trace.blocks.modifications[block]
+    if now == traced and makeups([module])[0] == trace.blocks.makeup[block]:
+        return
+    what = "one of its modules, their settings or the functions that they call was changed since the trace"
+    if now != traced:
+        what = f"a hook or a forward of your own was put on or taken off since the trace ({where(module)} carries one)"
+    raise UntrustworthyResultError(f"{trace.model.name!r}, block {block}: {what}; trace again")
 
 
 @_as_traced

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coupling_lib.blocks import precision
+from coupling_lib.blocks import storage
 from coupling_lib.errors import ParameterError, UnsupportedModelError, check_whole
 from coupling_lib.jacobian.tracing import Trace
 
@@ -53,7 +53,7 @@ def head_of(trace: Trace, token: int) -> Callable[[Tensor], Tensor]:
     hf = trace.model.hf
     if (unembedding := hf.get_output_embeddings()) is None:
         raise UnsupportedModelError(f"{trace.model.name} has no unembedding; a readout needs a language model")
-    norm, linear = trace.final_norm, precision.dense_copy(unembedding, trace.dtype, trace.device)
+    norm, linear = trace.final_norm, storage.dense_copy(unembedding, trace.dtype, trace.device)
     with torch.no_grad():
         found = linear(norm(trace.hidden[-1, token]))
         logits = hf(**trace.inputs).logits[0]

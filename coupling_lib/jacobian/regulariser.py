@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from coupling_lib.blocks.attention import NAME
-from coupling_lib.blocks.record import find_blocks
+from coupling_lib.blocks.find import find_blocks
 from coupling_lib.blocks.rules import hooked
 from coupling_lib.errors import ParameterError, is_whole
 from coupling_lib.metrics.regulariser import asymmetry

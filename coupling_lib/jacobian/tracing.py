@@ -1,42 +1,35 @@
 """A trace: one forward pass of a model on one input, and every block's part in it.
 
-    trace = cl.trace(model, "What is the capital of France? The capital is")
-    trace.hidden                       # X^0 .. X^L, at the blocks' own boundaries
-    J = trace.jacobian(block=8)        # of the residual branch f^9, at the last token
+    found = trace(model, input_ids)    # (1, n); cl.trace takes texts as well
+    found.hidden                       # X^0 .. X^L, at the blocks' own boundaries
+    J = found.jacobian(block=8)        # of the residual branch f^9, at the last token
 
 The states are recorded in the precision the model runs in; everything derived from them is float32 or wider.
 """
 
 import warnings
 import weakref
-from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from coupling_lib.blocks import precision
+from coupling_lib.blocks import attention
 from coupling_lib.blocks.call import BlockCall
+from coupling_lib.blocks.makeup import makeups, modifications
 from coupling_lib.blocks.record import Blocks, first_row, record
-from coupling_lib.blocks.state import Changes, kept
-from coupling_lib.blocks.validate import check_as_loaded, with_what_stands
-from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, is_whole
-from coupling_lib.inputs import token_ids
-from coupling_lib.inputs.lengths import explained
-from coupling_lib.inputs.model_inputs import model_inputs
-from coupling_lib.inputs.prompt_arguments import check_model
-from coupling_lib.inputs.prompts import Prompt
+from coupling_lib.blocks.state import kept
+from coupling_lib.errors import ParameterError, UntrustworthyResultError, is_whole
+from coupling_lib.jacobian.differentiate import Traced
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive, refuse_narrow
 
 # Models of which it was said once that the last token is none of the text.
 _TOLD: weakref.WeakSet[Model] = weakref.WeakSet()
-BOUNDARIES = ("block", "hidden_states", "branch")
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
+class Trace(Traced):
     """What one forward pass recorded.
 
     Args:
@@ -47,17 +40,8 @@ class Trace:
         blocks: the model's blocks, with what stood on them and the routes that it left.
         changes: what the pass changed in the model, and is undone.
         first: the row of the stream that is the first token: a model may put rows of its own before and after them.
+        said_of_last: what is said once of a last token that is none of the text; empty where it is text.
     """
-
-    model: Model
-    inputs: dict[str, Tensor]
-    calls: list[BlockCall]
-    tokens: list[str] | None
-    blocks: Blocks
-    changes: Changes = field(default_factory=Changes, repr=False)
-    first: int = 0
-    _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
-    _agrees: dict[tuple[int, tuple[int, int]], bool] = field(default_factory=dict, repr=False)
 
     @property
     def route(self) -> str:
@@ -65,40 +49,9 @@ class Trace:
         return self.blocks.route
 
     @property
-    def routes(self) -> tuple[str, ...]:
-        """Route of every block; those of a hybrid model differ."""
-        return self.blocks.routes
-
-    @property
     def post_norm(self) -> bool:
         """Whether blocks normalise their stream, so that block minus identity couples trivially."""
         return bool(self.blocks.post_norm)
-
-    @property
-    def n_blocks(self) -> int:
-        """Number of blocks L."""
-        return len(self.calls)
-
-    @property
-    def n_tokens(self) -> int:
-        """Number of token positions n: of the ids that were given, or of what an image is cut into."""
-        ids = self.inputs.get("input_ids")
-        return (self.calls[-1].input if ids is None else ids).shape[1]
-
-    @property
-    def d_model(self) -> int:
-        """Width d of the residual stream."""
-        return self.calls[-1].input.shape[2]
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the last block's states."""
-        return self.calls[-1].input.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype in which Jacobians are formed: float32 or float64."""
-        return precision.arithmetic(self.model.hf)
 
     @cached_property
     def hidden(self) -> Tensor:
@@ -109,44 +62,6 @@ class Trace:
         """
         states = [self.calls[0].input, *(call.output for call in self.calls)]
         return torch.cat([state[:, self._tokens].to(self.device, self.dtype) for state in states])
-
-    @property
-    def _tokens(self) -> slice:
-        return slice(self.first, self.first + self.n_tokens)
-
-    def block(self, index: int) -> nn.Module:
-        """Return a block, from 0, as a map with plain, wide weights, on which it can be differentiated."""
-        # Itself, or a dense copy where its weights are narrow, quantised or on disk. The last one is kept, and no
-        # other: a copy takes as much memory as the block in float32.
-        index %= self.n_blocks
-        if index not in self._copies:
-            self._copies.clear()
-            self._copies[index] = precision.dense_copy(self.model.blocks.modules[index], self.dtype)
-        return self._copies[index]
-
-    @cached_property
-    @exclusive
-    def final_norm(self) -> nn.Module:
-        """Find the norm between the last block and the last of Hugging Face's `hidden_states`; the identity if none."""
-        # Only the boundary of the released code needs it. It is found by what it does: applied to the last block's
-        # output, it gives that last entry.
-        hf = self.model.hf
-        with torch.no_grad(), kept(hf):
-            wanted = hf(**self.inputs, output_hidden_states=True).hidden_states[-1].to(self.device)
-        last = self.calls[-1].output
-        if wanted.shape != last.shape:  # without the rows that a model added
-            last = last[:, self._tokens]
-        if torch.equal(wanted, last):
-            return nn.Identity()
-        owner = hf.get_submodule(self.model.blocks.path.rpartition(".")[0])
-        for name, child in owner.named_children():
-            if "norm" in type(child).__name__.lower():
-                # The norm may lie on another card than the last block.
-                place = next(child.parameters(), last).device
-                with torch.no_grad():
-                    if torch.allclose(child(last.to(place)).to(self.device), wanted, rtol=1e-3, atol=1e-3):
-                        return precision.dense_copy(owner.get_submodule(name), self.dtype, self.device)
-        raise UnsupportedModelError(f"{type(hf).__name__} has no final norm that gives the last of its hidden_states")
 
     def forget(self, block: int) -> None:
         """Release what was recorded for a block, from 0: its states, keys and values."""
@@ -162,33 +77,10 @@ class Trace:
                 f"{name} is {token!r}; this input has {self.n_tokens} tokens, 0 to {self.n_tokens - 1}; give one as a "
                 "whole number"
             )
-        if token == -1 and self._said_of_last and self.model not in _TOLD:
+        if token == -1 and self.said_of_last and self.model not in _TOLD:
             _TOLD.add(self.model)
-            warnings.warn(self._said_of_last, stacklevel=3)
+            warnings.warn(self.said_of_last, stacklevel=3)
         return int(token) % self.n_tokens
-
-    @cached_property
-    def _said_of_last(self) -> str:
-        ids = self.inputs.get("input_ids")
-        return "" if ids is None else token_ids.said_of_last(ids[0].tolist(), self.model.tokenizer, self.model.name)
-
-    def check_boundary(self, boundary: str) -> None:
-        """Refuse a boundary that is unknown, or that this model's blocks do not have."""
-        if boundary not in BOUNDARIES:
-            raise ParameterError(f"boundary is {boundary!r}; it must be {', '.join(map(repr, BOUNDARIES))}")
-        if boundary != "branch":
-            return
-        post_norm = self.blocks.post_norm
-        if not post_norm:
-            raise ParameterError(
-                f"boundary is 'branch', which is for post-norm blocks; those of {self.model.name} add to their stream, "
-                "so that block minus identity is the branch: pass boundary='block'"
-            )
-        if hidden := [number for number, norms in post_norm.items() if not norms]:
-            raise ParameterError(
-                f"boundary is 'branch', and the norms in the stream of block {hidden[0]} of {self.model.name} were not "
-                "found among its modules; boundary='block' measures it, with its trivial coupling"
-            )
 
     def jacobian(
         self, block: int, token_in: int = -1, token_out: int | None = None, boundary: str = "block"
@@ -224,42 +116,62 @@ class Trace:
 
 
 @exclusive
-def trace(model: Model, given: str | Tensor | Prompt) -> Trace:
-    """Run a model once and record every block's input, output and call.
-
-    Args:
-        model: a model from `load_model`.
-        given: a text, or a `Prompt` with one; token ids, shape `(1, n)`, integer; or an image, shape `(1, c, h, w)`,
-            floating point.
-
-    Returns:
-        the trace. An input that is empty, of another shape or longer than the model can read, and a text
-        for a model without a tokenizer, raise `ParameterError`.
-
-    Raises:
-        UntrustworthyResultError: if states are NaN or infinite; under autocast, or with a default dtype of half
-            precision, which would narrow states and Jacobians without a word.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> model = cl.load_model("nano-neox")
-        >>> cl.trace(model, "It was a dark and stormy night").hidden.shape[0]
-        13
-    """
-    check_model(model)
+def trace(model: Model, given: Tensor) -> Trace:
+    """Run a model once on token ids or pixels, and record every block's input, output and call."""
     refuse_narrow()
     inputs, tokens = model_inputs(model, given), None
-    check_as_loaded(model.hf, model.blocks, model.name)
-    with kept(model.hf) as changes, explained(model, inputs):
+    _check_as_loaded(model)
+    with kept(model.hf) as changes:
         calls = record(model.hf, model.blocks, inputs)
         ids = inputs.get("input_ids")
         first = 0 if ids is None else first_row(model.hf, model.blocks, ids, calls[0].input)
     _check_finite(model, calls)
     with changes.applied():
-        blocks = with_what_stands(model.hf, model.blocks, calls)
-    if "input_ids" in inputs and model.tokenizer is not None:
-        tokens = [model.tokenizer.decode([token]) for token in inputs["input_ids"][0].tolist()]
+        blocks = _as_they_stand(model, calls)
+    if ids is not None and model.tokenizer is not None:
+        tokens = [model.tokenizer.decode([token]) for token in ids[0].tolist()]
     return Trace(model, inputs, calls, tokens, blocks, changes, first)
+
+
+def model_inputs(model: Model, given: Tensor) -> dict[str, Tensor]:
+    """Put token ids or pixels where a model takes them, and refuse what is neither."""
+    hf, wanted = model.hf, model.hf.main_input_name
+    pixels = wanted == "pixel_values"
+    if not isinstance(given, Tensor):
+        raise ParameterError(f"the input is a {type(given).__name__}; give a tensor of {wanted}")
+    whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+    fits = given.ndim == (4 if pixels else 2) and (given.is_floating_point() if pixels else whole)
+    fits = fits and given.layout == torch.strided and not given.is_meta
+    if not fits or len(given) != 1 or given.numel() == 0:
+        form = "(1, channels, height, width), floating point" if pixels else "(1, n) with n >= 1, integer"
+        raise ParameterError(f"the input has shape {tuple(given.shape)} and dtype {given.dtype}; {wanted} is {form}")
+    if not pixels and not 0 <= int(given.min()) <= int(given.max()) < (size := hf.config.get_text_config().vocab_size):
+        raise ParameterError(f"a token id lies outside the vocabulary of {model.name}, 0 to {size - 1}")
+    return {wanted: given.to(hf.device, hf.dtype if pixels else torch.long, copy=True)}  # which may be written over
+
+
+def _check_as_loaded(model: Model) -> None:
+    """Refuse a model that was set to something else since it was looked at."""
+    if (in_force := attention.in_force(model.hf)) != model.blocks.attention:
+        raise ParameterError(
+            f"{model.name}: its attention was set to {in_force!r} after it was loaded, which may make another "
+            "model of it; wrap it again with cl.wrap_model"
+        )
+    # A parametrisation that was put on since is in training mode, and has nothing that depends on it.
+    if any(module.training for name, module in model.hf.named_modules() if "parametrizations" not in name):
+        raise ParameterError(
+            f"{model.name} is in training mode, in which a block has many answers; call model.hf.eval()"
+        )
+
+
+def _as_they_stand(model: Model, calls: list[BlockCall]) -> Blocks:
+    """Return a model's blocks as the trace found them, checked again where they were changed since."""
+    blocks = model.blocks
+    if (tuple(map(modifications, blocks.modules)), makeups(blocks.modules)) == (blocks.modifications, blocks.makeup):
+        return blocks
+    if model.recheck is None:
+        raise UntrustworthyResultError(f"{model.name}: blocks were changed since they were checked; wrap it again")
+    return model.recheck(model.hf, blocks, calls)
 
 
 def _check_finite(model: Model, calls: list[BlockCall]) -> None:

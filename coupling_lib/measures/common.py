@@ -12,8 +12,9 @@ import xarray as xr
 from coupling_lib import progress
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.prompt_arguments import Prompts, UpToWidth, inputs_for, prompt_inputs, prompt_name
+from coupling_lib.inputs.traced import trace
 from coupling_lib.jacobian.derivatives import form
-from coupling_lib.jacobian.tracing import Trace, trace
+from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.memory import give_back
 from coupling_lib.metrics.variants import measure_variants, names_at
 from coupling_lib.models.load import load_model

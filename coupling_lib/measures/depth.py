@@ -10,16 +10,16 @@ from typing import Any
 import torch
 import xarray as xr
 
+from coupling_lib.datasets.parts import VARIANTS_OF_PARTS, prefixed
+from coupling_lib.datasets.summaries import mean_couplings
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompt_arguments import UpToWidth, prompt_inputs
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
-from coupling_lib.measures.parts import VARIANTS_OF_PARTS, prefixed
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.metrics.spectrum import frobenius_estimate, probes
-from coupling_lib.metrics.summaries import apart, interval, pair_couplings
-from coupling_lib.metrics.variants import VARIANTS, chosen_variants, locality, measure_variants, names_at
+from coupling_lib.metrics.variants import VARIANTS, locality, measure_variants, names_at
 from coupling_lib.models.model import Model
 from coupling_lib.store.sweep import sweep
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
@@ -28,7 +28,7 @@ from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
 
 def coupling_of_blocks(ds: xr.Dataset) -> xr.DataArray:
     """Average each prompt's coupling over ordered pairs of different blocks, at the largest K."""
-    return pair_couplings(ds.isel(k=-1)).mean(("block_1", "block_2"))
+    return mean_couplings(ds.isel(k=-1))
 
 
 @common.measurement(version=3)
@@ -62,7 +62,7 @@ def measure_depth(
         `matrix` `(block_1, block_2, row, column)`, the signed $A_{ll'}$ of the first prompt at the largest K;
         `isotropic` `(prompt, block_1)`, $\mathrm{tr} J^l / d$; and under names with `shared_` before them the same of
         $J^l - (\mathrm{tr} J^l / d) I$ (`cl.shared`) with its own singular vectors, for the variants of
-        `measures.parts`, whose `shared_part` gives them as a dataset of the same form.
+        `datasets.parts`, whose `shared_part` gives them as a dataset of the same form.
         Where no $J^l$ is formed, `frobenius_estimate` stands in place of `frobenius_norm`; the traceless part and the
         two variants that are read off $V_{l'}^\top J^l U_{l'}$ are left out.
 
@@ -138,38 +138,6 @@ def _of_one_prompt(
         "residual": (("block_1",), found.residual.amax(dim=1)),
         "matrix": (("block_1", "block_2", "row", "column"), A),
     }
-
-
-def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
-    """Condense coupling, 1 - m, to its mean over prompts with a 95 % interval; each prompt counts once.
-
-    Args:
-        ds: a dataset of `measure_depth`.
-        variant: name of the mismatch m, a key of `metrics.variants.VARIANTS`.
-
-    Returns:
-        `mean`, `low` and `high` `(pairs, k)`, over ordered pairs of different blocks ("all pairs") and over pairs one
-        block apart ("neighbours"); the ends are NaN for a single prompt.
-
-    Raises:
-        ParameterError: if the model has a single block.
-
-    Example:
-        >>> import coupling_lib as cl
-        >>> ds = cl.measure_depth(cl.load_model("nano-neox"), ["It was the best of times"], ks=(10,))
-        >>> means = depth_summary(ds, "normalized_miscoupling")["mean"].sel(k=10)
-        >>> bool(means.sel(pairs="neighbours") > means.sel(pairs="all pairs"))
-        True
-    """
-    chosen_variants([variant])
-    if ds.sizes["block_1"] < 2:
-        raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
-    neighbours = ds["by_distance"].sel(variant=variant, distance=1, drop=True)
-    pairs = apart(ds[variant]).mean(("block_1", "block_2"))
-    both = 1 - xr.concat([pairs, neighbours], dim="pairs")
-    both = both.transpose("prompt", "pairs", "k").assign_coords(pairs=["all pairs", "neighbours"])
-    summary = interval(both, gaps=False)
-    return summary.assign_attrs(ds.attrs | {"variant": variant})
 
 
 def other_models(others: str, besides: str) -> list[str]:

@@ -6,11 +6,11 @@ from pathlib import Path
 import xarray as xr
 from tqdm import tqdm
 
+from coupling_lib.datasets.parts import shared_parts
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompt_arguments import Prompts, inputs_for, prompt_inputs
 from coupling_lib.measures.common import several_k
 from coupling_lib.measures.depth import measure_depth
-from coupling_lib.measures.parts import shared_parts
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
 from coupling_lib.metrics.variants import chosen_variants
@@ -54,7 +54,7 @@ def measure_emergence(
         a dataset with dimension `step`, in order of training, before the dimensions of its variables: what
         `measure_depth` gives but matrices, and `TRAJECTORY` of `measure_trajectories`; `null` and `null_error`
         `(step, k)`: `null_of` the variant, since the spectrum itself changes in training, and of the traceless part
-        `shared_null` and `shared_null_error`, where the variant is one of `measures.parts`;
+        `shared_null` and `shared_null_error`, where the variant is one of `datasets.parts`;
         `progress` `(step,)`: validation loss or benchmark accuracy, as the attribute `progress_label` says, or NaN.
 
     Raises:

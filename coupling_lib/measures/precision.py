@@ -14,7 +14,9 @@ import numpy as np
 import torch
 import xarray as xr
 
-from coupling_lib.blocks.precision import PRECISIONS, is_quantised
+from coupling_lib.blocks.precision import PRECISIONS
+from coupling_lib.blocks.storage import in_few_bits
+from coupling_lib.datasets.summaries import chance
 from coupling_lib.errors import (
     CouplingError,
     ParameterError,
@@ -28,7 +30,7 @@ from coupling_lib.jacobian.bf16_matmul import RoundedProducts
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth
-from coupling_lib.measures.random_bases import chance, null_of
+from coupling_lib.measures.random_bases import null_of
 from coupling_lib.metrics.subspaces import principal_angles, random_angles
 from coupling_lib.models.load import load_model
 from coupling_lib.models.model import Model
@@ -182,7 +184,7 @@ def measure_precision(
 def _measured(model: Model, inputs: Sequence[Any], examples: Sequence[Any], settings: dict[str, int]) -> dict[str, Any]:
     """All measurements of one loaded model: depth over all prompts, triplets of some in every arithmetic."""
     # Blocks that were left as they are would look like an exact quantisation.
-    if model.precision in ("int8", "nf4", "fp4") and not is_quantised(model.blocks.modules):
+    if model.precision in ("int8", "nf4", "fp4") and not in_few_bits(model.blocks.modules):
         raise UnsupportedModelError(
             f"bitsandbytes finds no linear layer to quantise in the blocks of {type(model.hf).__name__}"
         )

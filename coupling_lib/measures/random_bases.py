@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -12,29 +13,15 @@ import xarray as xr
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics import nulls
 from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
-from coupling_lib.metrics.nulls import DRAWS, filled_spectrum
+from coupling_lib.metrics.nulls import DRAWS, diagonal_share_variance, filled_spectrum
 from coupling_lib.metrics.spectrum import exchanged_null
-from coupling_lib.metrics.variants import VARIANTS, chosen_variants
+from coupling_lib.metrics.subspaces import random_frames
+from coupling_lib.metrics.variants import VARIANTS, chosen_variants, different_pairs, measure_variants
 
 # A comparison of tokens has a Jacobian per token and prompt; this many of them stand for all.
 _MOST_SPECTRA = 64
-
-
-class Chance(float):
-    """A value without coupling; a plain number in all arithmetic, which knows its standard error."""
-
-    error: float
-    """Standard error, 0 in closed form."""
-
-    def __new__(cls, value: float, error: float) -> "Chance":
-        """Join a value and its standard error."""
-        made = super().__new__(cls, value)
-        made.error = float(error)
-        return made
-
-    def __getnewargs__(self) -> tuple[float, float]:
-        """Return what a copy is made of."""
-        return float(self), self.error
+# Networks of random Jacobians of which the null's spread is taken: it is known to 5 per cent.
+_NETWORKS, _MAIN = 200, "normalized_miscoupling"
 
 
 def null_of(
@@ -62,7 +49,8 @@ def null_of(
         `value`, `error`, its standard error, and `mean_square`, the exact mean of the square (not a number where
         none is known): dimensions `(k, block_1)`, `(relation, block_1)` or `(jacobian,)`, after `variant`
         unless a single name was given. All blocks share the draws, so that the error of a mean over blocks is the mean
-        of the errors. Attributes: `draws`, the most that were taken, and `note`, which says how the value was obtained.
+        of the errors. Attributes: `draws`, the most that were taken, `note`, which says how the value was obtained,
+        and `variant`, where a single name was given.
 
     Raises:
         ParameterError: If the dataset has no singular values, or a name is unknown.
@@ -86,12 +74,8 @@ def null_of(
     dims = ("variant", *blank.dims)
     null = xr.Dataset({part: (dims, x) for part, x in parts.items()}, {"variant": names, **blank.coords})
     note = f"closed form of the mean square, where there is one, and up to {n_samples:,} draws"
-    return (null.isel(variant=0, drop=True) if single else null).assign_attrs(draws=n_samples, seed=seed, note=note)
-
-
-def chance(null: xr.Dataset) -> Chance:
-    """Average a null over all that is in it, for instance the blocks."""
-    return Chance(float(null["value"].mean()), float(null["error"].mean()))
+    null = null.isel(variant=0, drop=True).assign_attrs(variant=variant) if single else null
+    return null.assign_attrs(draws=n_samples, seed=seed, note=note)
 
 
 def drawn_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
@@ -101,6 +85,40 @@ def drawn_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int =
     values = random_orthogonal_null(S, width, ks, n_samples, generator, [variant])[variant].numpy()
     drawn = xr.DataArray(values.reshape(n_samples, *blank.shape), blank.coords, ("sample", *blank.dims))
     return drawn.transpose("relation", ..., missing_dims="ignore")
+
+
+@cache
+def null_spread(k: int, blocks: int, neighbours: bool = False) -> float:
+    """Simulate how far chance alone moves the mean coupling of one network, over its ordered pairs of blocks."""
+    # A network is one draw of bases, whatever the number of prompts. The width and the spectrum hardly enter: from a
+    # flat one to 1 / i the spread of 12 blocks grows from .0019 to .0021, so that the latter stands for all.
+    if k == 1 or blocks < 2:
+        return 0.0
+    width, generator = max(64, 2 * k), torch.Generator().manual_seed(0)
+    S = 1 / torch.arange(1, width + 1, dtype=torch.float64)
+    means = []
+    for _ in range(_NETWORKS):
+        U, V = (random_frames(blocks, width, width, generator) for _ in range(2))
+        values = measure_variants((U * S) @ V.mT, U, S.expand(blocks, -1), V.mT, [k], [_MAIN])[_MAIN][0]
+        chosen = [values.diagonal(1), values.diagonal(-1)] if neighbours else [different_pairs(values)]
+        means.append(torch.cat(chosen).mean())
+    return float(torch.stack(means).std())
+
+
+def null_spreads(k: int, blocks: int) -> dict[str, float]:
+    """Return the spreads of both means that `depth_summary` gives."""
+    return {"all pairs": null_spread(k, blocks), "neighbours": null_spread(k, blocks, neighbours=True)}
+
+
+def pair_spread(k: int) -> float:
+    """Standard deviation of the coupling of one pair of blocks by chance, of a flat spectrum and K far below width."""
+    share = diagonal_share_variance(k, purity=(2 * k + 1) / (k**2 + 2))
+    return 0.0 if k == 1 else float(np.sqrt(share / (4 * (1 - 1 / k))))
+
+
+def null_with_draws(ds: xr.Dataset, variant: str = _MAIN, seed: int = 0) -> xr.Dataset:
+    """Return what `null_of` gives of one variant, and `draws` of single pairs beside it."""
+    return null_of(ds, variant, seed=seed).assign(draws=drawn_null(ds, variant, seed=seed))
 
 
 def spectra_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Dataset:

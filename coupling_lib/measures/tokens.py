@@ -19,12 +19,12 @@ import numpy as np
 import torch
 import xarray as xr
 
+from coupling_lib.datasets.parts import VARIANTS_OF_PARTS, prefixed
 from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
-from coupling_lib.measures.parts import VARIANTS_OF_PARTS, prefixed
 from coupling_lib.metrics.coupling import coupling_matrices, miscoupling
 from coupling_lib.metrics.surrogates import surrogate_vectors
 from coupling_lib.models.model import Model

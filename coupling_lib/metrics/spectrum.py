@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coupling_lib.datasets.statistics import LinearFit, linear_fit
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.metrics.coupling import miscoupling, trustworthy, widened
-from coupling_lib.metrics.statistics import LinearFit, linear_fit
 from coupling_lib.metrics.subspaces import random_frames
 
 # Entries of the largest intermediate product.

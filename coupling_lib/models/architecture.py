@@ -15,10 +15,10 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from coupling_lib.blocks import weight_memory
-from coupling_lib.blocks.record import find_blocks
+from coupling_lib.blocks.find import find_blocks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, shown
 from coupling_lib.models import dequantised
-from coupling_lib.models.model import refuse_two_stacks
+from coupling_lib.models.wrap import refuse_two_stacks
 
 # More blocks than any model has: even without their weights they would fill the memory.
 _MOST_BLOCKS = 10_000

@@ -23,7 +23,7 @@ from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING
 
-from coupling_lib.blocks.attention import quiet
+from coupling_lib.blocks.attention_choice import quiet
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, needed
 from coupling_lib.models import gguf_contents, gguf_layout, gguf_weights, packages
 from coupling_lib.models.dequantised import Stored

@@ -18,8 +18,8 @@ from coupling_lib.blocks import packed
 from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import weight_memory as memories
-from coupling_lib.blocks.attention import quiet
-from coupling_lib.blocks.validate import validate
+from coupling_lib.blocks.attention_choice import quiet
+from coupling_lib.blocks.validate import validate, with_what_stands
 from coupling_lib.errors import (
     CouplingError,
     ModelUnavailableError,
@@ -31,7 +31,8 @@ from coupling_lib.errors import (
 from coupling_lib.memory import ran_out
 from coupling_lib.models import architecture, dequantised, processors, sources, tokenizers
 from coupling_lib.models import untrained as fresh_weights
-from coupling_lib.models.model import Model, prepare
+from coupling_lib.models.model import Model
+from coupling_lib.models.storages import prepare
 from coupling_lib.modes import exclusive
 
 
@@ -120,7 +121,8 @@ def load_model(
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
         check = partial(validate, hf, origin.name)
         processor = processors.read(origin.folder) if family.main_input_name == "pixel_values" else None
-        return Model(hf, tokenizer, *made, blocks=prepare(hf, origin.name, check), processor=processor)
+        found = prepare(hf, origin.name, check)
+        return Model(hf, tokenizer, *made, blocks=found, processor=processor, recheck=with_what_stands)
 
 
 def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from coupling_lib.models.model import Model, wrap_model
+from coupling_lib.models.model import Model
+from coupling_lib.models.storages import wrap_model
 
 
 @contextmanager

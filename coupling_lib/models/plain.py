@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from coupling_lib.blocks.record import PATH
+from coupling_lib.blocks.find import PATH
 from coupling_lib.errors import ParameterError, UnsupportedModelError, shown
 
 _N_TOKENS = 7

@@ -28,8 +28,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 from transformers.quantizers.auto import AutoHfQuantizer
 
+from coupling_lib.blocks.find import find_blocks
 from coupling_lib.blocks.placing import Placing
-from coupling_lib.blocks.record import find_blocks
 from coupling_lib.errors import UnsupportedModelError
 from coupling_lib.memory import give_back
 from coupling_lib.models import temporary_files

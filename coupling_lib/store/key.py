@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coupling_lib.blocks.user_hooks import modifications
+from coupling_lib.blocks.makeup import modifications
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.inputs.prompt_arguments import UpToWidth, prompt_inputs
 from coupling_lib.models import adapters, sources

@@ -6,7 +6,11 @@ to the largest ones of $J$ from the outside inwards. Because $J$ itself is proje
 value $\sigma_i$ is found to the accuracy of $J$'s own arithmetic times $\sigma_1$ instead of that times
 $\sigma_1^2 / \sigma_i$: an outlying $\sigma_1$ does not drown the others.
 
-Any operator will do that has a `shape` and the products `operator @ (d, m)` and `operator.T @ (d, m)`.
+Any operator will do that has a `shape` and the products `operator @ (d, m)` and `operator.T @ (d, m)`. Of several
+matrices one step is a handful of batched products (`golub_kahan_stacked`): on one of width 768 a step takes longer to
+start than to compute. The new columns are then orthonormalised by two Cholesky factorisations instead of Householder
+reflections, which is less robust: a block that loses rank, a singular value that occurs more often than a block is wide
+or a basis that fills without convergence is not mended but reported, and the caller takes another route for it.
 """
 
 import math
@@ -16,7 +20,7 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import UntrustworthyResultError, check_whole
-from coupling_lib.svd import decompositions
+from coupling_lib.svd.operators import lapack_eigh, lapack_svd, last_eigenvectors
 
 BLOCK = 16
 # A basis may have so many columns beside twenty for each triplet.
@@ -27,6 +31,10 @@ _PASSES = 5
 FLOOR = {torch.float32: 3e-7, torch.float64: 1e-14}
 # Up to this width the complete eigensolver of torch is the faster one; above it scipy's for a few eigenvectors.
 _PARTIAL_WIDTH = 512
+# A basis that has not converged within this share of the width is worth less than a complete decomposition.
+_LARGEST_SHARE = 0.75
+# How far below the bound the first matrix of a stack has to be before all are looked at.
+_MARGIN = 8.0
 
 
 class KrylovTriplets(NamedTuple):
@@ -91,10 +99,10 @@ def top_eigenvectors(G: Tensor, k: int) -> Tensor:
     """Return orthonormal eigenvectors of the k largest eigenvalues of a symmetric matrix, largest first."""
     n = G.shape[-1]
     if n <= _PARTIAL_WIDTH or 4 * k > n or G.device.type != "cpu":
-        return decompositions.eigh(G)[1][..., n - k :].flip(-1)
+        return lapack_eigh(G)[1][..., n - k :].flip(-1)
     if G.ndim > 2:
         return torch.stack([top_eigenvectors(one, k) for one in G])
-    return decompositions.last_eigenvectors(G, k).flip(-1)
+    return last_eigenvectors(G, k).flip(-1)
 
 
 class _Bases:
@@ -151,10 +159,10 @@ class _Bases:
         S = (B.T @ P).norm(dim=0)
         if float(S[k - 1]) > 1e-3 * float(S[0]):
             Y, R = torch.linalg.qr(B.T @ P)
-            X, S, Zh = decompositions.svd(R)
+            X, S, Zh = lapack_svd(R)
             P, Qh = P @ Zh.T, (Y @ X).T
         else:
-            P, S, Qh = decompositions.svd(B)
+            P, S, Qh = lapack_svd(B)
         left, right = P[:, :k].T.to(self.dtype), Qh[:k].to(self.dtype)
         following = float(S[k]) if k < m else 0.0
         images = ((right @ self._JV[:m]).T, (left @ self._JTU[:m]).T)
@@ -170,7 +178,7 @@ def _extend(basis: Tensor, W: Tensor, room: int) -> tuple[Tensor, Tensor, Tensor
     C = basis @ W
     W = W - (C.T @ basis).T
     if room < W.shape[1]:
-        Q, S, Rh = decompositions.svd(W, full_matrices=False)
+        Q, S, Rh = lapack_svd(W, full_matrices=False)
         Q, R = Q[:, :room], S[:room, None] * Rh[:room]
     else:
         Q, R = torch.linalg.qr(W)
@@ -188,3 +196,125 @@ def _finite(product: Tensor) -> Tensor:
     if not torch.isfinite(product).all():
         raise UntrustworthyResultError("a product with the operator holds NaN or infinite entries")
     return product
+
+
+def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5) -> tuple[KrylovTriplets, Tensor]:
+    """Find the K largest singular triplets of several dense matrices, and say of which they have converged."""
+    # The same bases, the same stopping rule as `golub_kahan`: |J^T u - s v| <= max(tolerance s_K, floor s_1).
+    if J.shape[1] < J.shape[2]:
+        found, converged = golub_kahan_stacked(J.mT, k, tolerance)
+        return found._replace(U=found.Vh.mT, Vh=found.U.mT), converged
+    limit = max(k + 1, int(_LARGEST_SHARE * J.shape[2])) // BLOCK * BLOCK
+    bases = _StackedBases(J, limit)
+    next_check, earlier = 3 * k + 3 * BLOCK, None
+    while True:
+        bases.grow()
+        if bases.columns < min(next_check, limit):
+            continue
+        # Matrices of one stack converge alike: the first stands for the others until it has arrived with a margin.
+        full = bases.columns + BLOCK > limit
+        ritz: list[tuple[Tensor, Tensor, Tensor]] = []
+        for some, margin in ((range(1), _MARGIN), (range(1, len(J)), 1.0)):
+            ritz += [bases.ritz(index, k + 1) for index in some]
+            S, Q, residual = map(torch.stack, zip(*ritz, strict=True))
+            bound = torch.maximum(tolerance * S[:, k - 1], FLOOR[J.dtype] * S[:, 0])
+            worst = residual[:, :k].amax(dim=1) / bound
+            # A matrix whose block lost rank has no residual, and is not waited for.
+            excess = float(worst.nan_to_num(0.0).max()) * margin
+            if excess > 1 and not full:
+                break
+        else:
+            # A basis sees no more than BLOCK copies of a value, and there may be more. With K < BLOCK none is compared.
+            apart = S[:, : max(0, k + 1 - BLOCK)] - S[:, BLOCK - 1 : k] > 10 * bound[:, None]
+            converged = apart.all(dim=1) & (worst <= 1)
+            return bases.triplets(S[:, -1], Q[..., :-1], converged), converged
+        next_check = bases.columns + columns_to_go(earlier, (bases.columns, excess), 3, 0.65)
+        earlier = (bases.columns, excess)
+
+
+class _StackedBases:
+    """The orthonormal bases of all matrices, stored as rows, and the block bidiagonal B with J V = U B."""
+
+    # Of U only the last block is kept, and a new block is made orthogonal to that one alone. The others it is
+    # orthogonal to as far as V is, which holds its new blocks against all earlier columns (Simon and Zha, 2000).
+
+    def __init__(self, J: Tensor, limit: int):
+        n, _, d = J.shape
+        self.J, self.columns = J, 0
+        self._V = J.new_empty(n, limit + BLOCK, d)
+        # The blocks of B, by step: on its diagonal, and to their right.
+        self._diagonal, self._above = (J.new_empty(n, limit // BLOCK, BLOCK, BLOCK) for _ in range(2))
+        start = torch.randn(d, BLOCK, generator=torch.Generator().manual_seed(0))
+        self._V[:, :BLOCK] = torch.linalg.qr(start.to(J))[0].T
+        self._U = J.new_empty(n, BLOCK, J.shape[1])
+        self._sound = torch.ones(n, dtype=torch.bool, device=J.device)
+
+    def grow(self) -> None:
+        """Add one block to U, and from it the next block of V."""
+        m, end, step = self.columns, self.columns + BLOCK, self.columns // BLOCK
+        V = self._V[:, m:end]
+        W = V @ self.J.mT
+        if m:
+            W.baddbmm_(self._above[:, step - 1].mT, self._U, alpha=-1)
+        self._U[:], self._diagonal[:, step] = self._orthonormalised(W)
+        W = (self._U @ self.J).baddbmm_(self._diagonal[:, step], V, alpha=-1)
+        basis = self._V[:, :end]
+        self._V[:, end : end + BLOCK], L = self._orthonormalised(W.baddbmm_(W @ basis.mT, basis, alpha=-1))
+        self._above[:, step] = L.mT
+        self.columns = end
+
+    def ritz(self, index: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the largest singular values of one B, its right singular vectors, |J^T u - s v|; NaN without rank."""
+        n = self.columns // BLOCK
+        # In float64, and for one matrix at a time: the eigenproblem takes many times the memory of the blocks of B.
+        diagonal, above = (blocks[index, :n].double() for blocks in (self._diagonal, self._above))
+        if not self._sound[index]:
+            nothing = diagonal.new_full((count,), torch.nan)
+            return nothing, diagonal.new_zeros(self.columns, count), nothing
+        Q = top_eigenvectors(_squares(diagonal, above), count)
+        of_blocks = Q.unflatten(0, (n, BLOCK))
+        image = diagonal @ of_blocks
+        image[:-1] += above[:-1] @ of_blocks[1:]
+        S = image.flatten(0, 1).norm(dim=0)
+        return S, Q, (above[-1].mT @ image[-1]).norm(dim=0) / S
+
+    def triplets(self, following: Tensor, Q: Tensor, usable: Tensor) -> KrylovTriplets:
+        """Carry right singular vectors of B back by the basis V, and take the triplets of J on their span."""
+        each = [self._triplets(index, *given) for index, given in enumerate(zip(Q, usable, strict=True))]
+        U, S, Vh = map(torch.stack, zip(*each, strict=True))
+        return KrylovTriplets(U.mT, S, Vh, following.to(self.J), self.columns)
+
+    def _triplets(self, index: int, Q: Tensor, usable: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the left singular vectors of one matrix as rows, its singular values, and the right ones as rows."""
+        J = self.J[index]
+        Vh = (Q.mT.to(J) @ self._V[index, : self.columns]).where(usable, 0.0)
+        # From V alone, so that rounding which the recurrence left in U and B goes no further.
+        image = (Vh @ J.mT).double()
+        # The squares' eigenvectors err by rounding times (s_1 / s_i)^2; the caller has other routes for outliers.
+        squares, Y = lapack_eigh(image @ image.mT)
+        S, Y = squares.clamp_min(0).sqrt().flip(-1), Y.flip(-1)
+        U = (Y.mT @ image / S[:, None].clamp_min(torch.finfo(S.dtype).tiny)).to(J)
+        return U, S.to(J), Y.mT.to(J) @ Vh
+
+    def _orthonormalised(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Orthonormalise rows, W = R^T Q; a matrix with rows that depend on each other is no longer sound."""
+        first, failed = torch.linalg.cholesky_ex(W @ W.mT)
+        Q = torch.linalg.solve_triangular(first, W, upper=False)
+        # A second factorisation mends what the first left. It is of nearly the identity, and so has a good inverse.
+        second, failed_again = torch.linalg.cholesky_ex(Q @ Q.mT)
+        self._sound &= (failed == 0) & (failed_again == 0)
+        unit = torch.eye(BLOCK, dtype=W.dtype, device=W.device)
+        return torch.linalg.solve_triangular(second, unit, upper=False) @ Q, second.mT @ first.mT
+
+
+def _squares(diagonal: Tensor, above: Tensor) -> Tensor:
+    """Form B^T B from the blocks of B, by step: on its diagonal, and to their right."""
+    n, b = diagonal.shape[:2]
+    own = diagonal.mT @ diagonal
+    own[1:] += above[:-1].mT @ above[:-1]
+    beside = diagonal[:-1].mT @ above[:-1]
+    squares = diagonal.new_zeros(n, b, n, b)
+    squares.diagonal(dim1=0, dim2=2).copy_(own.permute(1, 2, 0))
+    squares.diagonal(1, dim1=0, dim2=2).copy_(beside.permute(1, 2, 0))
+    squares.diagonal(-1, dim1=0, dim2=2).copy_(beside.permute(2, 1, 0))
+    return squares.view(n * b, n * b)

@@ -1,15 +1,24 @@
-"""What may stand in the place of a matrix: operators of other libraries, and the factors that they are given."""
+"""What may stand in the place of a matrix, the factors it is given, and LAPACK's decompositions.
 
+LAPACK's divide and conquer, the faster driver, fails on few matrices, and differently from one build to the next. QR
+iteration, in float64, nearly always converges, and stands in for it.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 import torch
 from scipy.sparse.linalg import LinearOperator
+from torch import Tensor
 
-from coupling_lib.errors import ParameterError, shown
+from coupling_lib.errors import ParameterError, UntrustworthyResultError, shown
 
 # A column of few takes as long as so many columns of a product at the rate of matrix products: it waits for weights.
 FEW_AT_ONCE = 3
+
+_FAILED = (torch.linalg.LinAlgError, np.linalg.LinAlgError, ValueError)
 
 
 def as_torch_operator(operator: Any) -> Any:
@@ -24,12 +33,12 @@ def as_torch_operator(operator: Any) -> Any:
     return operator
 
 
-def real_factor(factor: Any, width: int) -> torch.Tensor:
+def real_factor(factor: Any, width: int) -> Tensor:
     """Check a factor of finite real numbers, `(width,)` or `(width, m)`, and return it as a tensor."""
     if isinstance(factor, np.ndarray) and factor.dtype.kind in "fiub":
         # A copy in the machine's own order: torch takes no array of another one, nor wider floating point.
         factor = torch.from_numpy(np.array(factor, dtype="float32" if factor.dtype == np.float32 else "float64"))
-    if not isinstance(factor, torch.Tensor) or factor.is_complex() or factor.layout != torch.strided:
+    if not isinstance(factor, Tensor) or factor.is_complex() or factor.layout != torch.strided:
         kind = f"{type(factor).__name__}{f' of {factor.dtype}' if hasattr(factor, 'dtype') else ''}"
         raise ParameterError(
             f"the factor is {shown(factor, 60)} ({kind}); give a torch tensor or a numpy array of real numbers"
@@ -71,6 +80,45 @@ class _FromNumpy:
     def T(self) -> "_FromNumpy":  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
         return _FromNumpy(self._operator.T)
 
-    def __matmul__(self, V: torch.Tensor | np.ndarray) -> torch.Tensor:
+    def __matmul__(self, V: Tensor | np.ndarray) -> Tensor:
         columns = real_factor(V, self.shape[1]).detach().cpu().numpy()
         return torch.from_numpy(np.asarray(self._operator @ columns)).to(self.dtype)
+
+
+def lapack_svd(A: Tensor, *, full_matrices: bool = True) -> tuple[Tensor, ...]:
+    """Decompose a matrix, or a stack, into U, S, Vh."""
+    try:
+        return tuple(torch.linalg.svd(A, full_matrices=full_matrices))
+    except torch.linalg.LinAlgError:
+        return _one_by_one(A, lambda one: scipy.linalg.svd(one, full_matrices=full_matrices, lapack_driver="gesvd"))
+
+
+def lapack_eigh(G: Tensor) -> tuple[Tensor, ...]:
+    """Compute eigenvalues, smallest first, and eigenvectors of a symmetric matrix, or of a stack."""
+    try:
+        return tuple(torch.linalg.eigh(G))
+    except torch.linalg.LinAlgError:
+        return _one_by_one(G, lambda one: scipy.linalg.eigh(one, driver="ev"))
+
+
+def last_eigenvectors(G: Tensor, k: int) -> Tensor:
+    """Compute eigenvectors of the k largest eigenvalues of a symmetric matrix, smallest first."""
+    n = len(G)
+    try:
+        some = scipy.linalg.eigh(G.numpy(), subset_by_index=(n - k, n - 1), driver="evr", check_finite=False)
+    except _FAILED:
+        return lapack_eigh(G)[1][:, n - k :]
+    return torch.from_numpy(some[1])
+
+
+def _one_by_one(A: Tensor, decompose: Callable[[np.ndarray], Sequence[Any]]) -> tuple[Tensor, ...]:
+    stack = A.detach().cpu().double().numpy().reshape(-1, *A.shape[-2:])
+    try:
+        found = [decompose(one) for one in stack]
+    except _FAILED as error:
+        raise UntrustworthyResultError(
+            f"the decomposition of {A.shape[-2]} x {A.shape[-1]} entries up to {float(abs(stack).max()):.1e} does not "
+            "converge by either driver of LAPACK; look for weights that are that large"
+        ) from error
+    parts = (torch.from_numpy(np.stack(each)).to(A) for each in zip(*found, strict=True))
+    return tuple(part.reshape(*A.shape[:-2], *part.shape[1:]) for part in parts)

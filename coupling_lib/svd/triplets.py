@@ -7,7 +7,7 @@ entry of $v$ positive, so that results print the same everywhere; nothing may de
 
 Three routes lead to the same numbers. Small matrices go through the eigenvectors of $J^\top J$, formed in float64:
 squaring costs half of the digits, and float64 has them to spare where float32 would lose every $\sigma_i$ far below an
-outlying $\sigma_1$. Wide ones go through `stacked.golub_kahan_stacked`, several at once, and operators whose matrix is
+outlying $\sigma_1$. Wide ones go through `krylov.golub_kahan_stacked`, several at once, and operators whose matrix is
 not formed through `krylov.golub_kahan`. Whatever these cannot certify goes to LAPACK's full decomposition in float64.
 """
 
@@ -20,10 +20,8 @@ from torch import Tensor
 from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole
 from coupling_lib.memory import budget, give_back
 from coupling_lib.modes import refuse_autocast
-from coupling_lib.svd import decompositions
-from coupling_lib.svd.krylov import golub_kahan, top_eigenvectors
-from coupling_lib.svd.operators import as_torch_operator
-from coupling_lib.svd.stacked import golub_kahan_stacked
+from coupling_lib.svd.krylov import golub_kahan, golub_kahan_stacked, top_eigenvectors
+from coupling_lib.svd.operators import as_torch_operator, lapack_svd
 
 # From this width Krylov bases take less time than the eigenvectors of J^T J, if K is small against it.
 _KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET = 512, 12
@@ -157,13 +155,13 @@ def _by_squares(J: Tensor, k: int) -> tuple[SingularTriplets, Tensor]:
     try:
         found, gap = _multiplied(wide, *_from_squares(wide, k))
     except UntrustworthyResultError:  # of squares that overflow
-        return _multiplied(wide, *_split(*decompositions.svd(wide, full_matrices=False), k))
+        return _multiplied(wide, *_split(*lapack_svd(wide, full_matrices=False), k))
     U, S = found.U, found.S
     good = (found.residual * S[:, :1] <= accuracy * S + 1e-13 * S[:, :1]).all(dim=1)
     overlap = (U.mT @ U - torch.eye(k, dtype=U.dtype, device=U.device)).abs().amax(dim=(1, 2))
     for index in (~(good & (overlap <= accuracy))).nonzero().flatten().tolist():
         one = wide[index : index + 1]
-        parts = decompositions.svd(one, full_matrices=False)
+        parts = lapack_svd(one, full_matrices=False)
         _replace(found, gap, torch.tensor([index]), *_multiplied(one, *_split(*parts, k)))
     return found, gap
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import coupling_lib as cl
-from companion.tables import correlations, effects, figure_1a, generalization
+from companion.tables import correlations, effects, figure_1a, generalization, vit_grid
 from companion.tables.regression import drawn_folds, held_out_squares
 from coupling_lib import paths
 from coupling_lib.inputs.prompts import BENCHMARKS, load_prompts
@@ -44,7 +44,7 @@ def grid() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def found(grid) -> dict[str, effects.Effect]:
-    return effects.of_grid(grid, "class")
+    return vit_grid.of_grid(grid, "class")
 
 
 def r(x, y) -> float:

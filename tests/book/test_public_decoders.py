@@ -1,7 +1,13 @@
 """The table of public decoders: numbers of those that were measured, a command for the others."""
 
 from executed import executed
-from public_decoders import NAMES, curve_of_decoders, depth_of_decoders, trajectories_of_decoders
+from public_decoders import (
+    NAMES,
+    curve_of_decoders,
+    depth_of_decoders,
+    first_token_of_decoders,
+    trajectories_of_decoders,
+)
 
 from coupling_lib.models import registry
 
@@ -36,7 +42,7 @@ def test_what_was_measured_has_a_line_and_what_was_not_a_command(tmp_path):
     own = ["Gemma 3 270M (Q4_K_M)", "18 of 640"]
     alone = depth_of_decoders(tmp_path)
     assert line_of_gemma(alone) == [*own, "0.200 [0.190, 0.220]", "–", "0.100 [0.090, 0.120]", "–", "0.051", "0.052"]
-    assert alone.splitlines()[-1].startswith("– and SmolLM2")
+    assert alone.splitlines()[-1].startswith("A dash and SmolLM2")
     executed(tmp_path / "gemma3-270m" / "nulls.ipynb", NULLS)
     assert line_of_gemma(depth_of_decoders(tmp_path)) == [
         *own, "0.200 [0.190, 0.220]", "0.030 [0.020, 0.050]", "0.100 [0.090, 0.120]", "0.040 [0.030, 0.060]",
@@ -49,6 +55,16 @@ def test_what_was_measured_has_a_line_and_what_was_not_a_command(tmp_path):
     assert line_of_gemma(trajectories_of_decoders(tmp_path)) == [
         *own, "-2.00 [-2.01, -1.98]", "+0.50 [+0.49, +0.52]", "+0.80 [+0.79, +0.82]"
     ]  # fmt: skip
+
+
+def test_the_token_that_begins_a_text_has_a_line_for_each_part(tmp_path):
+    head = "# a comment\nmodel,part,first,usual,with,without,change,low,high"
+    lines = ("gemma3-270m,whole,<bos>,True,0.07,0.08,-0.01,-0.02,0.005", "smollm2-135m,whole,<x>,False,0.1,0.1,0,-1,1")
+    (tmp_path / "bos.csv").write_text("\n".join((head, *lines)))
+    *_, gemma, smollm2 = first_token_of_decoders(tmp_path / "bos.csv").strip().splitlines()
+    cells = [cell.strip() for cell in gemma.strip("|").split("|")]
+    assert cells == ["Gemma 3 270M (Q4_K_M)", "`<bos>`", "whole", "0.070", "0.080", "-0.010 [-0.020, +0.005]"]
+    assert smollm2.startswith("| SmolLM2-135M-Instruct (Q4_1) * |")
 
 
 def test_every_decoder_has_a_row_in_the_registry():

@@ -13,7 +13,7 @@ import coupling_lib as cl
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.metrics.coupling import coupling_matrices
 from coupling_lib.models import packages
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 SMALL = dict(hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384, vocab_size=64)

@@ -6,13 +6,15 @@ import ast
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from coupling_lib.paths import ROOT
 
 # From the ground up; a room imports from itself and from rooms before it, and the library nothing of the companion.
 ROOMS = [
-    *("coupling_lib", "coupling_lib.metrics", "coupling_lib.svd", "coupling_lib.blocks", "coupling_lib.models"),
-    *("coupling_lib.inputs", "coupling_lib.jacobian", "coupling_lib.store", "coupling_lib.measures"),
+    *("coupling_lib", "coupling_lib.datasets", "coupling_lib.metrics", "coupling_lib.svd", "coupling_lib.blocks"),
+    "coupling_lib.models",
+    *("coupling_lib.jacobian", "coupling_lib.inputs", "coupling_lib.store", "coupling_lib.measures"),
     *("companion.tables", "companion.figures", "companion.training", "companion.notebook"),
 ]
 HOUSES = [ROOT / "coupling_lib", ROOT / "companion"]
@@ -59,6 +61,17 @@ def circle(graph: dict[str, set[str]]) -> set[str]:
     return set(left)
 
 
+def needed(module: str) -> set[Path]:
+    """The files that importing a module needs, whatever of it is called: those of packages, too."""
+    found, left = set(), {module}
+    while left:
+        one = left.pop()
+        packages = {".".join(one.split(".")[:length]) for length in range(1, one.count(".") + 1)}
+        found |= {one} | packages
+        left |= (GRAPH.get(one, set()) | {name for name in packages if name in GRAPH}) - found
+    return {MODULES.get(name) or ROOT / name.replace(".", "/") / "__init__.py" for name in found}
+
+
 def test_every_folder_is_a_known_room():
     assert {room(module) for module in MODULES} == set(ROOMS)
 
@@ -91,11 +104,64 @@ def test_every_file_is_short():
     assert len(lengths) > 300 and {path: length for path, length in lengths.items() if length > 320} == {}
 
 
-def test_the_core_can_be_read_in_an_hour():
+def core() -> list[str]:
+    """The modules that CONTRIBUTING.md names for an hour's reading, in its order."""
     _, _, walk = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The core in an hour")
-    files = re.findall(r"^\| `([\w/]+\.py)` \|", walk.partition("## ")[0], re.MULTILINE)
-    assert len(files) == 14
-    assert sum(len((ROOT / "coupling_lib" / file).read_text(encoding="utf-8").splitlines()) for file in files) <= 3050
+    rows = re.findall(r"^\| (`[^|]*\.py`) \|", walk.partition("## ")[0], re.MULTILINE)
+    files = [file for row in rows for file in re.findall(r"`([\w/]+)\.py`", row)]
+    return ["coupling_lib." + file.replace("/", ".") for file in files]
+
+
+def test_each_file_of_the_core_needs_only_those_before_it():
+    order = core()
+    assert len(order) == 24 and [(each, GRAPH[each] - set(order[:n])) for n, each in enumerate(order)] == [
+        (each, set()) for each in order
+    ]
+
+
+def written(files: set[Path]) -> tuple[int, int]:
+    """Count files, those of packages left out, and their lines."""
+    texts = [path.read_text(encoding="utf-8") for path in files if path.name != "__init__.py"]
+    return len(texts), sum(len(text.splitlines()) for text in texts)
+
+
+def test_a_trace_and_its_jacobians_import_the_core_alone():
+    files = needed("coupling_lib.jacobian.tracing")
+    named = {MODULES[each] for each in core() if not each.startswith("coupling_lib.metrics.")}
+    assert {path for path in files if path.name != "__init__.py"} == named
+    count, lines = written(files)
+    assert count <= 20 and lines <= 3500
+
+
+def test_a_model_of_ones_own_needs_neither_loading_nor_other_storages():
+    files = needed("coupling_lib.jacobian.tracing") | needed("coupling_lib.models.wrap")
+    above = {"load", "hub", "packages", "offload", "packed", "quantised", "low_bit", "prompts", "placing", "paths"}
+    assert not above & {path.stem for path in files}
+    count, lines = written(files)
+    assert count <= 33 and lines <= 4800
+
+
+def test_figures_of_depth_need_few_files_and_no_torch():
+    files = needed("companion.figures.depth")
+    code = "import sys, companion.figures.depth; print(*(getattr(m, '__file__', None) for m in sys.modules.values()))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {Path(name) for name in run.stdout.split() if name != "None"}
+    # All that any of its functions needs is there once it is imported.
+    assert {path for path in loaded if any(path.is_relative_to(house) for house in HOUSES)} == files
+    assert not any("torch" in path.parts for path in loaded)
+    written = [path for path in files if path.name != "__init__.py"]
+    assert len(written) <= 18 and sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 2500
+
+
+def test_what_draws_or_condenses_a_measurement_needs_no_torch():
+    text = {module: path.read_text(encoding="utf-8") for module, path in MODULES.items()}
+    heavy = {
+        MODULES[module] for module in MODULES if re.search(r"^ *(import|from) torch\b", text[module], re.MULTILINE)
+    }
+    light = {module for module in MODULES if room(module) in ("coupling_lib.datasets", "companion.figures")}
+    # These draw tables of many models, or compare what the metrics themselves define.
+    tables = "generalization generalization_numbers many_prompts nulls paper_models readings rivals vision width"
+    assert {name for name in light if needed(name) & heavy} == {f"companion.figures.{name}" for name in tables.split()}
 
 
 def test_importing_the_library_loads_none_of_what_it_stands_on():

@@ -40,7 +40,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 import coupling_lib as cl
-from coupling_lib import errors, paths
+from coupling_lib import errors, paths, progress
 
 TABLE, KEPT = paths.ROOT / "data" / "families.csv", paths.RESULTS / "families.jsonl"
 COLUMNS = (
@@ -297,4 +297,4 @@ def main(names: list[str]) -> int:
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    sys.exit(errors.in_one_line(lambda: main(sys.argv[1:]), "stopped; the same command goes on"))
+    sys.exit(progress.in_one_line(lambda: main(sys.argv[1:]), "stopped; the same command goes on"))

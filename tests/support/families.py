@@ -19,7 +19,8 @@ from packaging.version import Version
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from coupling_lib.errors import PostNormWarning
-from coupling_lib.models.model import Model, wrap_model
+from coupling_lib.models.model import Model
+from coupling_lib.models.storages import wrap_model
 
 _SMALL = dict(vocab_size=64, hidden_size=32, num_hidden_layers=3)
 _IDS = dict(bos_token_id=0, eos_token_id=0)

@@ -8,8 +8,8 @@ import tiny
 import xarray as xr
 
 import coupling_lib as cl
+from coupling_lib.datasets.statistics import mean_interval
 from coupling_lib.errors import CouplingError
-from coupling_lib.metrics.statistics import mean_interval
 from workflow import until
 
 

@@ -32,7 +32,7 @@ MEASURE = """
 import json
 from importlib.metadata import version
 import coupling_lib as cl
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.datasets.statistics import mean_interval
 
 model, texts = cl.load_model("nano-neox", device="cpu"), [p.text for p in cl.load_prompts("embedded", 1)]
 depth, paths = cl.measure_depth(model, texts, ks=(3, 10)), cl.measure_trajectories(model, texts)

@@ -9,10 +9,10 @@ from companion.figures import depth, style, take
 from companion.figures.labels import MISMATCHES
 from companion.figures.show import frame
 from companion.tables.arrays import side_by_side
+from coupling_lib.datasets.parts import SHARED
+from coupling_lib.datasets.statistics import mean_interval
+from coupling_lib.datasets.summaries import Chance
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.parts import SHARED
-from coupling_lib.measures.random_bases import Chance
-from coupling_lib.metrics.statistics import mean_interval
 from coupling_lib.metrics.variants import VARIANTS
 from tests.companion.figures import made
 from tests.companion.figures.made import make_depth
@@ -121,11 +121,12 @@ def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_name
     assert table.loc["trained"].tolist() == pytest.approx([each.mean(), low, high, near])
     chance = table.loc["random bases"]
     assert chance["all pairs"] == chance["neighbours"] == pytest.approx(0.05) and np.isnan(chance["low"])
-    numbers = depth.numbers_of(datasets, NAME, 4, NULL)
+    numbers = depth.numbers_of(datasets, {"all pairs": 0.002, "neighbours": 0.003}, NAME, 4, NULL)
     named = [numbers[f"coupling-trained{end}"] for end in ("", "-low", "-high")]
     assert named == pytest.approx(table.loc["trained"].tolist()[:3])
     assert numbers["neighbours-untrained"] == table.loc["untrained", "neighbours"]
     assert (numbers["coupling-null"], numbers["coupling-null-error"]) == pytest.approx((0.05, 9e-6))
+    assert (numbers["null-spread"], numbers["neighbours-spread"]) == (0.002, 0.003)
     assert (numbers["prompts"], numbers["local"]) == pytest.approx((5, near - each.mean()))
 
 

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from companion.figures import dynamics
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.datasets.statistics import mean_interval
 from tests.companion.figures import made
 
 

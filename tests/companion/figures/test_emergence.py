@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from companion.figures import emergence, style
 from companion.figures.show import frame
 from companion.tables.effects import OtherRuns
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.datasets.statistics import mean_interval
 from tests.companion.figures.made import make_depth
 from tests.companion.figures.test_trajectories import make_trajectories
 

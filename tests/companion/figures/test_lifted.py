@@ -1,11 +1,11 @@
 """Every figure of every chapter is lifted in three lines: a measurement, what is taken of it, the drawing.
 
     ds = cl.measure_depth(model, prompts)
-    array = depth.take_map(ds)
+    array = depth.take_map(ds, null=cl.null_of(ds, "normalized_miscoupling"))
     depth.draw_map(array)
 
-Of one network, two and three, with nothing else given. Figures that show one model over training or in several
-precisions, and tables of models, have one source.
+Of one network, two and three, with nothing else given than what is `OF_TRAINED` or `OF_EACH`. Figures that show one
+model over training or in several precisions, and tables of models, have one source.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from matplotlib.figure import Figure
 
 import companion.figures
 import coupling_lib as cl
-from companion.figures import depth, emergence, show, take
+from companion.figures import depth, emergence, show, spectra, take
 from companion.figures.generalization import READING
 from companion.tables import (
-    arrays,
     correlations,
     edits,
     generalization,
@@ -42,10 +41,12 @@ from companion.tables import (
 )
 from companion.tables.lenses import measure_readouts, words_of
 from companion.training.drop_path import measure_drop_path
+from coupling_lib.datasets.summaries import chance
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls, null_curves
 from coupling_lib.measures.prompts import prompt_versions
-from coupling_lib.measures.random_bases import chance
+from coupling_lib.measures.random_bases import null_with_draws, spectra_null
+from coupling_lib.measures.spectra import spectra_fits
 from tests.companion.figures.drawn import assert_good_pictures
 
 QUESTIONS = [prompt for prompt in cl.load_prompts() if prompt.steps is not None][:2]
@@ -133,14 +134,34 @@ ONE: dict[str, Callable[[], Any]] = {
 
 MORE: dict[str, Callable[[], tuple[Any, ...]]] = {
     "vision_model.image": lambda: (np.zeros((16, 16)),),
+    "vision_model.drop_path": lambda: (0.95,),
     "paper_models.measured": lambda: (generalization.leaderboard(),),
     "generalization.sign": lambda: (generalization.suite(untrained=True),),
 }
-"""What some figures show beside it: a picture, families of models."""
+"""What some figures show beside it: a picture, a null, families of models."""
 
 
 SHARED = {"generalization.sizes": "take_suite", "vision.accuracy_rates": "take_accuracy"}
 """Figures that draw what another's `take_` selects."""
+
+
+def null_of(ds: Any) -> Any:
+    return cl.null_of(ds, take.VARIANT, n_samples=300)
+
+
+OF_TRAINED: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    **{f"depth.{name}": ("null", null_of) for name in ("map", "graph", "distribution", "models")},
+    **{f"prompts.{name}": ("null", null_of) for name in ("prompts", "versions", "models")},
+    "tokens.grid": ("null", null_of),
+    "tokens.summary": ("nulls", null_with_draws),
+    "vision_model.relations": ("nulls", null_of),
+}
+OF_EACH: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "spectra.inverse": ("fits", spectra_fits),
+    "spectra.alignment": ("nulls", spectra_null),
+    **{f"readings.{name}": ("nulls", cl.null_of) for name in ("values", "beyond_chance", "choices", "boundaries")},
+}
+"""What else some figures are handed of the trained network, or of each: its null, or lines through its spectra."""
 
 
 def figures() -> Iterator[tuple[str, Callable[..., Figure], Callable[..., Any]]]:
@@ -175,9 +196,15 @@ def taken(figure: str, networks: int) -> Any:
     if source := source_of(figure, ONE):
         return select(measured(source), *more)
     source = source_of(figure, MEASURES)
-    roles = ROLES[:networks]
-    found = {role: measured(source, role) for role in reversed(roles)}
-    return select(found if networks > 1 else found["trained"], *more)
+    found = {role: measured(source, role) for role in reversed(ROLES[:networks])}
+    known: dict[str, Any] = {}
+    if figure in OF_TRAINED:
+        name, of = OF_TRAINED[figure]
+        known[name] = of(found["trained"])
+    if figure in OF_EACH:
+        name, of = OF_EACH[figure]
+        known[name] = {role: of(ds) for role, ds in found.items()} if networks > 1 else of(found["trained"])
+    return select(found if networks > 1 else found["trained"], *more, **known)
 
 
 SIZES = [(2,), pytest.param((1, 3), marks=pytest.mark.thorough)]
@@ -199,22 +226,34 @@ def test_a_figure_is_lifted_in_three_lines_of_one_network_or_more(figure, sizes)
 
 
 def test_where_it_comes_from_stands_under_a_figure_without_being_given():
-    data = depth.take_map({role: measured("depth", role) for role in ("untrained", "trained")})
+    networks = {role: measured("depth", role) for role in ("untrained", "trained")}
+    data = depth.take_map(networks, null=null_of(networks["trained"]))
     markup = show.show(depth.draw_map, data, name="demo", caption="...").data
     origin = markup.partition('tbc-provenance">')[2]
     assert "trained · float32 · 2 prompts" in origin and "token -1" in origin
 
 
-def test_networks_of_other_depth_and_width_stand_side_by_side_beside_the_null_of_the_last():
+def test_networks_of_other_depth_and_width_stand_side_by_side_beside_the_null_that_is_handed():
     small, last = measured("depth", "trained"), cl.measure_depth(cl.load_model("nano-neox"), tiny.TEXT, ks=(4,))
-    found, turned = depth.take_map({"small": small, "nano": last}), depth.take_map({"nano": last, "small": small})
-    wanted = chance(cl.null_of(last, take.VARIANT))
-    assert (found.null, found.null.error) == (wanted, wanted.error)
-    assert turned.null == chance(cl.null_of(small, take.VARIANT)) != wanted
+    null = cl.null_of(last, ["mismatch", take.VARIANT])
+    found = depth.take_map({"small": small, "nano": last}, null=null)
+    wanted = chance(null.sel(variant=take.VARIANT))
+    assert (found.null, found.null.error) == (wanted, wanted.error) and 0 < wanted.error < 1e-3
+    several = measured("readings", "trained")
+    null = cl.null_of(several, ["mismatch", take.VARIANT], n_samples=300)
+    assert depth.take_map(several, "mismatch", 8, null).null == float(null.value.sel(variant="mismatch", k=8).mean())
     assert found.notnull().sum(["block_jacobian", "block_vectors"]).values.tolist() == [3 * 2, 12 * 11]
     assert isinstance(depth.draw_map(found), Figure)
-    joined = arrays.side_by_side(untrained=measured("depth", "untrained"), trained=small)
-    assert depth.take_map(joined).null == turned.null
+
+
+def test_a_figure_of_coupling_is_refused_without_a_null_or_with_that_of_another_variant():
+    ds = measured("depth", "trained")
+    with pytest.raises(ParameterError, match=r"null is None; coupling .* pass what cl.null_of\(ds, 'normalized_"):
+        depth.take_map(ds)
+    with pytest.raises(ParameterError, match="the null is of mismatch; 'normalized_miscoupling' is drawn: pass what"):
+        depth.take_map(ds, null=cl.null_of(ds, "mismatch", n_samples=2))
+    with pytest.raises(ParameterError, match="fits is None; this figure needs one of each network: fits = {name: spec"):
+        spectra.take_inverse(measured("spectra", "trained"))
 
 
 def test_a_figure_of_one_measurement_says_so_of_several():

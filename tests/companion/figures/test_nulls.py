@@ -13,8 +13,8 @@ from companion.figures import nulls, style
 from companion.figures.show import frame
 from companion.tables.arrays import side_by_side
 from companion.tables.statistics import width_curve
+from coupling_lib.datasets.statistics import mean_interval
 from coupling_lib.measures import nulls as measures
-from coupling_lib.metrics.statistics import mean_interval
 from coupling_lib.metrics.variants import VARIANTS
 
 POINTS = pd.DataFrame({"model": ["a", "b", "c"], "width": [64, 1024, 4096], "coupling": [0.6, 0.9, 0.95]})

@@ -7,8 +7,7 @@ from matplotlib.figure import Figure
 
 from companion.figures import parts, style
 from companion.tables.arrays import quartiles
-from coupling_lib.measures.random_bases import Chance
-from coupling_lib.metrics.summaries import interval
+from coupling_lib.datasets.summaries import Chance, interval
 
 
 def panel():

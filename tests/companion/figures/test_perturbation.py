@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from companion.figures import perturbation
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.datasets.statistics import mean_interval
 from tests.companion.figures import made
 from tests.companion.figures.test_dynamics import networks
 

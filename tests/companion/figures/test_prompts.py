@@ -9,8 +9,8 @@ import xarray as xr
 
 from companion.figures import prompts
 from companion.tables.arrays import side_by_side
+from coupling_lib.datasets.summaries import Chance
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.random_bases import Chance
 from tests.companion.figures import made
 
 NAME, K, BLOCKS, NULL = "normalized_miscoupling", 3, 4, Chance(0.95, 9e-6)

@@ -5,7 +5,7 @@ import pytest
 
 from companion.figures import spectra, style, take
 from companion.figures.show import frame
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.datasets.statistics import mean_interval
 from tests.companion.figures.made import made, networks
 
 

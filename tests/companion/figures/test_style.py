@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from companion.figures import style
-from coupling_lib.measures.random_bases import Chance
+from coupling_lib.datasets.summaries import Chance
 
 ROLES = (style.TRAINED, style.UNTRAINED, style.SHARED, style.NULL)
 

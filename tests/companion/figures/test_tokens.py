@@ -67,7 +67,7 @@ def turned(found: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
 
 NULL = {"value": ("jacobian", [0.94, 0.96]), "error": ("jacobian", [1e-5, 3e-5])}
 DRAWN = {"draws": (("sample", "jacobian"), np.linspace(0.9, 1.0, 102).reshape(51, 2))}
-NULLS = {name: xr.Dataset(NULL | DRAWN) for name in comparisons()}
+NULLS = {name: xr.Dataset(NULL | DRAWN, attrs={"variant": NAME}) for name in comparisons()}
 CHANCE = 0.95
 
 CASES = {
@@ -164,7 +164,7 @@ def test_summary_holds_means_intervals_and_the_null_and_names_them_for_the_book(
     expected = scipy.stats.t.interval(0.95, len(values) - 1, values.mean(), scipy.stats.sem(values))
     assert (line["trained low"], line["trained high"]) == pytest.approx(expected)
     assert line["random bases"] == pytest.approx(0.05) and line["random bases error"] == pytest.approx(2e-5)
-    book = tokens.numbers_of(summary, K, between=["input 3-4"], within=["self 3-3"])
+    book = tokens.numbers_of(summary, 0.02, between=["input 3-4"], within=["self 3-3"])
     assert book["between-input-trained-low"] == line["trained low"]
     assert len([name for name in book if name.startswith(("between", "within"))]) == 2 * 8
     assert book["coupled-between-input"] == pytest.approx(values.mean())
@@ -201,7 +201,7 @@ def test_the_null_by_conjugation_stands_at_its_network_and_is_named_for_the_book
     at = summary.sel(network="trained", comparison="input 3-4")
     assert float(at.conjugated) == pytest.approx(np.mean(each))
     assert float(at.conjugated_error) == pytest.approx(np.hypot(*ds.conjugated_error.values) / 2)
-    book = tokens.numbers_of(summary, K, between=["input 3-4"], within=["self 3-3"])
+    book = tokens.numbers_of(summary, 0.02, between=["input 3-4"], within=["self 3-3"])
     assert book["between-input-trained-conjugated"] == pytest.approx(np.mean(each))
     assert book["between-input-trained-conjugated-error"] == float(at.conjugated_error)
     panels = tokens.draw_summary(summary).axes

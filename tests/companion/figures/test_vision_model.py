@@ -7,8 +7,8 @@ import pytest
 import xarray as xr
 
 from companion.figures import depth, vision_model
-from coupling_lib.measures.random_bases import Chance
-from coupling_lib.metrics.statistics import mean_interval
+from coupling_lib.datasets.statistics import mean_interval
+from coupling_lib.datasets.summaries import Chance
 from tests.companion.figures import made
 from tests.companion.figures.test_depth import networks
 
@@ -26,7 +26,8 @@ def make_relations(n: int) -> xr.Dataset:
 def make_nulls() -> xr.Dataset:
     """Random bases at 0.95, block by block."""
     parts = {"value": np.full((4, 6), 0.95), "error": np.full((4, 6), 2e-5)}
-    return xr.Dataset({name: (("relation", "block_1"), part) for name, part in parts.items()}, {"relation": RELATIONS})
+    variables = {name: (("relation", "block_1"), part) for name, part in parts.items()}
+    return xr.Dataset(variables, {"relation": RELATIONS}, {"variant": NAME})
 
 
 def make_dropped() -> xr.Dataset:

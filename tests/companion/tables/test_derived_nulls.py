@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from coupling_lib.measures.parts import VARIANTS_OF_PARTS
+from coupling_lib.datasets.parts import VARIANTS_OF_PARTS
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.paths import DATA

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.stats
-import torch
 import xarray as xr
 
 from companion.tables import effects
 from companion.tables.inference import Effect
-from coupling_lib.metrics.coupling import coupling_matrix, miscoupling
-from coupling_lib.metrics.statistics import mean_interval
-from coupling_lib.metrics.subspaces import random_frame
+from coupling_lib.datasets.statistics import mean_interval
 
 RNG = np.random.default_rng(0)
 VARIANT = "normalized_miscoupling"
@@ -250,52 +246,7 @@ def test_tokens_spectra_dynamics_perturbation_and_precision_are_means_of_differe
     assert_is_mean_of(effects.of_precision(ds)["change-nf4"], coupling[1] - coupling[0])
 
 
-def test_models_of_one_rate_count_once_and_seeds_are_what_repeats():
-    rows = [
-        {"weight_decay": decay, "drop_path": rate, "seed": seed, "coupling": 0.06 + 0.01 * rate + 1e-5 * decay,
-         "test_accuracy": 0.96 - 0.02 * rate + 1e-4 * decay + 1e-5 * rate * decay**2}
-        for seed, decays in ((0, (1, 2, 3)), (1, (2,)), (2, (2,)))
-        for decay in decays
-        for rate in (0.0, 0.1, 0.2, 0.3)
-    ]  # fmt: skip
-    found = effects.of_grid(pd.DataFrame(rows), "class")
-    assert found["rank-class"].n == 3 and found["rank-class"].value == pytest.approx(1)
-    assert found["accuracy-class"].n == 4 and found["accuracy-class"].value < -0.9
-    assert found["within-class"].value == pytest.approx(1, abs=2e-3) and found["steeper-class"].n == 4
-
-
 def test_numbers_are_named_by_their_part_and_what_does_not_exist_is_left_out():
     found = effects.numbers({"local": Effect(0.1, np.nan, np.nan, np.nan, 1)}, "depth")
     assert found == {"depth-local": 0.1, "depth-local-n": 1.0, "depth-local-skew": 0.0}
     assert effects.numbers({"local": Effect(0.1, 0.0, 0.2, 0.05, 4)}, "")["local-error"] == 0.05
-
-
-def test_a_single_singular_vector_leaves_nothing_off_the_diagonal_and_no_spread():
-    assert effects.null_spread(1, 12) == 0.0 == effects.pair_spread(1)
-    assert effects.null_spread(10, 1) == 0.0
-
-
-def test_the_spread_of_twelve_blocks_and_of_one_pair_is_that_of_simulations():
-    assert effects.null_spread(10, 12) == pytest.approx(0.0022, abs=0.0003)
-    assert effects.pair_spread(10) == pytest.approx(0.0221, abs=0.0001)
-    # Independent pairs would have this; pairs that share blocks and a decaying spectrum add some of it.
-    assert 1 < effects.null_spread(10, 12) / (effects.pair_spread(10) / 132**0.5) < 1.4
-
-
-@pytest.mark.parametrize("decay", [0.0, 1.0])
-@pytest.mark.parametrize("near", [False, True])
-def test_a_network_of_random_bases_scatters_by_the_spread(decay, near):
-    d, k, blocks, draws = 48, 5, 4, 120
-    generator = torch.Generator().manual_seed(1)
-    S = torch.arange(1, d + 1, dtype=torch.float64) ** -decay
-    means = []
-    for _ in range(draws):
-        U, V = (torch.stack([random_frame(d, d, generator, torch.float64) for _ in range(blocks)]) for _ in range(2))
-        J = U * S @ V.mT
-        svds = [torch.return_types.linalg_svd((u, S, v.mT)) for u, v in zip(U, V, strict=True)]
-        pairs = [(a, b) for a in range(blocks) for b in range(blocks) if a != b and (not near or abs(a - b) == 1)]
-        values = [miscoupling(coupling_matrix(J[a], svds[b], k), normalized=True) for a, b in pairs]
-        means.append(float(torch.stack(values).mean()))
-    spread = np.std(means, ddof=1)
-    # Both are standard deviations of a hundred draws and more; a flat spectrum scatters by a little less.
-    assert spread == pytest.approx(effects.null_spread(k, blocks, near), rel=0.3)

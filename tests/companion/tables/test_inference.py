@@ -10,8 +10,8 @@ from skewed import told
 
 from companion.tables.inference import Effect, effect_of, jackknifed, seen, tail, widened
 from companion.tables.statistics import pearson
+from coupling_lib.datasets.statistics import ends, mean_interval
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.statistics import ends, mean_interval
 
 
 def test_without_skewness_the_interval_and_the_probability_are_student_s():

@@ -5,8 +5,8 @@ import pytest
 import scipy.stats
 
 from companion.tables import regression
+from coupling_lib.datasets.statistics import linear_fit
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.statistics import linear_fit
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((30, 2))

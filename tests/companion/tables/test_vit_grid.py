@@ -1,6 +1,7 @@
 """The table of trained vision transformers: one reading of it, fits, trends, and what prose quotes."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 
@@ -79,3 +80,17 @@ def test_the_circumstances_are_those_of_the_grid_and_of_the_model_beside_it():
     found = vit_grid.circumstances(grid, "nano-vit", spread=4 / 719)
     assert found == {"grid-epochs": 14.0, "model-epochs": 100.0, "test-pictures": 719.0, "pictures-spread": 4.0}
     assert "model-epochs" not in vit_grid.circumstances(grid, "someone/else", spread=0.0)
+
+
+def test_models_of_one_rate_count_once_and_seeds_are_what_repeats():
+    rows = [
+        {"weight_decay": decay, "drop_path": rate, "seed": seed, "coupling": 0.06 + 0.01 * rate + 1e-5 * decay,
+         "test_accuracy": 0.96 - 0.02 * rate + 1e-4 * decay + 1e-5 * rate * decay**2}
+        for seed, decays in ((0, (1, 2, 3)), (1, (2,)), (2, (2,)))
+        for decay in decays
+        for rate in (0.0, 0.1, 0.2, 0.3)
+    ]  # fmt: skip
+    found = vit_grid.of_grid(pd.DataFrame(rows), "class")
+    assert found["rank-class"].n == 3 and found["rank-class"].value == pytest.approx(1)
+    assert found["accuracy-class"].n == 4 and found["accuracy-class"].value < -0.9
+    assert found["within-class"].value == pytest.approx(1, abs=2e-3) and found["steeper-class"].n == 4

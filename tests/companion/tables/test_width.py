@@ -10,7 +10,7 @@ from power import experiments
 from companion.tables import width
 from companion.tables.statistics import width_curve
 from companion.training import width as recipes
-from coupling_lib.metrics.statistics import linear_fit
+from coupling_lib.datasets.statistics import linear_fit
 
 EXPERIMENT = experiments()["width"]
 K10 = "normalized_miscoupling_k10"

@@ -7,7 +7,7 @@ import pytest
 
 import coupling_lib as cl
 from companion.training import later, phases, suite
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 
 
 def test_twelve_steps_are_evenly_spaced_and_the_last_is_at_200_million_tokens():

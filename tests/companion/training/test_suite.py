@@ -15,8 +15,8 @@ from companion.training import suite, suite_table
 from companion.training.__main__ import main
 from companion.training.suite import BASE, SHIPPED, SUITE, TINY, build
 from companion.training.text import grammar_text
+from coupling_lib.datasets.parts import VARIANTS_OF_PARTS
 from coupling_lib.errors import ParameterError
-from coupling_lib.measures.parts import VARIANTS_OF_PARTS
 from coupling_lib.paths import CHECKPOINTS, DATA
 
 TABLE = read_table(DATA / "suite.csv").set_index(["model", "step"])

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import coupling_lib as cl
-from coupling_lib.blocks import attention, probe_lengths
+from coupling_lib.blocks import attention, attention_choice, probe_lengths
 from coupling_lib.blocks.agreement import replay_error
 from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError
 
@@ -95,7 +95,7 @@ def test_the_attention_that_a_model_came_with_is_remembered_when_it_is_wrapped_a
     for each, name in ((hf, "sdpa"), (llama, attention.NAME)):
         first, again = cl.wrap_model(each), cl.wrap_model(each)
         assert first.blocks.attention == again.blocks.attention == name
-    assert attention.default(llama) == "sdpa"
+    assert attention_choice.default(llama) == "sdpa"
 
 
 def test_another_attention_set_since_is_refused():

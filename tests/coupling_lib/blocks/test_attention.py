@@ -6,7 +6,7 @@ import pytest
 import torch
 from families import named
 
-from coupling_lib.blocks import attention
+from coupling_lib.blocks import attention, attention_choice
 from coupling_lib.blocks.attention import KeysValues
 
 IDS = torch.arange(3, 12)[None]
@@ -17,7 +17,7 @@ def test_a_model_gives_the_same_output_bit_for_bit(name):
     hf = named(name).build()
     hf.set_attn_implementation("eager")
     plain = hf(input_ids=IDS)[0]
-    attention.use(hf)
+    attention_choice.use(hf)
     assert hf.config._attn_implementation == attention.NAME
     with attention.recording() as keys_values:
         ours = hf(input_ids=IDS)[0]
@@ -28,7 +28,7 @@ def test_a_model_gives_the_same_output_bit_for_bit(name):
 
 def test_nothing_is_recorded_outside_the_context():
     hf = named("llama").build()
-    attention.use(hf)
+    attention_choice.use(hf)
     with attention.recording() as keys_values:
         pass
     hf(input_ids=IDS)
@@ -53,7 +53,7 @@ def test_tokens_take_their_own_places():
 def test_a_family_with_an_attention_of_its_own_keeps_it():
     hf = named("bloom-alibi").build()
     plain = hf(input_ids=IDS)[0]
-    attention.use(hf)
+    attention_choice.use(hf)
     with attention.recording() as keys_values:
         assert torch.equal(hf(input_ids=IDS)[0], plain)
     assert keys_values == {}

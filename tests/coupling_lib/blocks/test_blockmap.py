@@ -8,12 +8,12 @@ from families import JOINED, loaded, named
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
-from coupling_lib.blocks import blockmap
+from coupling_lib.blocks import blockmap, route_choice
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks import validate as checks
 from coupling_lib.blocks.attention import KeysValues
+from coupling_lib.inputs.traced import trace
 from coupling_lib.jacobian import derivatives, differentiate
-from coupling_lib.jacobian.tracing import trace
 
 IDS = torch.arange(3, 14)[None]
 
@@ -41,7 +41,7 @@ def test_mask_rows_of_gpt_neo_are_wrong_unless_the_read_token_comes_last():
     for number, wrong in ((0, False), (1, True)):  # a global layer has no window, a local one has
         call, block = calls[number], found.modules[number]
         x, wanted = call.input[0][index], call.output[0][index]
-        cache = blockmap._FrozenCache(blockmap._cached(call, block), index)
+        cache = blockmap._FrozenCache(blockmap.cached(call, block), index)
         naive = blockmap._few(call, index).with_argument("layer_past", cache).replay(block, x)
         error = float((naive - wanted).abs().max())
         assert error > 1e-2 if wrong else error < 1e-5
@@ -57,7 +57,7 @@ def test_fused_attention_takes_the_wrong_mask_rows_for_a_token_that_is_not_the_l
     calls = blocks.record(hf, found, {"input_ids": IDS})
     call, block, index = calls[0], found.modules[0], torch.tensor([[4]])
     assert call.arguments["attention_mask"] is None
-    constants = blockmap._cached(call, block)
+    constants = blockmap.cached(call, block)
     fused = blockmap._few(call, index).with_argument("past_key_values", blockmap._FrozenCache(constants, index))
     wrong = (fused.replay(block, call.input[0][index]) - call.output[0][index]).norm() / call.output[0][index].norm()
     assert float(wrong) > 1e-2
@@ -81,7 +81,7 @@ ROUTES = {
 def test_every_block_takes_the_route_of_its_own_kind_chosen_by_what_it_calls(name):
     found, calls = recorded(name)
     assert found.routes == ROUTES[name] and found.route == " and ".join(sorted(set(ROUTES[name])))
-    assert blockmap.choose_route(calls[0], found.modules[0]) == found.routes[0]
+    assert route_choice.choose_route(calls[0], found.modules[0]) == found.routes[0]
 
 
 def test_several_tokens_at_once_do_not_go_on_from_a_state_in_every_family():
@@ -89,8 +89,8 @@ def test_several_tokens_at_once_do_not_go_on_from_a_state_in_every_family():
     found, calls = recorded("mamba")
     call, block = calls[1], found.modules[1]
     cache = DynamicCache(config=call.config)
-    blockmap._advance(call, block, cache, 0, call.input[:, :3])
-    naive = blockmap._advance(call, block, cache, 3, call.input[:, 3:8])[0, -1]
+    blockmap.advance(call, block, cache, 0, call.input[:, :3])
+    naive = blockmap.advance(call, block, cache, 3, call.input[:, 3:8])[0, -1]
     assert float((naive - call.output[0, 7]).norm() / naive.norm()) > 1e-3
     index = torch.tensor([[3, 7]])
     right = blockmap.token_map(call, block, "state", index)(call.input[0][index])[0, -1]
@@ -101,7 +101,7 @@ def test_time_steps_are_bounded_in_one_form_of_mamba_2_only():
     """What takes one token does not bound them: another map, and another Jacobian, without a word."""
     found, calls = recorded("mamba2-bounded")
     call, block, index = calls[1], found.modules[1], torch.tensor([[6]])
-    assert blockmap.carries_state(call, block) and found.route == "sequence"
+    assert route_choice.carries_state(call, block) and found.route == "sequence"
     naive = blockmap.token_map(call, block, "state", index)(call.input[0][index])[0, -1]
     assert float((naive - call.output[0, 6]).norm() / naive.norm()) > 1e-3
 

@@ -14,10 +14,10 @@ from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision
 from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.errors import ModelUnavailableError, ParameterError
-from coupling_lib.jacobian.tracing import trace
+from coupling_lib.inputs.traced import trace
 from coupling_lib.measures.trajectories import logit_lens_entropies
 from coupling_lib.models.load import load_model
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 from coupling_lib.store.key import fingerprint
 
 IDS = torch.arange(3, 12)[None]

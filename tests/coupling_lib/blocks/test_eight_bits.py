@@ -11,7 +11,7 @@ from table_weights import eight_bits, operator_in_place
 from torch import nn
 
 from coupling_lib.blocks import low_bit as ours
-from coupling_lib.blocks import precision
+from coupling_lib.blocks import storage
 from coupling_lib.errors import UntrustworthyResultError
 from coupling_lib.models.load import load_model
 
@@ -70,7 +70,7 @@ def test_the_weights_of_jacobians_are_one_scale_a_row(width):
     W = eight_bits(layer)
     for dtype, most in ((torch.float64, 1e-15), (torch.float32, 1e-7)):
         assert relative_error(ours.weights(layer, dtype), W) < most
-        assert relative_error(precision.dense_copy(nn.Sequential(layer), dtype)[0].weight, W) < most
+        assert relative_error(storage.dense_copy(nn.Sequential(layer), dtype)[0].weight, W) < most
     layer(torch.ones(1, width))  # moves the scales from the weight to the layer's state
     assert relative_error(ours.weights(layer, torch.float64), W) < 1e-15
 

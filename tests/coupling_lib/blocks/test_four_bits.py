@@ -20,10 +20,10 @@ import coupling_lib as cl
 from coupling_lib.blocks import low_bit as ours
 from coupling_lib.blocks import quantised
 from coupling_lib.errors import UntrustworthyResultError
+from coupling_lib.inputs import traced as tracing
 from coupling_lib.inputs.prompts import PARIS
-from coupling_lib.jacobian import tracing
 from coupling_lib.models.load import load_model
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 from coupling_lib.paths import ROOT
 
 IDS = torch.arange(3, 12)[None]

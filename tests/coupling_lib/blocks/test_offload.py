@@ -16,12 +16,12 @@ from reference import brute_force_jacobian, relative_error
 from safetensors.torch import load_file
 
 from coupling_lib import measure_depth
-from coupling_lib.blocks import offload, placing, precision
+from coupling_lib.blocks import offload, placing, storage
 from coupling_lib.blocks import validate as checks
 from coupling_lib.blocks import weight_memory as memory
-from coupling_lib.blocks.record import find_blocks
+from coupling_lib.blocks.find import find_blocks
 from coupling_lib.errors import ModelUnavailableError, ParameterError
-from coupling_lib.jacobian.tracing import trace
+from coupling_lib.inputs.traced import trace
 from coupling_lib.models import load
 from coupling_lib.models.load import load_model
 
@@ -165,12 +165,12 @@ def test_a_dense_copy_is_a_plain_block_of_its_own(folders):
     folder = folders / "gpt2"
     model = load_model(folder, memory=least(folder))
     block = model.blocks.modules[1]
-    copy = precision.dense_copy(block, torch.float64)
+    copy = storage.dense_copy(block, torch.float64)
     saved = whole_model(folder).blocks.modules[1].state_dict()
     assert all(torch.equal(value, saved[name].double()) for name, value in copy.state_dict().items())
     assert not any({"forward", "_hf_hook", "_old_forward"} & set(part.__dict__) for part in copy.modules())
-    assert all(p.data_ptr() % 64 == 0 for p in precision.dense_copy(block, torch.float32).parameters())
-    assert offload.is_offloaded(block) and not offload.is_offloaded(copy)
+    assert all(p.data_ptr() % 64 == 0 for p in storage.dense_copy(block, torch.float32).parameters())
+    assert storage.on_disk(block) and not storage.on_disk(copy)
 
 
 def test_a_model_that_fits_is_held_as_a_whole(folders):

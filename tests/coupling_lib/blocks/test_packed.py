@@ -12,7 +12,7 @@ from reference import brute_force_jacobian, relative_error
 from table_weights import dense
 
 import coupling_lib as cl
-from coupling_lib.blocks import packed, precision, weight_memory
+from coupling_lib.blocks import packed, precision, storage, weight_memory
 from coupling_lib.errors import PrecisionWarning, UnsupportedModelError
 
 MIXTURES = ["mixtral", "gpt-oss", "deepseek-v3", "qwen2-moe", "qwen3-moe"]
@@ -79,7 +79,7 @@ def test_jacobians_are_those_of_the_dense_model(stored, kind):
         plain.get_parameter(name).data.copy_(values)
     trace = cl.trace(model, IDS)
     if kind == "int8":
-        ours = precision.dense_copy(model.blocks.modules[1], torch.float32)
+        ours = storage.dense_copy(model.blocks.modules[1], torch.float32)
         weights = plain.get_submodule(model.blocks.path)[1].state_dict()
         assert ours.state_dict().keys() == weights.keys()
         torch.testing.assert_close(dict(ours.state_dict()), dict(weights), rtol=1e-6, atol=1e-8)

@@ -10,9 +10,9 @@ import torch
 from reference import relative_error, rows
 from torch import nn
 
-from coupling_lib.blocks import precision
+from coupling_lib.blocks import precision, storage
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.jacobian import tracing
+from coupling_lib.inputs import traced as tracing
 from coupling_lib.models.load import load_model
 
 IDS = torch.arange(3, 12)[None]
@@ -89,9 +89,9 @@ def test_forward_mode_is_silently_zero_on_bitsandbytes_product_and_ours_is_not(f
 
 def test_wide_plain_blocks_are_not_copied(folder):
     block = load_model(folder).blocks.modules[0]
-    assert precision.dense_copy(block, torch.float32) is block
-    copy = precision.dense_copy(block, torch.float64)
-    assert copy is not block and precision.dense_copy(copy, torch.float64) is copy
+    assert storage.dense_copy(block, torch.float32) is block
+    copy = storage.dense_copy(block, torch.float64)
+    assert copy is not block and storage.dense_copy(copy, torch.float64) is copy
 
 
 def test_4bit_type_and_arithmetic_are_explicit():

@@ -10,7 +10,7 @@ from tiny import STACK, llama
 from torch import nn
 
 import coupling_lib as cl
-from coupling_lib.blocks.record import find_blocks
+from coupling_lib.blocks.find import find_blocks
 from coupling_lib.errors import UnsupportedModelError
 
 IDS = torch.randint(5, 200, (1, 9), generator=torch.Generator().manual_seed(1))

@@ -10,12 +10,13 @@ from reference import brute_force_jacobian, relative_error
 from torch import nn
 from transformers import DynamicCache
 
+from coupling_lib.blocks import find
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks.call import residual_stream
 from coupling_lib.errors import ParameterError, UnsupportedModelError
 from coupling_lib.inputs.images import load_images, normalisation
-from coupling_lib.jacobian.tracing import trace
-from coupling_lib.models.model import wrap_model
+from coupling_lib.inputs.traced import trace
+from coupling_lib.models.storages import wrap_model
 
 IDS = torch.arange(3, 12)[None]
 
@@ -25,7 +26,7 @@ def test_blocks_output_both_kinds_and_the_accessor_takes_both():
     kinds = set()
     for name in ("gpt-neo", "bloom-alibi", "llama", "gpt2"):
         hf = named(name).build()
-        found = blocks.find_blocks(hf)
+        found = find.find_blocks(hf)
         seen = []
         handle = found.modules[0].register_forward_hook(lambda module, args, output, seen=seen: seen.append(output))
         hf(input_ids=IDS, use_cache=False)
@@ -47,7 +48,7 @@ def test_a_filled_cache_is_never_replayed():
     """P7: a block replayed with the cache of its own forward pass attends to every token twice."""
     hf = named("llama").build()
     hf.set_attn_implementation("eager")
-    found = blocks.find_blocks(hf)
+    found = find.find_blocks(hf)
     calls = blocks.record(hf, found, {"input_ids": IDS})
     assert not any(isinstance(value, DynamicCache) for call in calls for value in call.arguments.values())
     cache = DynamicCache(config=hf.config)
@@ -63,7 +64,7 @@ def test_a_filled_cache_is_never_replayed():
 
 
 def test_blocks_are_found_by_depth_not_by_name():
-    assert [blocks.find_blocks(named(name).build()).path for name in ("gpt2", "mpt-alibi", "opt", "bert")] == [
+    assert [find.find_blocks(named(name).build()).path for name in ("gpt2", "mpt-alibi", "opt", "bert")] == [
         "transformer.h",
         "transformer.blocks",
         "model.decoder.layers",
@@ -75,7 +76,7 @@ def test_a_model_without_blocks_is_refused():
     hf = named("gpt2").build()
     hf.transformer.h = nn.ModuleList(list(hf.transformer.h)[:2])
     with pytest.raises(UnsupportedModelError, match="no list of 3 blocks"):
-        blocks.find_blocks(hf)
+        find.find_blocks(hf)
 
 
 def test_a_call_is_brought_to_one_device_with_all_that_came_with_it():
@@ -92,7 +93,7 @@ def test_a_call_is_brought_to_one_device_with_all_that_came_with_it():
 
 def test_blocks_that_lie_on_several_devices_are_recorded_like_those_that_lie_on_one():
     hf = named("llama").build()
-    found = blocks.find_blocks(hf)
+    found = find.find_blocks(hf)
     wanted = blocks.record(hf, found, {"input_ids": IDS})
     found.modules[1].mlp.elsewhere = nn.Parameter(torch.empty(1, device="meta"))
     for ours, theirs in zip(blocks.record(hf, found, {"input_ids": IDS}), wanted, strict=True):

@@ -9,7 +9,7 @@ from reference import brute_force_jacobian, relative_error
 from torch.overrides import TorchFunctionMode
 
 import coupling_lib as cl
-from coupling_lib.blocks import routing
+from coupling_lib.blocks import call as routing
 
 IDS = torch.arange(3, 14)[None]
 
@@ -65,5 +65,5 @@ def test_a_choice_is_taken_call_by_call_and_its_values_from_new_scores():
 @pytest.mark.parametrize("shape", [(5, 2), (1, 5, 2), (1, 5, 3, 2)])
 def test_rows_of_chosen_tokens_are_kept_whatever_stands_beside_them(shape):
     chosen = torch.arange(torch.tensor(shape).prod()).reshape(shape)
-    few = routing.rows(chosen, torch.tensor([[1, 4]]), 5)
+    few = routing.chosen_rows(chosen, torch.tensor([[1, 4]]), 5)
     assert torch.equal(few, chosen.reshape(5, -1, 2)[[1, 4]].reshape(-1, 2))

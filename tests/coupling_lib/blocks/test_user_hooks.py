@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import coupling_lib as cl
-from coupling_lib.blocks.user_hooks import is_bare, modifications, replaced_forward
+from coupling_lib.blocks.makeup import is_bare, modifications, replaced_forward
 from coupling_lib.errors import UnsupportedModelError, UntrustworthyResultError
 
 IDS, LAST = torch.arange(3, 12)[None], 8

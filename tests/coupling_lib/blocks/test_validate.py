@@ -14,13 +14,13 @@ from torch import nn
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 import coupling_lib as cl
-from coupling_lib.blocks import agreement, blockmap, precision
+from coupling_lib.blocks import agreement, blockmap, route_choice, storage
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks import validate as checks
 from coupling_lib.blocks.model_config import random_input
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 from coupling_lib.models.load import load_model
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 
 
 def test_a_model_in_training_mode_is_refused_for_its_two_answers():
@@ -82,7 +82,7 @@ def test_a_wrong_mask_row_is_noticed(monkeypatch):
 
 
 def test_where_every_route_fails_all_errors_are_named(monkeypatch):
-    monkeypatch.setattr(agreement, "route_error", lambda call, came, block, route, default: 0.5)
+    monkeypatch.setattr(route_choice, "route_error", lambda call, came, block, route, default: 0.5)
     with pytest.raises(UnsupportedModelError) as caught:
         checks.validate(named("llama").build())
     assert str(caught.value) == (
@@ -101,7 +101,9 @@ def deep(**changes) -> torch.nn.Module:
 
 def put_to_the_test(monkeypatch) -> list[nn.Module]:
     seen, compare = [], agreement.route_error
-    monkeypatch.setattr(agreement, "route_error", lambda call, *rest: seen.append(call.block) or compare(call, *rest))
+    monkeypatch.setattr(
+        route_choice, "route_error", lambda call, *rest: seen.append(call.block) or compare(call, *rest)
+    )
     return seen
 
 
@@ -263,4 +265,4 @@ def test_finite_weights_that_overflow_are_told_apart():
 
 def test_weights_of_a_sound_model_are_not_read(monkeypatch):
     monkeypatch.setattr(checks, "_weights", lambda *arguments: pytest.fail("weights were read"))
-    assert precision.arithmetic(wrap_model(tiny.llama()).hf) == torch.float32
+    assert storage.arithmetic(wrap_model(tiny.llama()).hf) == torch.float32

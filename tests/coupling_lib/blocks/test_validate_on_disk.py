@@ -11,9 +11,9 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP
 from coupling_lib.blocks import offload, placing
 from coupling_lib.blocks import validate as checks
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, UntrustworthyResultError
-from coupling_lib.jacobian.tracing import trace
+from coupling_lib.inputs.traced import trace
 from coupling_lib.models.load import load_model
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 
 
 def deep(**changes) -> torch.nn.Module:

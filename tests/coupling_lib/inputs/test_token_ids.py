@@ -11,7 +11,7 @@ from tokenizers import processors
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import token_ids
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 
 PARIS = "The capital of France"
 

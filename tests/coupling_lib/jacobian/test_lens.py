@@ -10,10 +10,10 @@ from families import FAMILIES, each_family, loaded, named
 from reference import relative_error, rows
 
 from coupling_lib.errors import ParameterError, UnsupportedModelError
+from coupling_lib.inputs.traced import trace
 from coupling_lib.jacobian.lens import lens
-from coupling_lib.jacobian.tracing import trace
 from coupling_lib.models.load import load_model
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 
 CAUSAL = [family for family in FAMILIES if not family.bidirectional]
 IDS = torch.randint(1, 64, (1, 9), generator=torch.Generator().manual_seed(1))

@@ -9,10 +9,10 @@ from families import Family, each_family, loaded, named
 from reference import brute_force_jacobian, relative_error, rows
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.inputs import traced as tracing
 from coupling_lib.jacobian import operator as jacobian
-from coupling_lib.jacobian import tracing
 from coupling_lib.jacobian.derivatives import block_jacobians
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 from coupling_lib.svd.triplets import top_triplets
 
 # (last, last), (middle, middle), t1 < t2; token positions of an 11-token prompt, or of the patches of an image.

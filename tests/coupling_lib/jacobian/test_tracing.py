@@ -10,10 +10,10 @@ from families import loaded, named
 from reference import relative_error
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.inputs import traced as tracing
 from coupling_lib.inputs.prompts import Prompt
-from coupling_lib.jacobian import tracing
 from coupling_lib.models.load import load_model
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 
 
 def model_of(name: str):

@@ -137,7 +137,7 @@ def test_a_precision_that_cannot_be_had_is_left_out_with_one_line(monkeypatch):
 
 
 def test_blocks_that_bitsandbytes_left_alone_do_not_count_as_quantised(monkeypatch):
-    monkeypatch.setattr(precision, "is_quantised", lambda module: False)
+    monkeypatch.setattr(precision, "in_few_bits", lambda module: False)
     ds = measure_precision("nano-neox", PROMPTS, ["nf4"], k=K, n_vectors=1)
     assert ds.precision.values.tolist() == ["float32"]
     assert ds.attrs["left_out"].startswith("nf4 is left out: bitsandbytes finds no linear layer to quantise")

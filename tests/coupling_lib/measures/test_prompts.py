@@ -12,7 +12,7 @@ from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt
 from coupling_lib.measures.prompts import added_tokens, control_sentence, measure_prompts, prompt_versions, readable
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 
 EGGS = Prompt("q1", "mine", "Tom has six eggs and eats two. How many eggs are left?", steps=1)
 RIVER = Prompt("r1", "stories", "The river was wide and", rating=0.5)

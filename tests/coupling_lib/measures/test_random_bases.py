@@ -8,11 +8,14 @@ import torch
 import xarray as xr
 
 import coupling_lib as cl
+from coupling_lib.datasets.summaries import Chance, chance
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
-from coupling_lib.measures.random_bases import Chance, chance, drawn_null
+from coupling_lib.measures.random_bases import drawn_null, null_spread, null_spreads, pair_spread
+from coupling_lib.metrics.coupling import coupling_matrix, miscoupling
 from coupling_lib.metrics.expected_null import expected_null
 from coupling_lib.metrics.nulls import filled_spectrum, gaussian_miscoupling
+from coupling_lib.metrics.subspaces import random_frame
 from coupling_lib.metrics.variants import VARIANTS
 
 NAME = "normalized_miscoupling"
@@ -76,3 +79,38 @@ def test_a_dataset_without_spectra_is_refused_in_one_line(depth):
         cl.null_of(depth[[NAME]], NAME)
     with pytest.raises(ParameterError, match="variant 'coupling' is unknown"):
         cl.null_of(depth, "coupling")
+
+
+def test_a_single_singular_vector_leaves_nothing_off_the_diagonal_and_no_spread():
+    assert null_spread(1, 12) == 0.0 == pair_spread(1)
+    assert null_spread(10, 1) == 0.0
+
+
+def test_the_spread_of_twelve_blocks_and_of_one_pair_is_that_of_simulations():
+    assert null_spread(10, 12) == pytest.approx(0.0022, abs=0.0003)
+    assert pair_spread(10) == pytest.approx(0.0221, abs=0.0001)
+    # Independent pairs would have this; pairs that share blocks and a decaying spectrum add some of it.
+    assert 1 < null_spread(10, 12) / (pair_spread(10) / 132**0.5) < 1.4
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.0])
+@pytest.mark.parametrize("near", [False, True])
+def test_a_network_of_random_bases_scatters_by_the_spread(decay, near):
+    d, k, blocks, draws = 48, 5, 4, 120
+    generator = torch.Generator().manual_seed(1)
+    S = torch.arange(1, d + 1, dtype=torch.float64) ** -decay
+    means = []
+    for _ in range(draws):
+        U, V = (torch.stack([random_frame(d, d, generator, torch.float64) for _ in range(blocks)]) for _ in range(2))
+        J = U * S @ V.mT
+        svds = [torch.return_types.linalg_svd((u, S, v.mT)) for u, v in zip(U, V, strict=True)]
+        pairs = [(a, b) for a in range(blocks) for b in range(blocks) if a != b and (not near or abs(a - b) == 1)]
+        values = [miscoupling(coupling_matrix(J[a], svds[b], k), normalized=True) for a, b in pairs]
+        means.append(float(torch.stack(values).mean()))
+    spread = np.std(means, ddof=1)
+    # Both are standard deviations of a hundred draws and more; a flat spectrum scatters by a little less.
+    assert spread == pytest.approx(null_spread(k, blocks, near), rel=0.3)
+
+
+def test_both_spreads_are_those_of_all_pairs_and_of_neighbours():
+    assert null_spreads(5, 4) == {"all pairs": null_spread(5, 4), "neighbours": null_spread(5, 4, neighbours=True)}

@@ -20,7 +20,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures.random_bases import drawn_null
 from coupling_lib.measures.tokens import KINDS, token_comparisons, token_reports
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 
 K = 4
 

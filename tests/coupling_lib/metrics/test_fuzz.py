@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import coupling_lib as cl
+from coupling_lib.datasets.summaries import interval
 from coupling_lib.errors import CouplingError
 from coupling_lib.metrics.coupling import coupling_matrices
-from coupling_lib.metrics.summaries import interval
 from coupling_lib.metrics.variants import locality
 from coupling_lib.svd.triplets import top_triplets_stacked
 

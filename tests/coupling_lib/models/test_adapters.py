@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 import coupling_lib as cl
 from coupling_lib.blocks.model_config import random_input
-from coupling_lib.blocks.precision import dense_copy, loading_arguments
+from coupling_lib.blocks.precision import loading_arguments
+from coupling_lib.blocks.storage import dense_copy
 from coupling_lib.errors import UnsupportedModelError, shown
 from coupling_lib.models import adapters
 from coupling_lib.store.key import fingerprint

@@ -10,7 +10,7 @@ from coupling_lib import paths
 from coupling_lib.blocks import attention
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
 from coupling_lib.models.load import load_model
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 
 
 @pytest.fixture(scope="module")

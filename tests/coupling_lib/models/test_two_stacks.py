@@ -10,7 +10,7 @@ from reference import brute_force_jacobian, relative_error
 import coupling_lib as cl
 from coupling_lib.errors import UnsupportedModelError
 from coupling_lib.models.load import load_model
-from coupling_lib.models.model import wrap_model
+from coupling_lib.models.storages import wrap_model
 
 ENCODER_DECODER = dict(
     vocab_size=64, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from coupling_lib.blocks import offload, placing
 from coupling_lib.blocks.precision import loading_arguments
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
-from coupling_lib.jacobian.tracing import trace
+from coupling_lib.inputs.traced import trace
 from coupling_lib.models import temporary_files, untrained
 from coupling_lib.models.load import load_model
 from coupling_lib.store.key import fingerprint

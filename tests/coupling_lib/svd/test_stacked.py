@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coupling_lib.svd.krylov import golub_kahan
-from coupling_lib.svd.stacked import _squares, golub_kahan_stacked
+from coupling_lib.svd.krylov import _squares, golub_kahan, golub_kahan_stacked
 
 
 def stack(count: int = 3, rows: int = 400, columns: int = 400) -> torch.Tensor:

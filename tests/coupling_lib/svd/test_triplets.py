@@ -10,7 +10,7 @@ from matrices import decaying, orthogonal, with_spectrum
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.svd import triplets as svd
-from coupling_lib.svd.stacked import golub_kahan_stacked
+from coupling_lib.svd.krylov import golub_kahan_stacked
 from coupling_lib.svd.triplets import IllDefinedSubspaceWarning, top_triplets, top_triplets_stacked
 
 

@@ -9,8 +9,8 @@ import pytest
 import scipy.stats
 from skewed import told
 
+from coupling_lib.datasets.statistics import linear_fit, mean_interval, skewness
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.statistics import linear_fit, mean_interval, skewness
 
 
 def test_skewness_is_scipy_s_or_more_and_nothing_where_nothing_varies():

@@ -43,7 +43,7 @@ def shared_part(ds: xr.Dataset) -> xr.Dataset:
         ds: A dataset of `measure_depth` or `measure_tokens`.
 
     Returns:
-        The dataset with the variants of `measures.parts.VARIANTS_OF_PARTS`, `singular_values`, `frobenius_norm`,
+        The dataset with the variants of `datasets.parts.VARIANTS_OF_PARTS`, `singular_values`, `frobenius_norm`,
         `residual` and matrices of the traceless part, under the names and in the units that the whole has them.
 
     Raises:

@@ -1,27 +1,65 @@
-"""What a model is given for one trace: checked, and brought into the form that it takes."""
+"""What a model is given for one trace: texts made into token ids, and inputs that it cannot read refused."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from coupling_lib.blocks.model_config import images_config, sides
-from coupling_lib.blocks.record import first_states
+from coupling_lib.blocks.model_config import sides
+from coupling_lib.blocks.record import images_config
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import token_ids
-from coupling_lib.inputs.lengths import longest, too_long
-from coupling_lib.inputs.prompt_arguments import prompt_inputs
+from coupling_lib.inputs.images import first_states
+from coupling_lib.inputs.lengths import explained, longest, too_long
+from coupling_lib.inputs.prompt_arguments import check_model, prompt_inputs
 from coupling_lib.inputs.prompts import Prompt
+from coupling_lib.jacobian import tracing
 from coupling_lib.models.model import Model
+from coupling_lib.modes import exclusive, refuse_narrow
 
 # Larger than any normalised pixel, and smaller than the bytes of any but a black picture.
 _BRIGHTEST = 50
 
 
-def model_inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
+@exclusive
+def trace(model: Model, given: str | Tensor | Prompt) -> tracing.Trace:
+    """Run a model once and record every block's input, output and call.
+
+    Args:
+        model: a model from `load_model`.
+        given: a text, or a `Prompt` with one; token ids, shape `(1, n)`, integer; or an image, shape `(1, c, h, w)`,
+            floating point.
+
+    Returns:
+        the trace. An input that is empty, of another shape or longer than the model can read, and a text
+        for a model without a tokenizer, raise `ParameterError`.
+
+    Raises:
+        UntrustworthyResultError: if states are NaN or infinite; under autocast, or with a default dtype of half
+            precision, which would narrow states and Jacobians without a word.
+
+    Example:
+        >>> import coupling_lib as cl
+        >>> model = cl.load_model("nano-neox")
+        >>> cl.trace(model, "It was a dark and stormy night").hidden.shape[0]
+        13
+    """
+    check_model(model)
+    refuse_narrow()
+    inputs = _checked(model, given)
+    (tensor,) = inputs.values()
+    with explained(model, inputs):
+        found = tracing.trace(model, tensor)
+    ids = inputs.get("input_ids")
+    if ids is None:
+        return found
+    return replace(found, said_of_last=token_ids.said_of_last(ids[0].tolist(), model.tokenizer, model.name))
+
+
+def _checked(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
     """Turn what the user gave into what the model takes, or say in one line why not."""
-    hf, wanted = model.hf, model.hf.main_input_name
-    pixels, given = wanted == "pixel_values", getattr(given, "text", given)
+    wanted, given = model.hf.main_input_name, getattr(given, "text", given)
     if isinstance(given, str):
         (text,) = prompt_inputs(given)
         if model.tokenizer is None:
@@ -31,22 +69,14 @@ def model_inputs(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor
         masked = "; of what a tokenizer returns: made.input_ids[:, made.attention_mask[0] == 1]"
         message = f"the input is a {type(given).__name__}; give a text, a `Prompt` or a tensor of {wanted}"
         raise ParameterError(message + masked * (isinstance(given, Mapping) and wanted in given))
-    whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
-    fits = given.ndim == (4 if pixels else 2) and (given.is_floating_point() if pixels else whole)
-    fits = fits and given.layout == torch.strided and not given.is_meta
-    if not fits or len(given) != 1 or given.numel() == 0:
-        form = "(1, channels, height, width), floating point" if pixels else "(1, n) with n >= 1, integer"
-        raise ParameterError(f"the input has shape {tuple(given.shape)} and dtype {given.dtype}; {wanted} is {form}")
-    if pixels:
+    inputs = tracing.model_inputs(model, given)
+    if wanted == "pixel_values":
         _check_pixels(model, given)
-        return {wanted: given.to(hf.device, hf.dtype, copy=True)}
-    config = hf.config.get_text_config()
-    if given.shape[1] > (most := longest(hf) or given.shape[1]):
+        return inputs
+    if given.shape[1] > (most := longest(model.hf) or given.shape[1]):
         raise too_long(model, given.shape[1], most)
-    if int(given.max()) >= config.vocab_size or int(given.min()) < 0:
-        raise ParameterError(f"a token id lies outside the vocabulary of {model.name}, 0 to {config.vocab_size - 1}")
-    token_ids.check(given[0].tolist(), model.tokenizer, config, model.name)
-    return {wanted: given.to(hf.device, torch.long, copy=True)}  # which may be written over after the trace
+    token_ids.check(given[0].tolist(), model.tokenizer, model.hf.config.get_text_config(), model.name)
+    return inputs
 
 
 def _reads(model: Model, pixels: Tensor) -> bool:

@@ -11,10 +11,10 @@ from reference import coupling, miscoupling
 import coupling_lib as cl
 from companion.tables import effects
 from companion.tables.arrays import side_by_side
+from coupling_lib.datasets.parts import SHARED, VARIANTS_OF_PARTS, shared_parts, with_shared_part
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures import nulls
-from coupling_lib.measures.parts import SHARED, VARIANTS_OF_PARTS, shared_parts, with_shared_part
 
 K, VARIANT = 5, "normalized_miscoupling"
 

@@ -1,0 +1,63 @@
+"""Where a model keeps its transformer blocks: the list that is as long as its configuration says it is deep."""
+
+from contextlib import suppress
+from typing import Any
+
+from nnsight import Envoy
+from torch import nn
+from transformers import PreTrainedModel
+
+from coupling_lib.blocks.record import Blocks, stack_config
+from coupling_lib.errors import UnsupportedModelError
+
+# Attribute of a model that names the list of its blocks, where the user did.
+PATH = "_blocks_path"
+
+
+def find_blocks(hf: PreTrainedModel) -> Blocks:
+    """Find the list of transformer blocks of a model, whatever its family calls it."""
+    if (path := vars(hf).get(PATH)) is not None:
+        return Blocks(path, hf.get_submodule(path))
+    lists = [(name, module) for name, module in hf.named_modules() if isinstance(module, nn.ModuleList) and len(module)]
+    declared = [getattr(stack_config(hf), name, None) for name in ("num_hidden_layers", "num_layers")]
+    lengths = {len(module) for _, module in lists}
+    # Some families count attention layers, of which a block has two, and say the number of blocks beside it.
+    depth = next((depth for depth in declared if depth in lengths), declared[0]) or max(lengths, default=0)
+    fitting = [(name.count("."), name, module) for name, module in lists if len(module) == depth]
+    if not fitting:
+        raise UnsupportedModelError(
+            f"{type(hf).__name__} has no list of {depth} blocks; decoders, encoders and vision transformers with a "
+            "list of equal blocks can be measured"
+        )
+    # Of stacks that are equally deep, the one beside the embedding of what is read.
+    beside = _embedding_path(hf).split(".")
+    apart = {
+        name: next((at for at, (a, b) in enumerate(zip(beside, name.split("."), strict=False)) if a != b), 0)
+        for _, name, _ in fitting
+    }
+    _, name, module = min(fitting, key=lambda found: (found[0], -apart[found[1]], found[1]))
+    if any("_orig_mod" in block._modules for block in module):
+        raise UnsupportedModelError(
+            f"the blocks in {name!r} of {type(hf).__name__} were wrapped by torch.compile, which hides how they are "
+            "called; wrap the model before it is compiled, or compile a block in place: block.compile()"
+        )
+    return Blocks(name, module)
+
+
+def _embedding_path(hf: PreTrainedModel) -> str:
+    """Find where a model's tokens or patches are embedded."""
+    with suppress(NotImplementedError, AttributeError):
+        embedding = hf.get_input_embeddings()
+        return next((name for name, module in hf.named_modules() if module is embedding), "")
+    return ""
+
+
+def within_nnsight(model: Any, tokenizer: Any) -> tuple[Any, Any]:
+    """Return the module and the tokenizer of a model of nnsight; anything else as it is."""
+    if not isinstance(model, Envoy):
+        return model, tokenizer
+    if any(weight.is_meta for weight in model._module.parameters()):
+        raise UnsupportedModelError(
+            f"the {type(model).__name__} of nnsight has no weights yet; load it with dispatch=True"
+        )
+    return model._module, tokenizer or getattr(model, "tokenizer", None)

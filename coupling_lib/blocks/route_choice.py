@@ -1,0 +1,92 @@
+"""The route of a block: what its calls suggest, put to the test against the model as it came (`agreement`)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from transformers import DynamicCache
+
+from coupling_lib.blocks import attention, postnorm, storage
+from coupling_lib.blocks.agreement import accepted, replay_error, route_error
+from coupling_lib.blocks.blockmap import NO_CACHE, advance, cache_name, cached, dtype_of, with_states
+from coupling_lib.blocks.call import BlockCall
+from coupling_lib.errors import UnsupportedModelError
+
+# Two attentions of one model, both in float32 or wider.
+_SAME = 1e-4
+_UNBOUNDED = (0.0, float("inf"))
+
+
+class AnotherModelError(UnsupportedModelError):
+    """What is raised where an attention makes another model of the same weights."""
+
+
+class Validated(NamedTuple):
+    """Result of validating a block: its route, the norms of its stream (None if it adds to it), and its scale."""
+
+    route: str
+    norms: tuple[str, ...] | None
+    scale: float = 1.0
+
+
+def validate_route(
+    call: BlockCall, as_it_came: BlockCall, module: nn.Module, label: str, dtype: torch.dtype, default: str
+) -> Validated:
+    """Choose a block's route, validate it, and find the norms of its stream."""
+    # `as_it_came` is the block's call with the attention `default`, on the same stream.
+    block = storage.dense_copy(module, dtype)
+    with torch.no_grad():
+        found = call.replay(block, call.input.to(dtype))
+        with attention.under(block, default):
+            wanted = as_it_came.replay(block, call.input.to(dtype))
+    if not replay_error(call, found, wanted, tolerance=_SAME) <= 1:
+        far = float(((found - wanted).norm(dim=-1) / (wanted - call.input.to(dtype)).norm(dim=-1)).max())
+        raise AnotherModelError(f"{label} computes something else on its own than in the model, {far:.1e} away from it")
+    errors: dict[str, float | str] = {}
+    for route in _routes(call, block):
+        errors[route] = error = route_error(call, as_it_came, block, route, default)
+        if accepted(error):
+            passing = postnorm.passing(call, block)
+            return Validated(route, postnorm.stream_norms(call, block) if passing.post_norm else None, passing.share)
+    tried = "; ".join(
+        f"the {route} route {error if isinstance(error, str) else f'gives a Jacobian that differs by {error:.1e}'}"
+        for route, error in errors.items()
+    )
+    raise UnsupportedModelError(
+        f"{label} has no Jacobian that agrees with that of the whole sequence: {tried}; this family cannot be "
+        "measured, please report it"
+    )
+
+
+def _routes(call: BlockCall, block: nn.Module) -> Sequence[str]:
+    """List the routes to try, from the one that a block's calls suggest to the slowest."""
+    chosen = choose_route(call, block)
+    return list(dict.fromkeys((chosen, *["cache"] * (chosen == "attention" and has_cache(call, block)), "sequence")))
+
+
+def choose_route(call: BlockCall, block: nn.Module) -> str:
+    """Return the route of a block, found from what it calls."""
+    if carries_state(call, block):
+        # Mamba-2 in transformers bounds its time steps where it takes many tokens, and not where it takes one.
+        bounds = {tuple(getattr(part, "time_step_limit", None) or _UNBOUNDED) for part in block.modules()}
+        return "state" if bounds == {_UNBOUNDED} else "sequence"
+    if len(call.keys_values) == 1:
+        return "attention"
+    return "cache" if has_cache(call, block) else "sequence"
+
+
+def has_cache(call: BlockCall, block: nn.Module) -> bool:
+    """Return whether a block writes its keys and values into a cache, once."""
+    return cache_name(block) is not None and cached(call, block) is not None
+
+
+def carries_state(call: BlockCall, block: nn.Module) -> bool:
+    """Return whether a block carries a state from token to token, by what it writes into its family's cache."""
+    if not cache_name(block) or not with_states(cache := DynamicCache(config=call.config)):
+        return False
+    try:
+        advance(call, block, cache, 0, call.input.to(dtype_of(block)))
+    except NO_CACHE:
+        return False
+    return any(any(layer.has_previous_state.values()) for layer in with_states(cache))

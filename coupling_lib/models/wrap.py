@@ -1,0 +1,120 @@
+"""Taking a model that exists already: its blocks found, checked and frozen.
+
+Attention runs in its plain form (`blocks.attention`): the fused kernel has no forward-mode derivative on the CPU and
+takes the wrong mask rows, without a word, for a query that is not the last token. Where the plain form makes another
+model of the same weights, the model keeps the one that it came with. Mixture-of-experts layers run one expert at a
+time, because the grouped product knows no float64.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.image_processing_utils import BaseImageProcessor
+
+from coupling_lib.blocks import postnorm, storage
+from coupling_lib.blocks.find import PATH, within_nnsight
+from coupling_lib.blocks.record import Blocks
+from coupling_lib.blocks.validate import validate, with_what_stands
+from coupling_lib.errors import ParameterError, UnsupportedModelError, shown
+from coupling_lib.models import adapters, plain
+from coupling_lib.models.model import Model
+from coupling_lib.modes import exclusive
+
+
+@exclusive
+def wrap_model(
+    hf_model: PreTrainedModel | nn.Module,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    blocks: str | None = None,
+    name: str | None = None,
+    precision: str | None = None,
+    processor: BaseImageProcessor | None = None,
+) -> Model:
+    """Take a model that exists already, with the checks of `load_model`.
+
+    The model itself is used, not a copy: it is put into evaluation mode, frozen, and set to plain attention. Hooks and
+    adapters that stand on it are part of it.
+
+    Args:
+        hf_model: a transformers model; a `PeftModel`, of which the base model with the adapter's layers is measured; a
+            model of nnsight or nnterp, of which the module inside; or, with `blocks`, any `torch.nn.Module` that runs
+            on token ids `(1, n)` and whose blocks read and write one stream `(1, n, d)`.
+        tokenizer: its tokenizer, needed only to pass text; by default that of a model of nnsight.
+        blocks: path of the list of its blocks, such as "transformer.h"; by default they are found.
+        name: what to call it in figures and records; by default the name of its class, and of its adapters.
+        precision: how its weights are stored, for the record; by default its dtype.
+        processor: the image processor of a vision model, for `load_images`.
+
+    Returns:
+        the model, ready to be measured.
+
+    Raises:
+        ParameterError: if `hf_model` is no transformers model and `blocks` is not given, or no list lies there.
+        ModelUnavailableError: if it holds weights that are NaN or infinite.
+        UnsupportedModelError: if its blocks cannot be measured, or its adapter puts tokens before every prompt.
+
+    Example:
+        >>> from coupling_lib.models.load import load_model
+        >>> again = wrap_model(load_model("nano-neox").hf, name="mine")
+        >>> again.name, again.source, again.n_blocks
+        ('mine', 'memory', 12)
+    """
+    hf_model = getattr(hf_model, "_orig_mod", hf_model)  # which torch.compile leaves as it is
+    hf_model, tokenizer = within_nnsight(hf_model, tokenizer)
+    given, hf_model = hf_model, adapters.unwrapped(hf_model)
+    if not isinstance(hf_model, nn.Module):
+        raise ParameterError(f"hf_model is a {type(hf_model).__name__}; a transformers model or nn.Module was expected")
+    if not isinstance(hf_model, PreTrainedModel):
+        given = hf_model = plain.as_pretrained(hf_model, blocks)
+    elif blocks is not None:
+        plain.list_at(hf_model, blocks)
+        vars(hf_model)[PATH] = blocks
+    if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "decode")):
+        raise ParameterError(f"tokenizer is {shown(tokenizer)}; a transformers tokenizer was expected, or None")
+    adapted = adapters.named(given)
+    name = name or type(hf_model).__name__ + adapted
+    refuse_two_stacks(hf_model, name)
+    made = (name, "memory" + adapted, None, precision or _stored_as(hf_model), False, None)
+    found = prepare(hf_model, name, partial(validate, hf_model, name))
+    adapters.check_answer(given, hf_model)
+    return Model(hf_model, tokenizer, *made, blocks=found, processor=processor, recheck=with_what_stands)
+
+
+def prepare(hf: PreTrainedModel, name: str, check: Callable[[], Blocks]) -> Blocks:
+    """Freeze a model, keep its layers in the form that can be differentiated, and check its blocks."""
+    if any(weight.is_inference() for weight in hf.parameters()):
+        raise UnsupportedModelError(
+            f"{name} holds weights that were made inside torch.inference_mode(), through which no derivative is taken; "
+            "make or load it outside, or under torch.no_grad()"
+        )
+    hf.eval().requires_grad_(False)
+    hf.set_experts_implementation("eager")
+    for stored in storage.REGISTERED:
+        stored.prepare(hf, name)
+    found = check()
+    postnorm.warn_of_streams(found, name)
+    return found
+
+
+def refuse_two_stacks(hf: PreTrainedModel, name: str) -> None:
+    """Refuse an encoder-decoder; one stack of such a model is none."""
+    config = hf.config
+    if getattr(config, "is_encoder_decoder", False) and {"encoder", "decoder"} <= {
+        path.rpartition(".")[2] for path, _ in hf.named_modules()
+    }:
+        raise UnsupportedModelError(
+            f"{name!r} is an encoder-decoder ({config.model_type}), whose decoder blocks read a second stream; pass "
+            "its encoder alone, cl.wrap_model(transformers.AutoModel.from_pretrained(...).get_encoder()), or choose a "
+            "decoder, an encoder or a vision transformer"
+        )
+
+
+def _stored_as(hf: PreTrainedModel) -> str:
+    """Name the precision of a model's weights."""
+    quantised = getattr(hf.config, "quantization_config", None)
+    if getattr(quantised, "load_in_4bit", False):
+        return quantised.bnb_4bit_quant_type
+    return "int8" if getattr(quantised, "load_in_8bit", False) else str(hf.dtype).removeprefix("torch.")

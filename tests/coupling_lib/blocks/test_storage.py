@@ -1,0 +1,66 @@
+"""Ways to store weights: what is registered is copied as it says, and what nothing knows is refused."""
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+import coupling_lib as cl
+from coupling_lib.blocks import storage
+from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError
+from coupling_lib.jacobian import tracing
+from coupling_lib.models import wrap
+
+IDS = torch.arange(3, 12)[None]
+
+
+class Halved(storage.Storage):
+    """Linear layers that hold twice their weights, as bytes."""
+
+    def weights(self, module: nn.Module) -> dict[str, int]:
+        return {"weight": module.weight.numel()} if isinstance(module, nn.Linear) else {}
+
+    def dense(self, module, dtype, memo):
+        made = nn.Linear(module.in_features, module.out_features, bias=False)
+        made.weight = nn.Parameter(module.weight.to(dtype) / 2, requires_grad=False)
+        return made
+
+
+def in_bytes() -> nn.Sequential:
+    layer = nn.Linear(3, 2, bias=False)
+    layer.weight = nn.Parameter(torch.tensor([[2, 4, 6], [8, 10, 12]], dtype=torch.uint8), requires_grad=False)
+    return nn.Sequential(layer, nn.LayerNorm(2))
+
+
+@pytest.mark.parametrize(("block", "kind"), [(in_bytes(), "as torch.uint8"), (nn.Linear(2, 2, device="meta"), "on no")])
+def test_weights_that_nothing_knows_are_refused(monkeypatch, block, kind):
+    monkeypatch.setattr(storage, "REGISTERED", [])
+    with pytest.raises(UnsupportedModelError, match=f"is stored {kind}.* wrap the model by cl.wrap_model") as caught:
+        storage.dense_copy(block, torch.float32)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_registered_storage_builds_the_layer_and_is_counted(monkeypatch):
+    monkeypatch.setattr(storage, "REGISTERED", [Halved()])
+    block = in_bytes()
+    copy = storage.dense_copy(block, torch.float64)
+    assert copy[0].weight.tolist() == [[1, 2, 3], [4, 5, 6]] and copy[1].weight.dtype == torch.float64
+    assert storage.in_few_bits(block) and not storage.on_disk(block)
+    assert storage.share_in("uint8", block) == 6 / 10 and block[0].weight.dtype == torch.uint8
+
+
+def test_a_plain_model_is_measured_alike_with_no_storage_registered(monkeypatch):
+    hf = tiny.llama()
+    wanted = cl.trace(cl.wrap_model(hf), IDS).jacobian(1).dense()
+    monkeypatch.setattr(storage, "REGISTERED", [])
+    assert torch.equal(tracing.trace(wrap.wrap_model(hf), IDS).jacobian(1).dense(), wanted)
+
+
+def test_the_core_takes_token_ids_alone_and_blocks_as_they_were_checked():
+    model = cl.wrap_model(hf := tiny.llama())
+    with pytest.raises(ParameterError, match="the input is a str; give a tensor of input_ids"):
+        tracing.trace(model, "a text")
+    object.__setattr__(model, "recheck", None)
+    hf.model.layers[1].mlp.register_forward_hook(lambda _, __, y: 2 * y)
+    with pytest.raises(UntrustworthyResultError, match="blocks were changed since they were checked; wrap it again"):
+        tracing.trace(model, IDS)

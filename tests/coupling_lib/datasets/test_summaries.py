@@ -1,0 +1,80 @@
+"""Summaries over prompts, with the names of the array that they condense."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from coupling_lib.datasets.statistics import mean_interval
+from coupling_lib.datasets.summaries import Chance, block_couplings, chance, depth_summary, interval, mean_couplings
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
+
+
+def make(n_prompts=20):
+    values = np.random.default_rng(0).normal(size=(n_prompts, 3))
+    return xr.DataArray(values, {"block": [1, 2, 3]}, ("prompt", "block"))
+
+
+def test_interval_holds_the_mean_and_is_that_of_every_place():
+    values = make()
+    found = interval(values)
+    np.testing.assert_allclose(found["mean"], values.mean("prompt"))
+    assert (found.low < found["mean"]).all() and (found["mean"] < found.high).all()
+    expected = mean_interval(values.values)
+    np.testing.assert_array_equal(found.low, expected.low)
+    np.testing.assert_array_equal(found.high, expected.high)
+    assert found.block.values.tolist() == [1, 2, 3]
+    xr.testing.assert_identical(interval(values.transpose("block", "prompt")), found)
+
+
+def test_a_single_prompt_has_no_interval():
+    alone = interval(make(1))
+    np.testing.assert_array_equal(alone["mean"], make(1)[0])
+    assert np.isnan(alone.low).all() and np.isnan(alone.high).all()
+
+
+def test_what_may_have_no_gaps_refuses_them():
+    with pytest.raises(UntrustworthyResultError, match="NaN"):
+        interval(make().where(make().block != 2), gaps=False)
+    xr.testing.assert_identical(interval(make(), gaps=False), interval(make()))
+
+
+def test_places_that_a_prompt_lacks_have_no_interval_and_change_no_other():
+    found = interval(make().where(make().block != 2))
+    assert np.isnan(found.low).values.tolist() == [False, True, False]
+    np.testing.assert_array_equal(found.low[[0, 2]], interval(make()).low[[0, 2]])
+
+
+def test_coupling_of_a_network_and_of_its_blocks_leaves_out_pairs_of_a_block_with_itself():
+    values = np.random.default_rng(1).random((2, 1, 3, 3))
+    ds = xr.Dataset(
+        {"mismatch": (("prompt", "k", "block_1", "block_2"), values)},
+        {"k": [5], "block_1": range(3), "block_2": range(3)},
+    )
+    pairs = 1 - values[:, 0]
+    whole = [np.mean([pairs[p, i, j] for i in range(3) for j in range(3) if i != j]) for p in range(2)]
+    np.testing.assert_allclose(mean_couplings(ds, "mismatch", 5), whole)
+    first = (pairs[:, 0, 1] + pairs[:, 0, 2] + pairs[:, 1, 0] + pairs[:, 2, 0]) / 4
+    np.testing.assert_allclose(block_couplings(ds, "mismatch", 5).sel(block=0), first)
+
+
+def test_summary_of_several_networks_is_that_of_each_and_refuses_what_was_not_measured():
+    values = np.random.default_rng(2).random((2, 4, 1, 3, 3))
+    ds = xr.Dataset(
+        {
+            "mismatch": (("network", "prompt", "k", "block_1", "block_2"), values),
+            "by_distance": (("network", "prompt", "variant", "k", "distance"), values[:, :, :, :1, :]),
+        },
+        {"k": [5], "block_1": range(3), "block_2": range(3), "distance": range(3), "variant": ["mismatch"]},
+    )
+    for network in range(2):
+        xr.testing.assert_identical(
+            depth_summary(ds, "mismatch").isel(network=network), depth_summary(ds.isel(network=network), "mismatch")
+        )
+    with pytest.raises(ParameterError, match="the variant 'miscoupling' is unknown; choose from mismatch"):
+        depth_summary(ds, "miscoupling")
+
+
+def test_a_null_as_one_number_is_the_mean_over_all_that_is_in_it_and_knows_its_error():
+    found = chance(xr.Dataset({"value": ("block_1", [0.9, 0.8]), "error": ("block_1", [0.01, 0.03])}))
+    assert isinstance(found, Chance) and (found, found.error) == (pytest.approx(0.85), pytest.approx(0.02))
+    assert 1 - found == pytest.approx(0.15)
