@@ -43,8 +43,9 @@ from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from companion.tables import photographs, vit_grid
 from companion.tables.generalization import paper_figures
+from companion.training.drop_path import measure_drop_path
 from coupling_lib.inputs.images import patch_box
-from coupling_lib.measures.vision import measure_drop_path, measure_network
+from coupling_lib.measures.vision import measure_network
 
 # %% tags=["hide-input"]
 p = parameters.check_parameters(

@@ -19,11 +19,11 @@ import yaml
 
 import coupling_lib as cl
 from companion.notebook.parameters import RULES
+from companion.training.drop_path import measure_drop_path
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError, is_whole, shown
 from coupling_lib.measures import nulls
 from coupling_lib.measures.precision import measure_triplets
-from coupling_lib.measures.vision import measure_drop_path
 from coupling_lib.models import registry, sources
 from coupling_lib.store import digest
 

@@ -8,7 +8,7 @@ from the same weights and see the same images.
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from companion.training.drop_path import DropPath
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import images
-from coupling_lib.inputs.labelled_images import LabelledImages, first, shrunk
+from coupling_lib.inputs.labelled_images import LabelledImages
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,26 @@ def prepared(recipe: VitRecipe, data: LabelledImages) -> LabelledImages:
     """Take as many pictures of a data set, and as small ones, as a recipe asks for."""
     data = shrunk(data, recipe.side) if recipe.side else data
     return first(data, recipe.pictures) if recipe.pictures else data
+
+
+def shrunk(data: LabelledImages, side: int) -> LabelledImages:
+    """Average the pixels of square images down to fewer on a side."""
+    have = data.train.shape[-1]
+    if side < 1 or have % side:
+        raise ParameterError(f"side is {side}; images of {have} pixels are averaged to a side that divides {have}")
+
+    def averaged(images: torch.Tensor) -> torch.Tensor:
+        return functional.avg_pool2d(images.float(), have // side).round().to(torch.uint8)
+
+    return replace(data, name=f"{data.name}-{side}px", train=averaged(data.train), test=averaged(data.test))
+
+
+def first(data: LabelledImages, count: int) -> LabelledImages:
+    """Take the first of the images to train on; those that are held out stay."""
+    if not 1 <= count <= len(data.train):
+        raise ParameterError(f"pictures is {count}; {data.name} has {len(data.train)} to train on, take 1 to so many")
+    name = f"{data.name}-{count}"
+    return replace(data, name=name, train=data.train[:count], train_labels=data.train_labels[:count])
 
 
 def configuration(recipe: VitRecipe, data: LabelledImages) -> ViTConfig:

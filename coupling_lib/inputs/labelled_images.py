@@ -4,7 +4,7 @@ import io
 import itertools
 import pickle
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,26 +33,6 @@ class LabelledImages:
         pixels = self.train.double() / 255
         mean, std = pixels.mean(dim=(0, 2, 3)), pixels.std(dim=(0, 2, 3))
         return tuple(round(float(v), 4) for v in mean), tuple(round(float(v), 4) for v in std)
-
-
-def shrunk(data: LabelledImages, side: int) -> LabelledImages:
-    """Average the pixels of square images down to fewer on a side."""
-    have = data.train.shape[-1]
-    if side < 1 or have % side:
-        raise ParameterError(f"side is {side}; images of {have} pixels are averaged to a side that divides {have}")
-
-    def averaged(images: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.avg_pool2d(images.float(), have // side).round().to(torch.uint8)
-
-    return replace(data, name=f"{data.name}-{side}px", train=averaged(data.train), test=averaged(data.test))
-
-
-def first(data: LabelledImages, count: int) -> LabelledImages:
-    """Take the first of the images to train on; those that are held out stay."""
-    if not 1 <= count <= len(data.train):
-        raise ParameterError(f"pictures is {count}; {data.name} has {len(data.train)} to train on, take 1 to so many")
-    name = f"{data.name}-{count}"
-    return replace(data, name=name, train=data.train[:count], train_labels=data.train_labels[:count])
 
 
 def read_dataset(source: str | Path) -> LabelledImages:

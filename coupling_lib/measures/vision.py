@@ -1,4 +1,4 @@
-"""Coupling in vision transformers: at the class token, at a patch, between tokens in both orders, and with drop path.
+"""Coupling in vision transformers: at the class token, at a patch, and between tokens in both orders.
 
 A vision transformer attends in both directions, so that $J^l_{t_1t_2}$ and $J^l_{t_2t_1}$ both exist, and differ.
 """
@@ -9,17 +9,14 @@ import numpy as np
 import torch
 import xarray as xr
 
-from coupling_lib.errors import ParameterError, check_whole
+from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.images import patch_grid
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
-from coupling_lib.inputs.traced import trace
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.trajectories import measure_trajectories
-from coupling_lib.metrics.variants import chosen_variants, different_pairs
-from coupling_lib.models.drop_path import depth_rates, draw_gates, fixed_gates
 from coupling_lib.models.model import Model
 from coupling_lib.store.sweep import sweep
 
@@ -93,39 +90,6 @@ def _of_one_prompt(traced: Trace, k: int) -> xr.Dataset:
         each.append(common.plain(variables))
     token_in, token_out = np.array(pairs).T
     return xr.concat(each, dim="relation").assign(token_in=("relation", token_in), token_out=("relation", token_out))
-
-
-@common.measurement(version=2)
-def measure_drop_path(
-    model: Model,
-    prompts: torch.Tensor | Iterable[torch.Tensor],
-    rate: float = 0.3,
-    draws: int = 4,
-    k: int = 10,
-    token: int = 0,
-    seed: int = 0,
-    variant: str = "normalized_miscoupling",
-) -> xr.Dataset:
-    """Measure coupling with stochastic depth off, as everywhere else, and left on, as in a model in training mode."""
-    given, modules = prompt_inputs(prompts, model), model.blocks.modules
-    common.check_k(model, k)
-    check_whole("draws", draws, 1)
-    depth_rates(rate, len(modules))
-    chosen_variants([variant])
-
-    def measured(image: torch.Tensor) -> float:
-        values = common.coupled(common.depth_jacobians(trace(model, image), token), [k], [variant])[1][variant][0]
-        return float(different_pairs(values).mean())
-
-    def of_one_prompt(image: torch.Tensor) -> common.Variables:
-        generator, off, on = common.generator_for(image, seed), measured(image), []
-        for _ in range(draws):
-            with fixed_gates(modules, draw_gates(rate, len(modules), generator)):
-                on.append(measured(image))
-        return {"off": off, "on": ("draw", on)}
-
-    details = {"rate": rate, "draws": draws, "k": k, "token": token, "variant": variant}
-    return common.over_prompts(model, given, map(of_one_prompt, given), {}, measure="drop_path", **details)
 
 
 def measure_network(

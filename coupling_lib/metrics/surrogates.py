@@ -25,7 +25,7 @@ from torch import Tensor
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.coupling import widened
 from coupling_lib.metrics.subspaces import random_frame
-from coupling_lib.metrics.variants import block_products, checked_ks, chosen_variants, different_pairs, evaluated
+from coupling_lib.metrics.variants import block_products, checked_ks, chosen_variants, evaluated
 
 SURROGATES = ("rotated", "conjugated", "permuted", "outliers kept", "unpaired")
 """What can be done to the singular vectors of block l'."""
@@ -82,12 +82,3 @@ def values_of_pairs(
     ks, variants = checked_ks(ks, available=k), chosen_variants(names)
     parts = [evaluated(variants, products, ks) for _, products in block_products(J, U, S, V, U2, V2, variants)]
     return {v.name: torch.cat([part[v.name] for part in parts], dim=1) for v in variants}
-
-
-def mean_over_pairs(
-    J: Tensor, U: Tensor, S: Tensor, V: Tensor, U2: Tensor, V2: Tensor, ks: Iterable[int], names: Iterable[str]
-) -> dict[str, Tensor]:
-    """Mean of variants over all ordered pairs of different blocks, the other block's vectors given separately."""
-    # With `U2 = U` and `V2 = V` these are the means of `measure_variants` off its diagonal.
-    found = values_of_pairs(J, U, S, V, U2, V2, ks, names)
-    return {name: different_pairs(values).double().mean(dim=-1) for name, values in found.items()}

@@ -10,13 +10,10 @@ alone. Scales of activations belong to no weight. Other methods (GPTQ, AWQ ...) 
 import json
 import math
 import re
-import shutil
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -24,9 +21,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from coupling_lib.blocks import offload, weight_memory
+from coupling_lib.blocks import offload
 from coupling_lib.blocks.placing import Placing
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
+from coupling_lib.models import temporary_files
 
 _KEY = "quantization_config"
 # Sign, two bits of exponent, one of mantissa.
@@ -123,16 +121,7 @@ def load(
         print(f"{name}: its weights are stored in {method.name} and become dense while they are read", flush=True)
     if not placing.on_disk:
         return offload.load(partial(read, folder, config=config, state_dict=stored), placing)
-    plain = TemporaryDirectory(prefix="coupling_lib-")
-    try:
-        _write(stored, Path(plain.name), dtype)
-        config.save_pretrained(plain.name)
-        hf = offload.load(partial(read, Path(plain.name)), placing)
-    except BaseException:
-        plain.cleanup()
-        raise
-    weakref.finalize(hf, plain.cleanup)
-    return hf
+    return temporary_files.load(partial(_write, stored, config, dtype), placing, read)
 
 
 class Stored:
@@ -272,19 +261,14 @@ def _whole_numbers(packed: torch.Tensor, bits: int) -> torch.Tensor:
     return (((packed.unsqueeze(-1) >> shifts) & (2**bits - 1)) - 2 ** (bits - 1)).flatten(-2)
 
 
-def _write(stored: Mapping[str, Any], folder: Path, dtype: torch.dtype) -> None:
-    """Write plain tensors into the files of a folder, one by one, in the type that they will be read in."""
+def _write(stored: Mapping[str, Any], config: PreTrainedConfig, dtype: torch.dtype, folder: Path) -> None:
+    """Write a model of plain tensors into a folder, one by one, in the type that they will be read in."""
     index = {}
     for number, (key, tensor) in enumerate(stored.items()):
         value = tensor[...]
         value = value.to(dtype) if value.is_floating_point() else value
-        if value.nbytes > (free := shutil.disk_usage(folder).free):
-            raise ModelUnavailableError(
-                f"{weight_memory.gb(value.nbytes)} more of dense weights are to be written, and "
-                f"{weight_memory.gb(free)} are free in {folder.parent}; set the environment variable "
-                "TMPDIR to a folder with room"
-            )
+        temporary_files.check_room(folder, value.nbytes, f"dense weights ({key})")
         index[key] = f"{number}.safetensors"
         save_file({key: value.contiguous()}, folder / index[key], metadata={"format": "pt"})
-    text = json.dumps({"metadata": {}, "weight_map": index})
-    (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+    temporary_files.write_index(folder, index)
+    config.save_pretrained(folder)

@@ -19,7 +19,7 @@ from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import weight_memory as memories
 from coupling_lib.blocks.attention_choice import quiet
-from coupling_lib.blocks.validate import with_what_stands
+from coupling_lib.blocks.validate import validate, with_what_stands
 from coupling_lib.errors import (
     CouplingError,
     ModelUnavailableError,
@@ -29,14 +29,7 @@ from coupling_lib.errors import (
     shown,
 )
 from coupling_lib.memory import ran_out
-from coupling_lib.models import (
-    architecture,
-    dequantised,
-    processors,
-    remembered_checks,
-    sources,
-    tokenizers,
-)
+from coupling_lib.models import architecture, dequantised, processors, sources, tokenizers
 from coupling_lib.models import untrained as fresh_weights
 from coupling_lib.models.model import Model
 from coupling_lib.models.storages import prepare
@@ -126,7 +119,7 @@ def load_model(
         reads_text = family.main_input_name == "input_ids"
         tokenizer = tokenizers.load(origin.tokenizer, origin.name) if reads_text else None
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
-        check = partial(remembered_checks.check, hf, origin, precision, fresh)
+        check = partial(validate, hf, origin.name)
         processor = processors.read(origin.folder) if family.main_input_name == "pixel_values" else None
         found = prepare(hf, origin.name, check)
         return Model(hf, tokenizer, *made, blocks=found, processor=processor, recheck=with_what_stands)

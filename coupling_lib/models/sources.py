@@ -73,7 +73,7 @@ def locate(name: str | Path, revision: str | None) -> Source:
 def with_weights(origin: Source) -> Source:
     """Bring a model's weights to this machine."""
     if origin.hub_id:
-        hub.fetch_weights(origin.hub_id, origin.folder.name)
+        hub.fetch_weights(origin.hub_id, origin.folder)
     if not origin.gguf:
         hub.check_weights(origin.folder, origin.name)
     return origin

@@ -12,12 +12,6 @@ its training. They are drawn as they were then (`start`).
 
 import copy
 import hashlib
-import json
-import os
-import platform
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,7 +19,6 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from accelerate import init_empty_weights
 from safetensors.torch import save_file
@@ -35,19 +28,16 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 from transformers.quantizers.auto import AutoHfQuantizer
 
-from coupling_lib.blocks import offload, weight_memory
 from coupling_lib.blocks.find import find_blocks
 from coupling_lib.blocks.placing import Placing
-from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
+from coupling_lib.errors import UnsupportedModelError
 from coupling_lib.memory import give_back
+from coupling_lib.models import temporary_files
+from coupling_lib.models.temporary_files import Read
 
-# Reads a model from a folder; further arguments are those of `from_pretrained`.
-Read = Callable[..., PreTrainedModel]
 # A block, or what is outside: its modules in the order in which they get their weights, each with its name and with the
 # model that gives them (a composite one has several).
 Part = list[tuple[str, nn.Module, PreTrainedModel]]
-
-_PREFIX = f"coupling_lib-{platform.node()}-"
 
 
 def initialise(
@@ -63,7 +53,7 @@ def initialise(
     dtype, device = arguments["dtype"], placing.device
     if placing.blocks:
         write = partial(draw, family, config, seed, dtype, at_once=placing.at_once, start=start)
-        hf = _from_files(write, placing, read)
+        hf = temporary_files.load(write, placing, read)
         hf.config.dtype = torch.float32  # what it was drawn in, as where it stays in memory: the store's key has it
         return hf
     hf = stored = _started(family, config, seed) if start else _bare(family, config)
@@ -90,10 +80,11 @@ def draw(
 ) -> None:
     """Draw a model's weights into the files of a folder, with a few blocks in memory at a time."""
     hf = _bare(family, config)
-    _check_disk(hf, dtype, folder)
+    size = sum(parameter.numel() for parameter in hf.parameters()) * dtype.itemsize
+    temporary_files.check_room(folder, size, f"untrained weights of {family.__name__}")
     files = _Files(folder, dtype, set(hf.all_tied_weights_keys))
     _in_parts(_started(family, config, seed) if start else hf, None if start else seed, files.write, at_once)
-    files.finish()
+    temporary_files.write_index(folder, files.where)
     config = copy.deepcopy(config)
     config.architectures = [family.__name__]  # as `save_pretrained` notes it
     config.save_pretrained(folder)
@@ -278,42 +269,3 @@ class _Files:
         save_file(kept, self.folder / file, metadata={"format": "pt"})
         self.where |= dict.fromkeys(kept, file)
         _give_away(part)
-
-    def finish(self) -> None:
-        """Write which file holds which weight."""
-        index = json.dumps({"metadata": {}, "weight_map": self.where})
-        (self.folder / "model.safetensors.index.json").write_text(index, encoding="utf-8")
-
-
-def _check_disk(skeleton: PreTrainedModel, dtype: torch.dtype, folder: Path) -> None:
-    """Refuse before anything is drawn where the files would fill the disk."""
-    size = sum(parameter.numel() for parameter in skeleton.parameters()) * dtype.itemsize
-    if size > (free := shutil.disk_usage(folder).free):
-        raise ModelUnavailableError(
-            f"untrained weights of {type(skeleton).__name__} take {weight_memory.gb(size)} of temporary files, and "
-            f"{weight_memory.gb(free)} are free in {folder.parent}; set the environment variable TMPDIR to a folder "
-            "with room"
-        )
-
-
-def _from_files(write: Callable[[Path], object], placing: Placing, read: Read) -> PreTrainedModel:
-    """Write weights to a temporary folder and read them from there; it lives as long as a model that needs it."""
-    _clear_up()
-    folder = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-")
-    try:
-        write(Path(folder.name))
-        hf = offload.load(partial(read, Path(folder.name)), placing)
-    except BaseException:
-        folder.cleanup()
-        raise
-    done = folder.cleanup if not placing.on_disk else partial(weakref.finalize, hf, folder.cleanup)
-    done()
-    return hf
-
-
-def _clear_up() -> None:
-    """Remove what a process of this machine left that was killed: the weights of a large model fill a disk."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        process = left.name.removeprefix(_PREFIX).partition("-")[0]
-        if process.isdecimal() and not psutil.pid_exists(int(process)):
-            shutil.rmtree(left, ignore_errors=True)

@@ -19,8 +19,8 @@ import torch
 import transformers
 
 import coupling_lib as cl
+from companion.training.drop_path import measure_drop_path
 from coupling_lib.measures.depth import measure_models
-from coupling_lib.measures.vision import measure_drop_path
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 CODE = "__import__('os').system('touch ran')"

@@ -40,13 +40,13 @@ from companion.tables import (
     width,
 )
 from companion.tables.lenses import measure_readouts, words_of
+from companion.training.drop_path import measure_drop_path
 from coupling_lib.datasets.summaries import chance
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls, null_curves
 from coupling_lib.measures.prompts import prompt_versions
 from coupling_lib.measures.random_bases import null_with_draws, spectra_null
 from coupling_lib.measures.spectra import spectra_fits
-from coupling_lib.measures.vision import measure_drop_path
 from tests.companion.figures.drawn import assert_good_pictures
 
 QUESTIONS = [prompt for prompt in cl.load_prompts() if prompt.steps is not None][:2]

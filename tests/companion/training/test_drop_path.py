@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tiny
 import torch
 import transformers
+from reference import brute_force_jacobian, coupling, miscoupling
 
-from companion.training.drop_path import DropPath
+import coupling_lib as cl
+from companion.training.drop_path import DropPath, depth_rates, draw_gates, fixed_gates, measure_drop_path
 from coupling_lib.errors import ParameterError, UnsupportedModelError
-from coupling_lib.models.drop_path import depth_rates, draw_gates, fixed_gates
+from coupling_lib.provenance import prompts_hash
 
 
 @pytest.fixture
@@ -91,3 +94,36 @@ def test_what_has_no_meaning_is_refused(vit):
             pass
     with pytest.raises(UnsupportedModelError, match="Linear has no branches named attention and mlp"):
         DropPath([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)], 0.1)
+
+
+@pytest.fixture
+def images(pixels):
+    return list(pixels[:2, None].double())
+
+
+def brute_force(hf, image, k=4) -> float:
+    """Mean mis-coupling of all ordered pairs of different blocks at the class token, by nested loops."""
+    J = [brute_force_jacobian(hf, block, {"pixel_values": image}, 0, 0).numpy() for block in hf.vit.layers]
+    return float(np.mean([miscoupling(coupling(a, b, k)) for a in J for b in J if a is not b]))
+
+
+def test_it_is_off_while_measuring_and_on_equals_brute_force_through_the_same_gates(vit, images):
+    vit, image = vit.double(), images[0]
+    ds = measure_drop_path(cl.wrap_model(vit), [image], rate=0.4, draws=2, k=4, seed=5)
+    assert float(ds["off"][0]) == pytest.approx(brute_force(vit, image), abs=1e-6)
+    generator = torch.Generator().manual_seed((5 + int(prompts_hash([image]), 16)) % 2**63)
+    for draw in range(2):
+        with fixed_gates(vit.vit.layers, draw_gates(0.4, tiny.BLOCKS, generator)):
+            assert float(ds["on"][0, draw]) == pytest.approx(brute_force(vit, image), abs=1e-6)
+    assert not np.allclose(ds["on"], ds["off"])
+
+
+def test_a_measurement_at_rate_zero_changes_nothing_and_images_have_draws_of_their_own(vit, images):
+    model = cl.wrap_model(vit.double())
+    none = measure_drop_path(model, images, rate=0.0, draws=1, k=4)
+    np.testing.assert_allclose(none["on"][:, 0], none["off"])
+    many = measure_drop_path(model, images, rate=0.4, draws=3, k=4, seed=1)
+    alone = measure_drop_path(model, images[1:], rate=0.4, draws=3, k=4, seed=1)
+    np.testing.assert_allclose(many["on"][1:], alone["on"])
+    with pytest.raises(ParameterError, match="draws is 0"):
+        measure_drop_path(model, images, draws=0)

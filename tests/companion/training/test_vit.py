@@ -116,3 +116,18 @@ def test_the_shipped_models_are_what_their_records_say(alias, data):
     assert accuracy > 0.9 and record["parameters"] == sum(p.numel() for p in model.hf.parameters())
     assert digest(cl.load_model(alias, revision="step0").hf) == record["digest_step0"]
     assert (record["recipe"]["drop_path"] > 0) == alias.endswith("-sd")
+
+
+def test_images_are_averaged_to_a_smaller_side_and_the_held_out_ones_are_all_kept(data):
+    small = vit.first(vit.shrunk(data, 4), 100)
+    assert small.name == "digits-4px-100" and small.train.shape == (100, 1, 4, 4) and len(small.test) == len(data.test)
+    wanted = data.train[7, 0].double().reshape(4, 2, 4, 2).mean(dim=(1, 3))
+    assert (small.train[7, 0] - wanted).abs().max() <= 0.5 and small.train.dtype == torch.uint8
+    assert torch.equal(small.train_labels, data.train_labels[:100])
+
+
+def test_a_side_that_does_not_divide_and_more_images_than_there_are_are_refused(data):
+    with pytest.raises(ParameterError, match="side is 3; images of 8 pixels are averaged to a side that divides 8"):
+        vit.shrunk(data, 3)
+    with pytest.raises(ParameterError, match="pictures is 9999; digits has 1078 to train on"):
+        vit.first(data, 9999)

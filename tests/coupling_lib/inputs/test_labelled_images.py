@@ -12,7 +12,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.labelled_images import HELD_OUT, first, read_dataset, shrunk
+from coupling_lib.inputs.labelled_images import HELD_OUT, read_dataset
 
 
 def test_the_digits_are_split_once_for_all_and_no_image_is_lost():
@@ -71,20 +71,3 @@ def test_cifar_is_read_from_jpeg_bytes(tmp_path, pixels):
         data.train.shape == (8, 3, 32, 32) and data.classes == ("a", "b") and data.test_labels.tolist() == [0, 1, 0, 1]
     )
     assert np.abs(data.train.numpy().astype(int) - smooth[:8]).max() < 12
-
-
-def test_images_are_averaged_to_a_smaller_side_and_the_held_out_ones_are_all_kept():
-    data = read_dataset("digits")
-    small = first(shrunk(data, 4), 100)
-    assert small.name == "digits-4px-100" and small.train.shape == (100, 1, 4, 4) and len(small.test) == len(data.test)
-    wanted = data.train[7, 0].double().reshape(4, 2, 4, 2).mean(dim=(1, 3))
-    assert (small.train[7, 0] - wanted).abs().max() <= 0.5 and small.train.dtype == torch.uint8
-    assert torch.equal(small.train_labels, data.train_labels[:100])
-
-
-def test_a_side_that_does_not_divide_and_more_images_than_there_are_are_refused():
-    data = read_dataset("digits")
-    with pytest.raises(ParameterError, match="side is 3; images of 8 pixels are averaged to a side that divides 8"):
-        shrunk(data, 3)
-    with pytest.raises(ParameterError, match="pictures is 9999; digits has 1078 to train on"):
-        first(data, 9999)

@@ -27,11 +27,11 @@ import xarray as xr
 import coupling_lib as cl
 from companion.tables.card import measure_known
 from companion.tables.lenses import measure_readouts
+from companion.training.drop_path import measure_drop_path
 from coupling_lib import paths, store
 from coupling_lib.measures import nulls
 from coupling_lib.measures.common import measurement
 from coupling_lib.measures.precision import measure_triplets
-from coupling_lib.measures.vision import measure_drop_path
 from coupling_lib.store import key as identity
 
 KEPT = Path(__file__).with_name("versions.json")

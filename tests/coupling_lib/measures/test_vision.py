@@ -13,9 +13,6 @@ import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.measures import vision
 from coupling_lib.measures.random_bases import drawn_null
-from coupling_lib.measures.vision import measure_drop_path
-from coupling_lib.models.drop_path import draw_gates, fixed_gates
-from coupling_lib.provenance import prompts_hash
 
 K = 4
 OFF = ~np.eye(tiny.BLOCKS, dtype=bool)
@@ -79,31 +76,8 @@ def test_the_null_repeats_and_lies_at_its_closed_form(model, images):
     np.testing.assert_allclose(null.mean(("sample", "block_1")), np.sqrt(1 - 1 / K), rtol=0.05)
 
 
-def test_drop_path_is_off_while_measuring_and_on_equals_brute_force_through_the_same_gates(hf, model, images):
-    image = images[0]
-    ds = measure_drop_path(model, [image], rate=0.4, draws=2, k=K, token=0, seed=5)
-    wanted = brute_force(hf, image, (0, 0))["normalized_miscoupling"][OFF].mean()
-    assert float(ds["off"][0]) == pytest.approx(wanted, abs=1e-6)
-    generator = torch.Generator().manual_seed((5 + int(prompts_hash([image]), 16)) % 2**63)
-    for draw in range(2):
-        with fixed_gates(hf.vit.layers, draw_gates(0.4, tiny.BLOCKS, generator)):
-            wanted = brute_force(hf, image, (0, 0))["normalized_miscoupling"][OFF].mean()
-        assert float(ds["on"][0, draw]) == pytest.approx(wanted, abs=1e-6)
-    assert not np.allclose(ds["on"], ds["off"])
-
-
-def test_drop_path_at_rate_zero_changes_nothing_and_images_have_draws_of_their_own(model, images):
-    none = measure_drop_path(model, images, rate=0.0, draws=1, k=K)
-    np.testing.assert_allclose(none["on"][:, 0], none["off"])
-    many = measure_drop_path(model, images, rate=0.4, draws=3, k=K, seed=1)
-    alone = measure_drop_path(model, images[1:], rate=0.4, draws=3, k=K, seed=1)
-    np.testing.assert_allclose(many["on"][1:], alone["on"])
-
-
 def test_what_cannot_be_measured_is_refused_in_one_line(model, images):
     with pytest.raises(ParameterError, match="reads no images; give a vision transformer such as 'nano-vit'"):
         cl.measure_relations(cl.wrap_model(tiny.llama(), name="llama"), torch.tensor([[1, 2, 3]]))
     with pytest.raises(ParameterError, match="k is 99; tiny-vit has width 32"):
         cl.measure_relations(model, images, k=99)
-    with pytest.raises(ParameterError, match="draws is 0"):
-        measure_drop_path(model, images, draws=0)

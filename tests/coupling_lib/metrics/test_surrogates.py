@@ -5,8 +5,8 @@ import torch
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.subspaces import random_frame
-from coupling_lib.metrics.surrogates import SURROGATES, mean_over_pairs, surrogate_vectors
-from coupling_lib.metrics.variants import VARIANTS, measure_variants
+from coupling_lib.metrics.surrogates import SURROGATES, surrogate_vectors, values_of_pairs
+from coupling_lib.metrics.variants import VARIANTS, different_pairs, measure_variants
 
 
 def blocks(n_blocks=4, d=24, k=6, seed=0):
@@ -27,6 +27,11 @@ def test_surrogates_stay_orthonormal_and_differ_from_block_to_block(kind):
     torch.testing.assert_close(U2.mT @ U2, identity, rtol=0, atol=1e-12)
     torch.testing.assert_close(V2.mT @ V2, identity, rtol=0, atol=1e-12)
     assert not torch.equal(V2, V)
+
+
+def mean_over_pairs(*given, **settings):
+    found = values_of_pairs(*given, **settings)
+    return {name: different_pairs(values).double().mean(dim=-1) for name, values in found.items()}
 
 
 def test_permuted_coordinates_keep_each_vectors_entries_and_the_angles_between_left_and_right():

@@ -23,7 +23,7 @@ from coupling_lib.blocks import offload, placing
 from coupling_lib.blocks.precision import loading_arguments
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 from coupling_lib.inputs.traced import trace
-from coupling_lib.models import untrained
+from coupling_lib.models import temporary_files, untrained
 from coupling_lib.models.load import load_model
 from coupling_lib.store.key import fingerprint
 
@@ -209,11 +209,11 @@ def test_what_a_killed_process_left_is_removed_and_what_lives_is_not(tmp_path, m
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
     kept = [
-        f"{untrained._PREFIX}{os.getpid()}-a",
+        f"{temporary_files.PREFIX}{os.getpid()}-a",
         f"coupling_lib-elsewhere-{gone.stdout.strip()}-a",
         "coupling_lib-abc",
     ]
-    for name in (*kept, f"{untrained._PREFIX}{gone.stdout.strip()}-a"):
+    for name in (*kept, f"{temporary_files.PREFIX}{gone.stdout.strip()}-a"):
         (tmp_path / "temporary" / name).mkdir(parents=True)
     tiny.save_llama(tmp_path / "m")
     load_model(tmp_path / "m", untrained=True, memory=least(tmp_path / "m", torch.float32))
@@ -223,8 +223,8 @@ def test_what_a_killed_process_left_is_removed_and_what_lives_is_not(tmp_path, m
 def test_a_disk_without_room_is_said_before_anything_is_drawn(tmp_path, monkeypatch):
     tiny.save_llama(tmp_path)
     budget = least(tmp_path, torch.float32)
-    usage = untrained.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(untrained.shutil, "disk_usage", lambda folder: usage._replace(free=1000))
+    usage = temporary_files.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(temporary_files.shutil, "disk_usage", lambda folder: usage._replace(free=1000))
     with pytest.raises(ModelUnavailableError, match=r"take 0\.2 MB of .* 0\.0 MB are free in .*TMPDIR"):
         load_model(tmp_path, untrained=True, memory=budget)
 

@@ -1,0 +1,61 @@
+"""Weights in temporary files, from which a model is read; they stay as long as a model that leaves blocks in them."""
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import psutil
+from transformers import PreTrainedModel
+
+from coupling_lib.blocks import offload, weight_memory
+from coupling_lib.blocks.placing import Placing
+from coupling_lib.errors import ModelUnavailableError
+
+# Reads a model from a folder; further arguments are those of `from_pretrained`.
+Read = Callable[..., PreTrainedModel]
+
+PREFIX = f"coupling_lib-{platform.node()}-"
+
+
+def load(write: Callable[[Path], object], placing: Placing, read: Read) -> PreTrainedModel:
+    """Write weights to a temporary folder and read them from there."""
+    _clear_up()
+    folder = tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-")
+    try:
+        write(Path(folder.name))
+        hf = offload.load(partial(read, Path(folder.name)), placing)
+    except BaseException:
+        folder.cleanup()
+        raise
+    done = folder.cleanup if not placing.on_disk else partial(weakref.finalize, hf, folder.cleanup)
+    done()
+    return hf
+
+
+def check_room(folder: Path, size: int, what: str) -> None:
+    """Refuse what would fill the disk, before it is written."""
+    if size > (free := shutil.disk_usage(folder).free):
+        raise ModelUnavailableError(
+            f"{what} take {weight_memory.gb(size)} of temporary files, and {weight_memory.gb(free)} are free in "
+            f"{folder.parent}; set the environment variable TMPDIR to a folder with room"
+        )
+
+
+def write_index(folder: Path, where: Mapping[str, str]) -> None:
+    """Write which file holds which weight."""
+    index = json.dumps({"metadata": {}, "weight_map": where})
+    (folder / "model.safetensors.index.json").write_text(index, encoding="utf-8")
+
+
+def _clear_up() -> None:
+    """Remove what a process of this machine left that was killed: the weights of a large model fill a disk."""
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        process = left.name.removeprefix(PREFIX).partition("-")[0]
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
+            shutil.rmtree(left, ignore_errors=True)
