@@ -16,7 +16,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from coupling_lib.measures.parts import SHARED, shared_part
 
 import coupling_lib as cl
 from companion.tables.effects import couplings
