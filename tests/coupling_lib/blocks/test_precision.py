@@ -13,6 +13,7 @@ from torch import nn
 from coupling_lib.blocks import precision, storage
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.inputs import traced as tracing
+from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.models.load import load_model
 
 IDS = torch.arange(3, 12)[None]
@@ -26,7 +27,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def of_a_replay(trace: tracing.Trace, dense: nn.Module, block: int) -> torch.Tensor:
+def of_a_replay(trace: Trace, dense: nn.Module, block: int) -> torch.Tensor:
     """Differentiate a float64 block at the states of another model, row by row."""
     leaf = trace.calls[block].input.double().requires_grad_(True)
     out = trace.calls[block].replay(dense.model.layers[block], leaf)[0, -1]

@@ -12,6 +12,7 @@ from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.inputs import traced as tracing
 from coupling_lib.jacobian import operator as jacobian
 from coupling_lib.jacobian.derivatives import block_jacobians
+from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.models.storages import wrap_model
 from coupling_lib.svd.triplets import top_triplets
 
@@ -28,7 +29,7 @@ def example(hf) -> torch.Tensor:
     return torch.randint(1, 64, (1, 11), generator=generator)
 
 
-def traced(family: Family, dtype: torch.dtype = torch.float64) -> tracing.Trace:
+def traced(family: Family, dtype: torch.dtype = torch.float64) -> Trace:
     model = loaded(family, dtype)
     return tracing.trace(model, example(model.hf))
 
