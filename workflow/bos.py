@@ -16,13 +16,13 @@ from typing import Any
 
 import pandas as pd
 import torch
-from coupling_lib.measures.parts import SHARED, shared_part
 
 import coupling_lib as cl
 from companion.tables.effects import couplings
 from companion.tables.files import read_table, write_table
 from companion.tables.inference import effect_of
 from coupling_lib import paths, provenance
+from coupling_lib.datasets.parts import SHARED, shared_part
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.token_ids import around
 from coupling_lib.progress import in_one_line
