@@ -13,7 +13,13 @@ import pytest
 import coupling_lib as cl
 from coupling_lib.paths import PACKAGE, ROOT
 
-HOMES = {Path(PACKAGE, *home.split(".")).with_suffix(".py"): set(names) for home, names in cl._HOMES.items()}
+# A name may be exported by way of another module than the one that defines it.
+HOMES: dict[Path, set[str]] = {}
+for home, names in cl._HOMES.items():
+    for name in names:
+        module = getattr(getattr(cl, name), "__module__", "").removeprefix("coupling_lib.")
+        at = module if module and Path(PACKAGE, *module.split(".")).with_suffix(".py").exists() else home
+        HOMES.setdefault(Path(PACKAGE, *at.split(".")).with_suffix(".py"), set()).add(name)
 FUNCTIONS = sorted(name for name in cl.__all__ if inspect.isfunction(getattr(cl, name)))
 
 
