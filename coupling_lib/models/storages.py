@@ -3,8 +3,7 @@
 from coupling_lib.blocks import storage
 from coupling_lib.blocks.offload import OnDisk
 from coupling_lib.blocks.quantised import FewBits
-from coupling_lib.models.wrap import prepare, wrap_model
-
-__all__ = ["prepare", "wrap_model"]
+from coupling_lib.models.wrap import prepare as prepare
+from coupling_lib.models.wrap import wrap_model as wrap_model
 
 storage.REGISTERED += [FewBits(), OnDisk()]
