@@ -58,13 +58,12 @@ def _link_code(app: Any, page: str, template: str, context: dict[str, Any], docu
 
 
 def led_back(body: str, module: str, documented: Container[str]) -> str:
-    """Lead each link back to the same name within the module where it is documented there."""
+    """Lead each link back to a name that is not documented as such to the same name within the module."""
 
     def lead(found: re.Match[str]) -> str:
         anchor = found["anchor"]
         # What follows the name that viewcode took for the module, of which a part may be the exporting package.
-        # A module's own name comes first: the package may export another thing by the same name.
-        names = [f"{module}.{'.'.join(anchor.split('.')[at:])}" for at in range(1, anchor.count(".") + 1)] + [anchor]
+        names = [anchor, *(f"{module}.{'.'.join(anchor.split('.')[at:])}" for at in range(1, anchor.count(".") + 1))]
         return f'{found["before"]}{next((name for name in names if name in documented), anchor)}"'
 
     return _BACK.sub(lead, body)
