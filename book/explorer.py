@@ -8,6 +8,7 @@ and the position of a token in it.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -217,7 +218,8 @@ def element(found: xr.Dataset, label: str) -> str:
 def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
     """Measure the models, from the store where it has them, and write the scripts and the part of the page."""
     folder = out / "explorer-data"
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # an older build may have written others
+    folder.mkdir(parents=True)
     texts = cl.load_prompts(n=n_prompts)
     (folder / "look.js").write_text(script("look", "book", look(models)), encoding="utf-8")
     for number, (name, label) in enumerate(models.items()):
