@@ -4,13 +4,17 @@ A file is in the safetensors format: arrays as they are, and a text in its heade
 the attributes, dimensions, texts) and a SHA-256 over all of it. Nothing in it is ever executed.
 """
 
+import atexit
 import contextlib
+import functools
 import hashlib
 import json
 import lzma
 import os
 import re
+import shutil
 import tarfile
+import tempfile
 import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -81,7 +85,15 @@ def shipped(model: str = "") -> Path:
         return paths.SHIPPED
     # Archives are unpacked into the cache once, and anew where one of them is another than before.
     state = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in archives]
-    target = paths.CACHE / "shipped" / digest({"archives": state})
+    name = digest({"archives": state})
+    try:
+        return _unpack(archives, paths.CACHE / "shipped" / name)
+    except OSError:  # a home that cannot be written to: once in each process
+        return _unpack(archives, _temporary_folder() / name)
+
+
+def _unpack(archives: list[Path], target: Path) -> Path:
+    """Unpack archives into a folder, unless it is there."""
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
         with paths.written_beside(target) as partial:
@@ -93,6 +105,13 @@ def shipped(model: str = "") -> Path:
                     said = f"{path} is damaged ({type(error).__name__}); restore it with: git checkout {path}"
                     raise DamagedError(said) from None
     return target
+
+
+@functools.cache
+def _temporary_folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="coupling_lib-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | None:

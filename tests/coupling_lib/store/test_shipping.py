@@ -46,6 +46,15 @@ def test_archives_are_unpacked_once_and_anew_when_they_change():
     assert store.read(files.shipped("tiny"), KEY)[0].x.values.tolist() == [2, 3]
 
 
+def test_a_home_that_cannot_be_written_to_is_done_without(tmp_path, monkeypatch):
+    packed(KEY, xr.Dataset({"x": ("prompt", [1.0])}))
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "file" / "cache")
+    found = files.shipped("tiny")
+    assert found == files.shipped("tiny") and not found.is_relative_to(tmp_path)
+    assert store.read(found, KEY)[0].x.item() == 1
+
+
 def test_doubles_that_ship_as_singles_are_doubles_again_and_coordinates_stay():
     ds = xr.Dataset({"x": ("noise", [1 / 3])}, {"noise": [0.03]})
     packed(KEY, ds, single=True)
