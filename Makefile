@@ -19,7 +19,8 @@ LOCKED := quantised gguf adapters notebooks book test
 # Models whose pages the book carries, and the notebooks that are run for each. The nano models ship with the project;
 # the weights of the other come with a Python package, and what was measured of it lies in data/measurements.
 TRAINED_HERE := nano-neox
-LANGUAGE_MODELS := smollm2-135m $(TRAINED_HERE)
+PACKAGED := smollm2-135m
+LANGUAGE_MODELS := $(PACKAGED) $(TRAINED_HERE)
 VISION_MODELS := nano-vit nano-vit-sd
 VISION_NOTEBOOKS := vision
 # What needs several steps of one training, or was measured of no other model yet.
@@ -31,8 +32,7 @@ OTHER_NOTEBOOKS := dynamics prompts lenses
 DECODERS := gemma3-270m qwen2.5-coder-0.5b qwen2.5-coder-1.5b
 DECODER_NOTEBOOKS := $(LANGUAGE_NOTEBOOKS) card
 FEWER := qwen2.5-coder-1.5b
-# The public decoder whose weights a package has; those whose measurements ship are set beside it.
-SHIPPED := smollm2-135m
+# Of these, the ones of which a notebook's measurement ships, separated by commas.
 EMPTY :=
 SPACE := $(EMPTY) $(EMPTY)
 COMMA := ,
@@ -262,8 +262,8 @@ results/$(1)/%.ipynb: notebooks/%.ipynb $$(LIBRARY) $$(PROMPTS) $$(filter-out da
 	  2> >(grep --line-buffered -v '^\[IPKernelApp\]' >&2) || { echo "error: notebook $$* failed for $(1); $$$$partial shows how far it came" >&2; exit 1; }; \
 	mv $$$$partial $$@; echo "   done in $$$$((SECONDS - start)) s: $$@ ($$$$(find $$(EXECUTED) -newer results/.started 2>/dev/null | wc -l) of at most $$(words $$(EXECUTED)))"
 endef
-$(foreach model,$(filter-out $(SHIPPED),$(MODELS)),$(eval $(call executed,$(model),-p model $(model))))
-$(eval $(call executed,$(SHIPPED),-p model $(SHIPPED) $$(if $$(filter depth trajectories,$$*),$$(addprefix -p others ,$$(call beside,$$*)))))
+$(foreach model,$(filter-out $(PACKAGED),$(MODELS)),$(eval $(call executed,$(model),-p model $(model))))
+$(eval $(call executed,$(PACKAGED),-p model $(PACKAGED) $$(if $$(filter depth trajectories,$$*),$$(addprefix -p others ,$$(call beside,$$*)))))
 $(eval $(call executed,suite,))
 $(foreach model,$(filter-out $(FEWER),$(DECODERS)),$(eval $(call executed,$(model),-p model $(model))))
 $(eval $(call executed,$(FEWER),-p model $(FEWER) $$(if $$(filter depth trajectories,$$*),,-p prompts 4)))

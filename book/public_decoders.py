@@ -78,13 +78,10 @@ def first_token_of_decoders(file: Path = paths.DATA / "bos.csv") -> str:
     for row in read_table(file).to_dict("records"):
         name = NAMES[row["model"]] + ("" if row["usual"] else " *")
         both = (f"{row[which]:.3f}" for which in ("with", "without"))
-        rows.append((name, f"`{row['first']}`", row["part"], *both, _with_interval(_ends(row), "change", "+.3f")))
-    return table(head, rows)
-
-
-def _ends(row: dict) -> Numbers:
-    """Name the ends of a row's interval as a notebook's numbers are named."""
-    return {"change": row["change"], "change-low": row["low"], "change-high": row["high"]}
+        change = f"{row['change']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
+        rows.append((name, f"`{row['first']}`", row["part"], *both, change))
+    absent = [name for name in NAMES.values() if not any(row[0].startswith(name) for row in rows)]
+    return table(head, rows) + _not_measured(absent, "python workflow/bos.py MODEL")
 
 
 def _side_by_side(
@@ -100,11 +97,13 @@ def _side_by_side(
             rows.append((NAMES[model], f"{entry.blocks} of {entry.width}", *line))
         else:
             absent.append(NAMES[model])
+    dash = ["A dash"] if any(_ABSENT in row for row in rows) else []
     text = table(("public decoder", "blocks and width", *head), rows)
-    open_cells = ["a dash"] if any(_ABSENT in row for row in rows) else []
-    if names := " and ".join([*open_cells, *absent]):
-        text += f"\n{names[0].upper()}{names[1:]}: not measured here; `make decoders GGUF=FOLDER` measures it.\n"
-    return text
+    return text + _not_measured([*dash, *absent], "make decoders GGUF=FOLDER")
+
+
+def _not_measured(names: list[str], command: str) -> str:
+    return f"\n{' and '.join(names)}: not measured here; `{command}` measures it.\n" if names else ""
 
 
 def _with_interval(numbers: Numbers, name: str, form: str = ".3f") -> str:

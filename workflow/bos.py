@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+", help="aliases, hub ids, folders or GGUF files")
     parser.add_argument("--prompts", type=int, default=12, help="number of embedded prompts (default 12)")
-    parser.add_argument("--table", type=type(FILE), default=FILE, help="where the rows go")
+    parser.add_argument("--table", type=Path, default=FILE, help="where the rows go")
     given = parser.parse_args(arguments)
     return in_one_line(lambda: measure(given) or 0, "interrupted")
 

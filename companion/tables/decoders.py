@@ -26,14 +26,16 @@ QUESTIONS = {
     "exponential": "trajectories-change-expodistance-all",
     "even": "trajectories-change-equidistance-all",
     "law of depth": "spectra-r2-change",
-    "left and right": "spectra-aligned minus spectra-alignment-null",
+    "left and right": "spectra-aligned",
     "product": "dynamics-product-over-random",
     "perturbation": "perturbation-gap-trained",
     "instruction": "prompts-step-by-step-over-control-sentence",
     "four bits": "precision-change-nf4",
     "below the curve": "nulls-decisive-trace-over-curve",
 }
-"""The remembered effect, perhaps minus a null in closed form, that answers a question of `data/predictions.toml`."""
+"""The remembered effect that answers a question of `data/predictions.toml`."""
+_NULLS = {"left and right": "spectra-alignment-null"}
+"""The remembered null, in closed form, that is taken off the effect first."""
 _ENDS = tuple(Effect._fields[1:])
 _HEADER = """What executed notebooks remember of public decoders whose weights do not ship with the project.
 name: of a number, or of an effect with its low, high, error, n, skew and freedom; or a notebook's parameter.
@@ -96,11 +98,10 @@ def keep(rows: Iterable[Mapping[str, Any]], file: Path | None = None) -> int:
 def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     """Answer what `data/predictions.toml` asks of the experiment, by question and model."""
     found = {}
-    for question, formula in QUESTIONS.items():
-        name, _, null = formula.partition(" minus ")
+    for question, name in QUESTIONS.items():
         for row in table[table["name"] == name].to_dict("records"):
             parts = {part: value for part, value in row.items() if pd.notna(value)} | {"value": float(row["value"])}
-            if null:
+            if null := _NULLS.get(question):
                 (chance,) = table[(table["name"] == null) & (table["model"] == row["model"])]["value"].astype(float)
                 parts |= {end: parts[end] - chance for end in ("value", "low", "high")}
             found[question, row["model"]] = effect_in(parts, value="value")

@@ -61,7 +61,8 @@ def test_the_token_that_begins_a_text_has_a_line_for_each_part(tmp_path):
     head = "# a comment\nmodel,part,first,usual,with,without,change,low,high"
     lines = ("gemma3-270m,whole,<bos>,True,0.07,0.08,-0.01,-0.02,0.005", "smollm2-135m,whole,<x>,False,0.1,0.1,0,-1,1")
     (tmp_path / "bos.csv").write_text("\n".join((head, *lines)))
-    *_, gemma, smollm2 = first_token_of_decoders(tmp_path / "bos.csv").strip().splitlines()
+    *_, gemma, smollm2, _, rest = first_token_of_decoders(tmp_path / "bos.csv").strip().splitlines()
+    assert rest.startswith("Qwen2.5-Coder-0.5B") and rest.endswith("`python workflow/bos.py MODEL` measures it.")
     cells = [cell.strip() for cell in gemma.strip("|").split("|")]
     assert cells == ["Gemma 3 270M (Q4_K_M)", "`<bos>`", "whole", "0.070", "0.080", "-0.010 [-0.020, +0.005]"]
     assert smollm2.startswith("| SmolLM2-135M-Instruct (Q4_1) * |")
