@@ -136,9 +136,9 @@ show(
     depth.draw_map,
     depth.take_map(networks, null=null),
     name="depth-mismatch",
-    caption="Normalised mis-coupling of every pair of blocks, mean over prompts: of whole Jacobians before and after "
-    "training, and of the traceless part after it. The more a square stands out from the page, the more coupling; a "
-    "block with itself (grey) has none by construction.",
+    caption="Coupling of every pair of blocks, mean over prompts: of whole Jacobians before and after training, and of "
+    "the traceless part after it. The more a square stands out from the page, the more coupling; a block with itself "
+    "(grey) is coupled by construction.",
 )
 
 # %% [markdown]
@@ -191,7 +191,7 @@ show(
     depth.draw_models,
     depth.take_models(beside, null=null),
     name="depth-models",
-    caption="Above: normalised mis-coupling of every pair of blocks in trained models, mean over prompts. Below: mean "
+    caption="Above: coupling of every pair of blocks in trained models, mean over prompts. Below: mean "
     "coupling against the distance between blocks, with 95 % intervals over prompts; dotted: untrained.",
 )
 

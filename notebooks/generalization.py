@@ -19,13 +19,16 @@
 # a mean benchmark score. A correlation over a few models invites two questions. Could a third quantity be behind both?
 # And does it come back on models that were made to tell the candidates apart? This notebook takes up the first
 # with the paper's own numbers, read off its figure, and the second with a suite of small models trained for it, which
-# differ in width, depth, tokens, seed, learning rate and regularisation. Nothing here runs a model: it reads tables
-# (`data/paper_figures.csv`, `data/suite.csv`, `data/models.csv`) and what has been measured on this machine.
+# differ in width, depth, tokens, seed, learning rate and regularisation. It reads tables (`data/paper_figures.csv`,
+# `data/suite.csv`, `data/models.csv`, `data/decoder_scores.csv`) and what was measured; a model that has scores and no
+# measurement is measured here.
 
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # model named in the figures, if it is among their points
 
 # %% tags=["hide-input"]
+import coupling_lib as cl
+from companion.figures import decoder_scores as score_figures
 from companion.figures import generalization as figures
 from companion.figures import generalization_numbers, paper_models
 from companion.figures import regularised as experiment
@@ -33,7 +36,18 @@ from companion.figures import rivals as rival_figures
 from companion.figures import width as width_figures
 from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
-from companion.tables import correlations, figure_1a, generalization, quality, regularised, rivals, width
+from companion.notebook.shipped import shipped_networks
+from companion.tables import (
+    correlations,
+    decoder_scores,
+    figure_1a,
+    generalization,
+    quality,
+    regularised,
+    rivals,
+    width,
+)
+from coupling_lib.measures.depth import measure_models
 
 p = parameters.check_parameters(globals(), declared=("model",))
 command = made_by("generalization", vars(p))
@@ -109,6 +123,31 @@ gains = figure_1a.gains(points)
 
 # %%
 {name: round(value, 4) for name, value in paper.items()}
+
+# %% [markdown]
+# ## Public decoders
+#
+# Coupling across depth of public decoders, and of two small models trained for this book, against how well they predict
+# text and answer questions: the same passages and questions for all (`data/decoder_scores.csv`;
+# `python workflow/decoder_scores.py MODEL` adds a model). Measurements that ship are read without their weights. So few
+# models show no correlation, and no line is drawn through them.
+
+# %%
+scores = decoder_scores.decoder_scores()
+texts = cl.load_prompts(n=12)
+decoders = {}
+for name in [] if scores.empty else scores["model"].unique():
+    found = shipped_networks(cl.measure_depth, name, texts, ks=(decoder_scores.K,))
+    decoders |= {name: found} if found else measure_models([name], texts, (decoder_scores.K,))
+show(
+    score_figures.draw_scores,
+    score_figures.take_scores(decoder_scores.beside_coupling(decoders, scores, tuple(score_figures.TESTS))),
+    name="generalization-decoders",
+    caption="Scores against coupling after training: of whole Jacobians (filled) and of their traceless parts "
+    "(hollow, joined by a line), with 95 % intervals. Fewer bits per byte are better; guessing answers one question in "
+    "three or four.",
+    provenance="data/decoder_scores.csv, data/measurements",
+)
 
 # %% [markdown]
 # ## A suite of our own
@@ -451,4 +490,11 @@ print(f"{len(last)} models, {len(budget)} of them with equal tokens, {len(suite)
 print(summary.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-remember("generalization", quoted | rivals.numbers_of(known) | quality.numbers_of(made) | width.numbers_of(wide))
+remember(
+    "generalization",
+    {"decoders-needed": decoder_scores.models_needed(0.6)}
+    | quoted
+    | rivals.numbers_of(known)
+    | quality.numbers_of(made)
+    | width.numbers_of(wide),
+)

@@ -236,9 +236,9 @@ show(
     depth.draw_map,
     depth.take_map(depths, null=null),
     name="vision-mismatch",
-    caption=f"Normalised mis-coupling of every pair of blocks at token position {token}, mean over {images} "
-    "images. The more a square stands out from the page, the more coupling; a block with itself (grey) has no "
-    "mis-coupling by construction.",
+    caption=f"Coupling of every pair of blocks at token position {token}, mean over {images} "
+    "images. The more a square stands out from the page, the more coupling; a block with itself (grey) is "
+    "coupled by construction.",
 )
 
 # %% [markdown]

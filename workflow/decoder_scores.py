@@ -24,20 +24,21 @@ import torch
 from torch.nn import functional
 
 import coupling_lib as cl
+from companion.tables import decoder_scores
 from companion.tables.files import read_table, write_table
 from companion.tables.inference import effect_of
-from coupling_lib import paths, provenance
+from coupling_lib import provenance
 from coupling_lib.errors import ParameterError
 from coupling_lib.progress import in_one_line
 from coupling_lib.store.key import fingerprint
 
-FILE = paths.DATA / "decoder_scores.csv"
+FILE = decoder_scores.FILE
 PASSAGES, BYTES = 200, 1000
 """Passages of each text, and the bytes of one at most."""
 # None of them was trained on by nano-neox or nano-llama; what public decoders were trained on is not known.
 HELD_OUT = ("Blackmore_Erema_1877", "Blackmore_Lorna_1869", "Braddon_Phantom_1883", "Conrad_Nostromo_1904")
 HELD_OUT = (*HELD_OUT, "Gaskell_Wives_1865")
-SETS = ("arc_easy", "arc_challenge", "hellaswag", "openbookqa", "piqa")
+SETS = decoder_scores.SETS
 _COLUMNS = ["model", "test", "chance", "value", "low", "high", "error", "n", "context", "weights", "cpu"]
 _HEADER = """How well language models predict text and answer questions (python workflow/decoder_scores.py MODEL).
 test: bits per byte of a text, or the share of questions of a set that are answered right: the answer has the largest

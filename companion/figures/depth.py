@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from companion.figures import circle, parts, style, take
-from companion.figures.labels import mismatch_label
+from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, K, Networks, Null, of_models, of_networks
 from companion.tables import effects
 from companion.tables.arrays import both_ways, cells, with_ends
@@ -24,27 +24,27 @@ DRAWN = (*_OF_PARTS, *(f"shared_{name}" for name in _OF_PARTS))
 """Variables of `measure_depth` that figures, and the explorer, draw."""
 
 
-def pair_mismatches(both: xr.Dataset, variant: str, k: K) -> xr.DataArray:
-    """Select each prompt's mismatch of all pairs of blocks, NaN where a block meets itself."""
+def pair_couplings(both: xr.Dataset, variant: str, k: K) -> xr.DataArray:
+    """Select each prompt's coupling of all pairs of blocks, NaN where a block meets itself."""
     k = take.chosen_k(both, k)
-    label = mismatch_label(variant, k)
+    label = coupling_label(variant, k)
     if both.sizes["block_1"] < 2:
         raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
-    return _from_one(apart(both[variant].sel(k=k, drop=True))).assign_attrs(label=label)
+    return (1 - _from_one(apart(both[variant].sel(k=k, drop=True)))).rename("coupling").assign_attrs(label=label)
 
 
 @of_networks
 def take_map(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> xr.DataArray:
-    """Select the mismatch of all pairs of blocks, mean over prompts."""
-    pairs = pair_mismatches(both, variant, k).mean("prompt", keep_attrs=True)
+    """Select the coupling of all pairs of blocks, mean over prompts."""
+    pairs = pair_couplings(both, variant, k).mean("prompt", keep_attrs=True)
     return pairs.assign_attrs(null=take.null_beside(both, variant, k, null))
 
 
 @of_networks
 def take_graph(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> xr.DataArray:
     """Select the coupling of all pairs of blocks, each once: mean of both directions and over prompts."""
-    mismatches = pair_mismatches(both, variant, k).mean("prompt")
-    one_way = 1 - mismatches.rename(block_jacobian="block_a", block_vectors="block_b")
+    couplings = pair_couplings(both, variant, k).mean("prompt")
+    one_way = couplings.rename(block_jacobian="block_a", block_vectors="block_b")
     return both_ways(one_way).assign_attrs(take.notes_on(both, variant, k, null))
 
 
@@ -54,7 +54,7 @@ def take_distribution(
 ) -> xr.Dataset:
     """Select each prompt's coupling: `all_pairs`, and by `distance` between blocks, with its interval over prompts."""
     # `nulls` is what `measure_nulls` made of the trained network; the null by conjugation of both parts is taken of it.
-    all_pairs = 1 - pair_mismatches(both, variant, k).mean(PAIR.values())
+    all_pairs = pair_couplings(both, variant, k).mean(PAIR.values())
     at = both.by_distance.sel(variant=variant, k=take.chosen_k(both, k), drop=True)
     curve = 1 - at.isel(distance=slice(1, None)).astype(float)
     variables = {"all_pairs": all_pairs, "by_distance": curve, **interval(curve)}
@@ -71,7 +71,7 @@ def take_models(
     found = {}
     for name, networks in models.items():
         curves = take_distribution(networks, variant, k, null)
-        found[name] = curves[["mean", "low", "high"]].assign(mismatch=take_map(networks, variant, k, null))
+        found[name] = curves[["mean", "low", "high"]].assign(coupling=take_map(networks, variant, k, null))
     return found
 
 
@@ -147,7 +147,7 @@ def tile(row: Sequence[Axes], matrices: xr.DataArray) -> None:
 
 
 def draw_map(pairs: xr.DataArray) -> Figure:
-    """Draw the mismatch of every pair, mean over prompts, on one scale; what stands out couples."""
+    """Draw the coupling of every pair, mean over prompts, on one scale."""
     figure, row = parts.panels(pairs.network.values, 1.0, square=True)
     _draw_maps(row, list(pairs), pairs.null, pairs.label)
     return figure
@@ -196,7 +196,7 @@ def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
     above, below = figure.subfigures(2, 1, height_ratios=(height, 2.8))
     shown, (axes, right) = parts.in_rows(above, len(models), columns), parts.narrow(below)
     trained = {name: both.sel(network=take.decisive(both.network.values)) for name, both in models.items()}
-    _draw_maps(shown, [one.mismatch for one in trained.values()], first.null, first.mismatch.label)
+    _draw_maps(shown, [one.coupling for one in trained.values()], first.null, first.coupling.label)
     for position, (name, both) in enumerate(models.items()):
         shown[position].set_title(style.short_name(name))
         ink, marker = style.model_look(name, position)
@@ -221,7 +221,7 @@ def _conjugated(nulls: xr.Dataset, k: int, networks: xr.DataArray) -> xr.DataArr
 
 
 def _draw_maps(row: Sequence[Axes], maps: Sequence[xr.DataArray], null: float, label: str) -> None:
-    """Draw the mismatch of every pair of blocks, a panel per map, on one scale that holds the null and marks it."""
+    """Draw the coupling of every pair of blocks, a panel per map, on one scale that marks its value by chance."""
     for axes, one in zip(row, maps, strict=True):
         parts.pair_axes([axes], one.block_vectors.values)
         axes.set_ylabel(axes.get_ylabel() if axes.get_subplotspec().is_first_col() else "")

@@ -13,7 +13,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from companion.figures import parts, style, take
-from companion.figures.labels import MISMATCHES
+from companion.figures.labels import SYMBOLS
 from companion.figures.take import VARIANT, K, Measured, Networks, of_models, of_networks
 from companion.tables import effects, generalization
 from companion.tables.arrays import cells, joined, with_ends
@@ -253,7 +253,7 @@ def draw_figure_1a(table: pd.DataFrame) -> Figure:
 
 
 def _title(variant: str) -> str:
-    return f"${MISMATCHES[variant][0]}$  {variant}" if variant in MISMATCHES else variant
+    return f"${SYMBOLS[variant]}$  {variant}" if variant in SYMBOLS else variant
 
 
 def spectrum_decay(ds: xr.Dataset, k: int) -> float:

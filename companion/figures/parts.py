@@ -267,19 +267,19 @@ def tiles(row: Sequence[Axes], matrices: xr.DataArray, diagonal: bool = False) -
     return image, np.arange(count) * pitch + (k - 1) / 2
 
 
-def maps(row: Sequence[Axes], mismatches: Sequence[ArrayLike], null: float, label: str, **bar: object) -> None:
-    """Draw matrices of mismatches on one scale that holds the null, which the colour bar marks; grey where NaN."""
-    ends = [null, *(end for one in mismatches for end in (np.nanmin(one), np.nanmax(one)))]
-    look = {"cmap": style.ink().reversed(), "vmin": min(ends), "vmax": max(ends), "interpolation": "none"}
-    for axes, one in zip(row, mismatches, strict=True):
+def maps(row: Sequence[Axes], couplings: Sequence[ArrayLike], null: float, label: str, **bar: object) -> None:
+    """Draw matrices of coupling on one scale; the colour bar marks its value by chance, 1 - null; grey where NaN."""
+    chance = 1 - null
+    ends = [chance, *(end for one in couplings for end in (np.nanmin(one), np.nanmax(one)))]
+    look = {"cmap": style.ink(), "vmin": min(ends), "vmax": max(ends), "interpolation": "none"}
+    for axes, one in zip(row, couplings, strict=True):
         axes.set_facecolor(style.colour("mask"))
         image = axes.imshow(one, **look)
     # The mark stands in the room above the bar, which so is as high as one without a mark.
     bar = colour_bar(row, image, label, **({"pad": 0.08} | bar))
-    bar.ax.invert_xaxis()  # coupling grows to the right
-    bar.ax.plot([null, null], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False, in_layout=False)
+    bar.ax.plot([chance, chance], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False, in_layout=False)
     place = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "annotation_clip": False}
-    bar.ax.annotate("random bases", (null, 1.7), fontsize=8, in_layout=False, **place)
+    bar.ax.annotate("by chance", (chance, 1.7), fontsize=8, in_layout=False, **place)
 
 
 def points(axes: Axes, x: ArrayLike, y: ArrayLike, ink: str, **dot: object) -> None:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from companion.figures import parts, style, take
-from companion.figures.labels import coupling_label, mismatch_label
+from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, Given, Measured, Null, of_networks
 from companion.tables import effects
 from companion.tables.arrays import from_one, joined
@@ -30,18 +30,18 @@ _MOST_LABELS = 20
 
 @of_networks
 def take_grid(both: xr.Dataset, variant: str = VARIANT, null: Null = None) -> xr.Dataset:
-    r"""Select the first prompt's $|A|/\sigma_1(J)$ and mismatch of all pairs of tokens, by the tokens' positions."""
+    r"""Select the first prompt's $|A|/\sigma_1(J)$ and coupling of all pairs of tokens, by the tokens' positions."""
     first = both.isel(prompt=0, network=0)
     count, k = int((first.position >= 0).sum()), both.attrs["k"]
     relative = abs(both.matrix / both.singular_values.isel(prompt=0, rank=0))
-    mismatch = _mismatches(both, variant, itself=both.attrs["block"] != both.attrs["other"]).isel(prompt=0)
-    taken = xr.Dataset({"entry": relative, "mismatch": mismatch}).isel(token_1=slice(count), token_2=slice(count))
+    coupling = 1 - _mismatches(both, variant, itself=both.attrs["block"] != both.attrs["other"]).isel(prompt=0)
+    taken = xr.Dataset({"entry": relative, "coupling": coupling}).isel(token_1=slice(count), token_2=slice(count))
     places, labels = first.position.values[:count] + 1, token_labels(first.isel(token_1=slice(count)))
     named = taken.rename(token_1="token_jacobian", token_2="token_vectors").drop_vars("prompt", errors="ignore")
     coords = {"token_jacobian": places, "token_vectors": places}
     numbers = {name: both.attrs[name] for name in ("block", "other", "k")}
     numbers["null"] = take.null_beside(both, variant, None, null)
-    words = {"title": comparison_name(first), "label": mismatch_label(variant, k, formula=False), "tokens": labels}
+    words = {"title": comparison_name(first), "label": coupling_label(variant, k), "tokens": labels}
     return from_one(named.assign_coords(coords), "row", "column").assign_attrs(words | numbers)
 
 
@@ -125,14 +125,14 @@ def draw_grid(grid: xr.Dataset) -> Figure:
     image, centres = parts.tiles(left, grid.entry, diagonal=not same)
     bar = {"shrink": 0.95, "aspect": 30, "pad": 0.04}
     parts.colour_bar(left, image, rf"$|A|\;/\;\sigma_1(J)$,  $K={grid.k}$", extend="max" if same else "neither", **bar)
-    parts.maps(right, list(grid.mismatch.transpose("network", "token_jacobian", ...)), grid.null, grid.label, **bar)
-    for name, matrices, mismatches in zip(names, left, right, strict=True):
-        for axes in (matrices, mismatches):  # on a phone the columns stand below each other
+    parts.maps(right, list(grid.coupling.transpose("network", "token_jacobian", ...)), grid.null, grid.label, **bar)
+    for name, matrices, couplings in zip(names, left, right, strict=True):
+        for axes in (matrices, couplings):  # on a phone the columns stand below each other
             axes.set_title(parts.title_of(name))
         matrices.set_ylabel(f"token $t$  (Jacobian, block {grid.block + 1})")
         lowest = name == names[-1]
         _token_ticks(matrices, centres, labels, on_x=lowest, on_y=True)
-        _token_ticks(mismatches, np.arange(len(labels)), labels, on_x=lowest, on_y=False)
+        _token_ticks(couplings, np.arange(len(labels)), labels, on_x=lowest, on_y=False)
     for axes in (left[-1], right[-1]):
         axes.set_xlabel(f"token $t'$  (vectors, block {grid.other + 1})")
     figure.align_xlabels([left[-1], right[-1]])
@@ -205,14 +205,14 @@ def grid_caption(measured: Measured) -> str:
     what = "Self-coupling" if kind == "self" else f"Context coupling with a {KIND_NAMES[kind]} token"
     return (
         f"{what}, {blocks_name(ds)}. Left: coupling matrices of pairs of tokens of one prompt, relative to the "
-        "largest singular value of the row's Jacobian. Right: normalised mis-coupling of the same pairs. The traceless "
+        "largest singular value of the row's Jacobian. Right: coupling of the same pairs. The traceless "
         "part is of the trained model. One scale on each side."
     )
 
 
 def _mismatches(ds: xr.Dataset, variant: str, itself: bool = False) -> xr.DataArray:
     """Select one mismatch, where a token does not meet itself or everywhere."""
-    mismatch_label(variant, ds.attrs["k"])  # refuses what is no mismatch
+    coupling_label(variant, ds.attrs["k"])  # refuses what is no mismatch
     return ds[variant].astype(float) if itself else apart(ds[variant], "token_1", "token_2")
 
 

@@ -6,7 +6,7 @@ import xarray as xr
 from matplotlib.colors import to_hex
 
 from companion.figures import depth, style, take
-from companion.figures.labels import MISMATCHES
+from companion.figures.labels import SYMBOLS
 from companion.figures.show import frame
 from companion.tables.arrays import side_by_side
 from coupling_lib.datasets.parts import SHARED
@@ -61,7 +61,7 @@ def both(datasets):
 
 
 def test_every_mismatch_that_can_be_drawn_is_one_that_is_measured():
-    assert set(MISMATCHES) < set(VARIANTS)
+    assert set(SYMBOLS) < set(VARIANTS)
 
 
 def test_pairs_hold_the_mean_over_prompts_of_every_pair_of_different_blocks(both, datasets):
@@ -69,7 +69,7 @@ def test_pairs_hold_the_mean_over_prompts_of_every_pair_of_different_blocks(both
     assert len(table) == 2 * 6 * 5
     row = table[(table.network == "trained") & (table.block_jacobian == 2) & (table.block_vectors == 5)]
     expected = np.mean([datasets["trained"][NAME].values[prompt, 0, 1, 4] for prompt in range(5)])
-    assert row[NAME].item() == pytest.approx(expected, abs=1e-12)
+    assert row.coupling.item() == pytest.approx(1 - expected, abs=1e-12)
     assert not (table.block_jacobian == table.block_vectors).any()
 
 
@@ -135,7 +135,7 @@ def test_models_hold_every_pair_and_the_coupling_of_every_distance(datasets):
     assert len(table) == 2 * 2 * (30 + 5)
     row = table[(table.model == "b") & (table.network == "trained") & (table.block_jacobian == 2)].iloc[-1]
     values = datasets["trained"][NAME].values[:, 0]
-    assert row.block_vectors == 6 and row.mismatch == pytest.approx(values[:, 1, 5].mean())
+    assert row.block_vectors == 6 and row.coupling == pytest.approx(1 - values[:, 1, 5].mean())
     far = table[(table.model == "b") & (table.network == "trained") & (table.distance == 5)].iloc[0]
     assert far["mean"] == pytest.approx(1 - (values[:, 0, 5] + values[:, 5, 0]).mean() / 2)
 
@@ -194,14 +194,14 @@ def test_map_leaves_the_diagonal_out_of_image_and_scale(both, datasets):
     image = figure.axes[1].images[0]
     values = image.get_array()
     assert np.ma.getmaskarray(values).diagonal().all() and np.ma.getmaskarray(values).sum() == 6
-    off = [d[NAME].sel(k=4).mean("prompt").values[~np.eye(6, dtype=bool)] for d in datasets.values()]
-    assert np.array_equal(np.ma.compressed(values), off[1])
-    assert image.get_clim() == pytest.approx((np.min(off), max(np.max(off), 0.99)))
+    off = [1 - d[NAME].sel(k=4).mean("prompt").values[~np.eye(6, dtype=bool)] for d in datasets.values()]
+    np.testing.assert_allclose(np.ma.compressed(values), off[1], rtol=1e-12)
+    assert image.get_clim() == pytest.approx((min(np.min(off), 0.01), np.max(off)))
     assert figure.axes[0].images[0].get_clim() == image.get_clim()
     assert to_hex(figure.axes[1].get_facecolor()) == style.colour("mask")
     bar = figure.axes[-1]
-    assert bar.xaxis_inverted() and bar.texts[-1].get_text() == "random bases"
-    assert list(bar.lines[-1].get_xdata()) == [0.99, 0.99] and bar.get_xlabel().startswith("mis-coupling")
+    assert not bar.xaxis_inverted() and bar.texts[-1].get_text() == "by chance"
+    assert list(bar.lines[-1].get_xdata()) == pytest.approx([0.01, 0.01]) and bar.get_xlabel().startswith("coupling")
 
 
 def test_edges_are_proportional_to_coupling_on_one_scale_across_panels(both):

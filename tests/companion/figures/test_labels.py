@@ -1,4 +1,4 @@
-"""How mismatches are written in figures."""
+"""How coupling is written in figures."""
 
 import pytest
 
@@ -6,10 +6,8 @@ from companion.figures import labels
 from coupling_lib.errors import ParameterError
 
 
-def test_labels_have_name_symbol_formula_and_k():
-    written = labels.mismatch_label("normalized_miscoupling", 10)
-    assert written.startswith(r"mis-coupling $\tilde m=\Vert A-\mathrm{Diag}\,A") and written.endswith("$K=10$")
-    assert labels.mismatch_label("mismatch", 3, formula=False) == "mismatch $m_K$,  $K=3$"
+def test_a_label_has_the_symbol_and_k():
+    assert labels.coupling_label("normalized_miscoupling", 10) == r"coupling $1-\tilde m$  $(K=10)$"
     assert labels.coupling_label("mismatch_trace", 3) == "coupling $1-m_{K,1}$  $(K=3)$"
 
 

@@ -48,6 +48,7 @@ from coupling_lib.measures.prompts import prompt_versions
 from coupling_lib.measures.random_bases import null_with_draws, spectra_null
 from coupling_lib.measures.spectra import spectra_fits
 from tests.companion.figures.drawn import assert_good_pictures
+from tests.companion.tables import test_decoder_scores
 
 QUESTIONS = [prompt for prompt in cl.load_prompts() if prompt.steps is not None][:2]
 
@@ -125,6 +126,7 @@ ONE: dict[str, Callable[[], Any]] = {
     "generalization.variants": lambda: correlations.equal_tokens(last()),
     "generalization.rivals": lambda: last(),
     "generalization.leaderboard": generalization.leaderboard,
+    "decoder_scores": test_decoder_scores.known,
     "regularised": regularised.regularised,
     "phases": phases.phases,
     "phases.long": later.later,

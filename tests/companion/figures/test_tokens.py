@@ -114,7 +114,7 @@ def test_labels_are_the_first_prompts_tokens_or_their_positions():
     assert "token 2," in tokens.take_grid(networks(kind="output", texts=False), NAME, 0.95).title
 
 
-def test_grids_show_matrices_relative_to_the_rows_jacobian_beside_their_mismatch():
+def test_grids_show_matrices_relative_to_the_rows_jacobian_beside_their_coupling():
     both = networks()
     figure = tokens.draw_grid(tokens.take_grid(both, NAME, 0.95))
     assert [axes.get_title() for axes in figure.axes[:4]] == ["Untrained", "Untrained", "Trained", "Trained"]
@@ -123,12 +123,12 @@ def test_grids_show_matrices_relative_to_the_rows_jacobian_beside_their_mismatch
     expected = abs(data.matrix.values[1, 2]) / data.singular_values.values[0, 1, 0]
     assert grid.shape == (FULL * (K + 1) - 1,) * 2
     assert np.allclose(grid[4:7, 8:11], expected)
-    assert np.allclose(map_, data[NAME].values[0, :FULL, :FULL])
+    assert np.allclose(map_, 1 - data[NAME].values[0, :FULL, :FULL])
     table = frame(tokens.take_grid(both, NAME, 0.95))
     entries = table[table["row"].notna()]
     assert len(entries) == 2 * FULL * FULL * K and list(entries.columns[-2:]) == ["entry_2", "entry_3"]
     chosen = table[(table.network == "trained") & (table.token_jacobian == 8) & (table.token_vectors == 9)]
-    assert chosen.mismatch.dropna().item() == pytest.approx(data[NAME].values[0, 1, 2])
+    assert chosen.coupling.dropna().item() == pytest.approx(1 - data[NAME].values[0, 1, 2])
     assert chosen[chosen["row"] == 2].entry_1.item() == pytest.approx(expected[1, 0])
 
 
@@ -140,8 +140,8 @@ def test_a_token_with_itself_is_left_out_within_one_block_only(other, masked):
     maps = [axes.images[0] for axes in (panels[1], panels[3])]
     assert [int(np.ma.getmaskarray(image.get_array()).sum()) for image in maps] == [masked] * 2
     off = ~np.eye(FULL, dtype=bool) if masked else np.ones((FULL, FULL), dtype=bool)
-    values = both[NAME].values[:, 0, :FULL, :FULL][:, off]
-    assert {image.get_clim() for image in maps} == {(np.min(values), max(np.max(values), 0.99))}
+    values = 1 - both[NAME].values[:, 0, :FULL, :FULL][:, off]
+    assert {image.get_clim() for image in maps} == {(min(np.min(values), 1 - 0.99), np.max(values))}
     grids = grid.entry.transpose("network", "token_jacobian", "token_vectors", ...).values[:, off]
     assert {axes.images[0].get_clim() for axes in (panels[0], panels[2])} == {(0, np.max(grids))}
 

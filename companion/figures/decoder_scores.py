@@ -1,0 +1,46 @@
+"""Coupling of public decoders against how well they predict text and answer questions, every point named."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from companion.figures import parts, style
+from companion.figures.labels import coupling_label
+from companion.tables import decoder_scores
+from companion.tables.decoder_scores import VARIANT, K
+from coupling_lib.datasets.parts import SHARED
+from coupling_lib.metrics.nulls import gaussian_miscoupling
+
+TESTS = {
+    "novels": "bits per byte, old novels",
+    "wikitext2": "bits per byte, WikiText-2",
+    decoder_scores.QUESTIONS: "answers right, five sets",
+}
+"""Scores that are drawn, and the titles of their panels."""
+_LOOKS = {"whole": (style.TRAINED, {}), SHARED: (style.SHARED, {"markerfacecolor": "none"})}
+
+
+def take_scores(table: pd.DataFrame) -> pd.DataFrame | None:
+    """Select what `tables.decoder_scores.beside_coupling` found of the scores that are drawn; nothing without any."""
+    return None if table.empty else table[table["test"].isin(TESTS)].reset_index(drop=True)
+
+
+def draw_scores(table: pd.DataFrame) -> Figure:
+    """Draw each score against coupling, a panel a score; a thin line joins both parts of a model."""
+    tests = [test for test in TESTS if (table["test"] == test).any()]
+    figure, row = parts.panels([TESTS[test] for test in tests], 3.6, plain=True, sharex=True)
+    for axes, test in zip(row, tests, strict=True):
+        for model, own in table[table["test"] == test].groupby("model", sort=False):
+            axes.plot(own["coupling"], own["value"], color=style.colour("faint"), linewidth=1, zorder=0)
+            for one in own.itertuples():
+                role, look = _LOOKS[one.part]
+                line = {"color": style.colour(role), "linewidth": 1, "alpha": 0.6}
+                axes.plot([one.coupling_low, one.coupling_high], [one.value] * 2, **line)
+                axes.plot([one.coupling] * 2, [one.low, one.high], **line)
+                parts.points(axes, one.coupling, one.value, style.colour(role), label=one.part, **look)
+            place = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontsize": 7.5}
+            axes.annotate(style.short_name(model), (own["coupling"].mean(), own["high"].max()), **place)
+        axes.axvline(1 - gaussian_miscoupling(K), **parts.null_look("by chance"))
+        axes.set_xlabel(coupling_label(VARIANT, K))
+        axes.margins(0.35, 0.18)
+    parts.legend_under(figure, row[:1])
+    return figure

@@ -1,0 +1,58 @@
+"""How well public decoders predict text and answer questions, beside how coupled their blocks are."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+
+from companion.tables.effects import Networks, couplings
+from companion.tables.files import read_table, without_repeats
+from companion.tables.inference import effect_of
+from coupling_lib import paths
+from coupling_lib.datasets.parts import SHARED, shared_part
+
+FILE = paths.DATA / "decoder_scores.csv"
+VARIANT, K = "normalized_miscoupling", 10
+SETS = ("arc_easy", "arc_challenge", "hellaswag", "openbookqa", "piqa")
+"""Sets of questions; the mean of all is one score."""
+QUESTIONS = "questions"
+_TWO_SIDED = 1.96
+
+
+def decoder_scores() -> pd.DataFrame:
+    """Read every model's scores, and add the mean over all sets of questions."""
+    table = without_repeats(read_table(FILE), ["model", "test"])
+    return pd.concat([table, mean_of_sets(table)], ignore_index=True) if len(table) else table
+
+
+def mean_of_sets(scores: pd.DataFrame, ending: str = " per character") -> pd.DataFrame:
+    """Return each model's mean share of right answers over all sets, of models that have all of them."""
+    own = scores[scores["test"].isin([f"{name}{ending}" for name in SETS])]
+    lines = []
+    for model, sets in own.groupby("model", sort=False):
+        if len(sets) == len(SETS):
+            value, error = sets["value"].mean(), float(np.sqrt((sets["error"] ** 2).sum())) / len(SETS)
+            ends = {"low": value - _TWO_SIDED * error, "high": value + _TWO_SIDED * error}
+            line = {"model": model, "test": QUESTIONS, "chance": sets["chance"].mean(), "value": value, "error": error}
+            lines.append(line | ends | {"n": int(sets["n"].sum())})
+    return pd.DataFrame(lines)
+
+
+def beside_coupling(models: Mapping[str, Networks], scores: pd.DataFrame, tests: Sequence[str]) -> pd.DataFrame:
+    """Return a line for each model, score and part of its Jacobians: coupling after training, and the score."""
+    lines = []
+    for model, networks in models.items():
+        own = scores[(scores["model"] == model) & scores["test"].isin(tests)] if len(scores) else scores
+        for part, ds in {"whole": networks["trained"], SHARED: shared_part(networks["trained"])}.items():
+            effect = effect_of(couplings(ds, VARIANT, K))
+            found = {"coupling": effect.value, "coupling_low": effect.low, "coupling_high": effect.high}
+            rows = own[["test", "value", "low", "high", "n"]].to_dict("records") if len(own) else []
+            lines += [{"model": model, "part": part, **found, **row} for row in rows]
+    return pd.DataFrame(lines)
+
+
+def models_needed(r: float, level: float = 0.05, power: float = 0.8) -> int:
+    """Number of models that show a correlation with a stated power, by Fisher's transformation."""
+    far = scipy.stats.norm.ppf(1 - level / 2) + scipy.stats.norm.ppf(power)
+    return int(np.ceil((far / np.arctanh(r)) ** 2 + 3))
