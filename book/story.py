@@ -37,7 +37,8 @@ PAIR = (7, 5)
 STOPS = (0, 10, 32, 100, 1000, 10_000)
 """Steps of the training at which the story stops."""
 DECODERS = ("smollm2-135m", "gemma3-270m", "qwen2.5-coder-0.5b")
-_SHORT = {name: NAMES[name].split(" (")[0].removesuffix("-Instruct") for name in DECODERS}
+SHORT = {name: NAMES[name].split(" (")[0].removesuffix("-Instruct") for name in DECODERS}
+"""How the story calls the decoders."""
 
 
 def unpacked(numbers: str, dtype: str, *shape: int) -> np.ndarray:
@@ -80,7 +81,7 @@ def decoders() -> dict[str, xr.DataArray]:
     for name in DECODERS:
         trained = shipped_networks(cl.measure_depth, name, prompts, ks=(explorer.K,), token=-1)["trained"]
         mismatches = depth.pair_mismatches(trained.expand_dims(network=["trained"]), READING, explorer.K)
-        found[_SHORT[name]] = 1 - mismatches.isel(network=0, drop=True).mean("prompt").rename("coupling")
+        found[SHORT[name]] = 1 - mismatches.isel(network=0, drop=True).mean("prompt").rename("coupling")
     return found
 
 
@@ -94,8 +95,9 @@ def story_part() -> str:
         name="landing-story",
         caption=f"Coupling of all pairs of blocks, |A| of blocks {PAIR[0]} and {PAIR[1]} at the last token of one "
         f"prompt, and the training of {MODEL} at four steps. A is the Jacobian of block {PAIR[0]} in the singular "
-        f"vectors of block {PAIR[1]}, each on a scale of its own. Below, three public decoders, and the models of the paper's "
-        "figure 1a. Maps have one scale, on which stronger colours are more coupling; a block with itself is grey.",
+        f"vectors of block {PAIR[1]}; each A has a scale of its own. Below, three public decoders, and the models of "
+        "the paper's figure 1a. Maps have one scale, on which stronger colours are more coupling; a block with itself "
+        "is grey.",
         provenance=one.origin.replace(" · make book", " · data/measurements · data/paper_figures.csv · make book"),
     )
     data = json.dumps(moving(one, maps, points), separators=(",", ":"))

@@ -16,14 +16,14 @@ from companion.tables.statistics import width_curve
 
 STILLS = (0, 100, 1000, 10_000)
 """Steps of the training that stand still on paper."""
-_TRAINING, _PAPER = "nano-neox", "the paper's figure 1a"
+_TRAINING, PAPER = "nano-neox", "the paper's figure 1a"
 """Names of the first and the last act among what is drawn."""
 
 
 def take_story(training: xr.Dataset, decoders: Mapping[str, xr.DataArray], points: pd.DataFrame) -> dict:
     """Gather the three acts under their names: a training by step, the maps of decoders, and the paper's points."""
     paper = points[["family", "width", "coupling"]].assign(by_width=width_curve(points["width"]))
-    return {_TRAINING: training, **decoders, _PAPER: paper}
+    return {_TRAINING: training, **decoders, PAPER: paper}
 
 
 def draw_stills(story: Mapping[str, xr.Dataset | xr.DataArray | pd.DataFrame]) -> Figure:
@@ -33,14 +33,14 @@ def draw_stills(story: Mapping[str, xr.Dataset | xr.DataArray | pd.DataFrame]) -
     training, top = story[_TRAINING], highest(story)
     for row, step in zip(rows, STILLS, strict=False):
         draw_training(row, training, list(training.step.values).index(step), top)
-    draw_decoders(rows[-2], {name: one for name, one in story.items() if name not in (_TRAINING, _PAPER)}, top)
-    draw_paper(rows[-1], story[_PAPER])
+    draw_decoders(rows[-2], {name: one for name, one in story.items() if name not in (_TRAINING, PAPER)}, top)
+    draw_paper(rows[-1], story[PAPER])
     return figure
 
 
 def highest(story: Mapping[str, xr.Dataset | xr.DataArray | pd.DataFrame]) -> float:
     """Return the most coupling of any pair of blocks, the end of the colours of all maps."""
-    maps = (one.coupling if name == _TRAINING else one for name, one in story.items() if name != _PAPER)
+    maps = (one.coupling if name == _TRAINING else one for name, one in story.items() if name != PAPER)
     return max(float(one.max()) for one in maps)
 
 
