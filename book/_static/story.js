@@ -113,10 +113,12 @@
     data.stops.forEach((at) => write(data.steps[at] < 1000 ? data.steps[at] : `${data.steps[at] / 1000}k`, x(data.places[at]), high - 2));
   }
 
+  // On a phone two in a row.
   function decoders() {
-    const size = (wide - 2 * GAP) / 3, top = phone ? 70 : HEAD, side = Math.min(size, high - HEAD);
+    const columns = phone ? 2 : data.decoders.length, size = (wide - (columns - 1) * GAP) / columns;
+    const row = high / Math.ceil(data.decoders.length / columns), side = Math.min(size, row - HEAD);
     data.decoders.forEach(({ name, map }, at) => {
-      const centre = size / 2 + at * (size + GAP);
+      const centre = size / 2 + (at % columns) * (size + GAP), top = HEAD + Math.floor(at / columns) * row;
       write(name, centre, top - 7, "center", size);
       squares(map, data.top, centre - side / 2, top, side);
     });
