@@ -85,7 +85,7 @@ PROFILE ?= local
 MORE ?=
 SWEEP_READY := .venv-sweep/.ready
 
-.PHONY: help book pdf links test test-all thorough families portable spreads sweep sweep-plan test-cluster bench calibration faults golden \
+.PHONY: help book pdf film links test test-all thorough families portable spreads sweep sweep-plan test-cluster bench calibration faults golden \
   suite quality regularised vit-grid decoders notebooks lint \
   audit clean unit browser lock card atlas-check
 
@@ -102,6 +102,9 @@ book: $(READY) ## build the book into _build/html (open _build/html/index.html)
 
 pdf: book ## print the whole book into _build/transformer-block-coupling.pdf (some minutes; needs Chromium)
 	@$(BIN)/python book/pdf.py
+
+film: book ## draw the film of the README and the card of a shared link anew (half a minute)
+	@PYTHONPATH="$$PWD" $(BIN)/python book/film.py
 
 links: book ## look up every link of the book to another machine (needs the network)
 	@$(BIN)/python $(BIN)/jupyter-book build . --builder linkcheck

@@ -36,6 +36,7 @@ from routes import families_page
 from scale import one_prompt_page, scale_page
 from scorecard import claims_page
 from status import status_page
+from story import story_part
 from structure import homogeneous_page, postnorm_page
 from template import from_template
 
@@ -222,6 +223,7 @@ READ = {
     "experiments": experiments_page,
     "idea-toy": idea_toy,
     "landing-answer": answer_part,
+    "landing-story": story_part,
     "landing-verdicts": verdicts_strip,
     "models": models_page,
     "measured": measured_page,

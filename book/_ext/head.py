@@ -21,7 +21,9 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent.parent
 # The picture of a shared link, 1200 x 630: the title, and beside it the coupling matrix of two coupled blocks.
 CARD = "_static/card.png"
-CARD_SAYS = "A bright diagonal in a dark square: the coupling matrix of two coupled blocks"
+CARD_SAYS = (
+    "A moment of a training: a map of coupled blocks, a matrix with a bright diagonal, coupling and loss by step"
+)
 
 
 def description(document: Any, otherwise: str, longest: int = 200) -> str:

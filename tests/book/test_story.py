@@ -1,0 +1,134 @@
+"""The story of the front page: it shows what was measured, moves by keys, and stands still without a script."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import story
+from browser import DESKTOP, HTML, PHONE, show
+from playwright.sync_api import expect
+
+from companion.figures import story as figures
+from companion.figures import style
+from companion.tables import generalization
+from companion.tables.files import read_table
+from coupling_lib import paths
+
+PAGE = HTML / "book" / "index.html"
+# Where `make book` writes; the tests' own results lie elsewhere.
+EXPLORED = paths.ROOT / "results" / "book" / "explorer" / "explorer-data"
+LEAST_FRAMES, SLOWER = 30, 4
+
+
+def test_the_decoders_have_the_coupling_that_their_notebooks_remember():
+    known = read_table(paths.DATA / "decoders.csv").set_index(["model", "name"])["value"]
+    found = story.decoders()
+    assert {name: values.shape for name, values in found.items()} == {
+        "SmolLM2-135M": (30, 30),
+        "Gemma 3 270M": (18, 18),
+        "Qwen2.5-Coder-0.5B": (24, 24),
+    }
+    for model, values in zip(story.DECODERS[1:], list(found.values())[1:], strict=True):
+        assert float(values.mean()) == pytest.approx(float(known[model, "depth-coupling-trained"]), abs=1e-6)
+
+
+@pytest.mark.browser
+def test_the_training_is_that_of_the_cards_and_its_diagonal_comes_and_goes():
+    one = story.training(EXPLORED)
+    for step in (0, 100, 1000, 10_000):
+        card = json.loads((paths.DATA / "atlas" / f"nano-neox-step{step}.json").read_text(encoding="utf-8"))
+        # A card has 24 prompts, the book 12.
+        low, high = (card["coupling"]["whole"]["all"][end] for end in ("low", "high"))
+        assert low - 0.005 < float(one.mean_coupling.sel(step=step)) < high + 0.005, step
+        assert one.by_chance == pytest.approx(card["coupling"]["whole"]["null"]["mean"], abs=1e-3)
+    energy = one.A**2
+    share = {int(step): float(sum(energy.sel(step=step)[i, i] for i in range(10)) / energy.sel(step=step).sum())
+             for step in one.step}  # fmt: skip
+    assert share[100] > 0.85 and share[0] < 0.2 and share[10_000] < 0.2 and max(share, key=share.get) == 100
+    assert one.loss.diff("step").max() < 0
+    told = story.moving(one, story.decoders(), generalization.figure_1a())
+    assert [told["steps"][at] for at in told["stops"]] == list(story.STOPS) and len(told["points"]) == 28
+    assert told["maps"][3][1] == pytest.approx(float(one.coupling.sel(step=100)[0, 1]), abs=5e-4)
+    assert told["maps"][3][0] is None and len(json.dumps(told)) < 60_000
+    drawn = figures.take_story(one, story.decoders(), generalization.figure_1a())
+    with style.theme("light"):
+        shown = [axes.get_title() for axes in figures.draw_stills(drawn).get_axes()]
+    assert [title for title in shown if title.startswith("step")] == ["step 0", "step 100", "step 1,000", "step 10,000"]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_keys_lead_through_the_story_with_figure_control_and_text_on_one_screen(tab, size):
+    tab.set_viewport_size(size)
+    tab.emulate_media(reduced_motion="reduce")
+    show(tab, PAGE)
+    stage, slider, canvas = (tab.locator(f".story-stage{part}") for part in ("", " input", " canvas"))
+    slider.focus()
+    pictures = []
+    for said in (
+        "Step 0:",
+        "Step 10:",
+        "Step 32:",
+        "Step 100:",
+        "Step 1,000:",
+        "Step 10,000:",
+        "Coupling in Smol",
+        "The paper",
+    ):
+        expect(tab.locator(".story-now .story-label")).to_contain_text(said)
+        assert slider.get_attribute("aria-valuetext").startswith(said) and canvas.get_attribute("aria-label") == (
+            slider.get_attribute("aria-valuetext")
+        )
+        pictures.append(canvas.evaluate("canvas => canvas.toDataURL()"))
+        box, text = stage.bounding_box(), tab.locator(".story-now .story-label").bounding_box()
+        if said != "Step 0:":  # which is shown from where the figure comes into sight
+            bottom = box["y"] + box["height"]
+            assert 0 <= box["y"] and bottom <= text["y"] and text["y"] + text["height"] < size["height"], said
+        tab.keyboard.press("ArrowRight")
+    assert len(set(pictures)) == 8
+    slider.blur()
+    tab.keyboard.press("ArrowLeft")
+    expect(tab.locator(".story-now .story-label")).to_contain_text("Coupling in Smol")
+    assert tab.locator("#fig-landing-story").is_hidden() and tab.wrong == []
+
+
+@pytest.mark.browser
+def test_the_story_plays_and_pauses_and_has_time_for_thirty_frames_a_second_on_a_slow_processor(tab):
+    tab.set_viewport_size(DESKTOP)
+    tab.emulate_media(reduced_motion="no-preference")
+    show(tab, PAGE)
+    button = tab.locator(".story-controls button")
+    button.click()
+    assert button.inner_text() == "Pause"
+    expect(tab.locator(".story-now .story-label")).to_contain_text("Step 32:", timeout=15_000)
+    button.click()
+    assert button.inner_text() == "Play"
+    # The processor's own time, which does not depend on what else it does.
+    meter = tab.context.new_cdp_session(tab)
+    meter.send("Performance.enable", {"timeDomain": "threadTicks"})
+    before = _busy(meter)
+    frames = tab.evaluate("""() => new Promise((done) => {
+        let frames = 0;
+        (function next() {
+            scrollBy({ top: 8, behavior: "instant" });
+            ++frames < 100 ? requestAnimationFrame(next) : done(frames);
+        })();
+    })""")
+    assert SLOWER * (_busy(meter) - before) / frames < 1 / LEAST_FRAMES and tab.wrong == []
+
+
+def _busy(meter) -> float:
+    """For how many seconds the page has had the processor."""
+    return {one["name"]: one["value"] for one in meter.send("Performance.getMetrics")["metrics"]}["TaskDuration"]
+
+
+@pytest.mark.browser
+def test_on_paper_and_without_a_script_the_story_is_six_stills_and_its_text(tab, plain_tab):
+    show(tab, PAGE)
+    tab.emulate_media(media="print")
+    plain_tab.goto(PAGE.as_uri())
+    for page in (tab, plain_tab):
+        assert page.locator("#fig-landing-story img.only-light").is_visible()
+        assert page.locator(".story-stop").count() == 8 and page.locator(".story-stop").first.is_visible()
+    assert tab.locator(".story-stage").is_hidden() and plain_tab.locator(".story-stage").count() == 0
