@@ -61,7 +61,7 @@ def card(drawn: dict, step: int) -> Image.Image:
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
     above, below = figure.subfigures(2, 1, height_ratios=(1, 2.4))
     above.text(0.03, 0.55, "Transformer Block Coupling", fontsize=25, fontweight="bold", va="center")
-    above.text(0.03, 0.12, "Coupling comes and goes while a model learns", fontsize=14, va="center")
+    above.text(0.03, 0.12, "Coupling comes and goes while a small model learns", fontsize=14, va="center")
     figures.draw_training(below, drawn[story.MODEL], step, figures.highest(drawn))
     return on_page(figure, 160)
 

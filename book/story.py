@@ -80,8 +80,8 @@ def decoders() -> dict[str, xr.DataArray]:
     prompts, found = cl.load_prompts(n=12), {}
     for name in DECODERS:
         trained = shipped_networks(cl.measure_depth, name, prompts, ks=(explorer.K,), token=-1)["trained"]
-        mismatches = depth.pair_mismatches(trained.expand_dims(network=["trained"]), READING, explorer.K)
-        found[SHORT[name]] = 1 - mismatches.isel(network=0, drop=True).mean("prompt").rename("coupling")
+        couplings = depth.pair_couplings(trained.expand_dims(network=["trained"]), READING, explorer.K)
+        found[SHORT[name]] = couplings.isel(network=0, drop=True).mean("prompt")
     return found
 
 
