@@ -42,6 +42,10 @@ _OUTCOMES = {
     verdicts.FOR: "✓ for", verdicts.AGAINST: "✗ against", verdicts.NEGLIGIBLE: "≈ negligible",
     verdicts.UNDECIDED: "? undecided",
 }  # fmt: skip
+_KINDS = {
+    "decoder": ("public decoder", "public decoders"),
+    "trained": ("network trained here", "networks trained here"),
+}
 _REFUTED = {
     verdicts.EVERY: "one reading against it",
     verdicts.TYPICAL: "more than half of the readings against it or negligible, and none for it",
@@ -125,12 +129,12 @@ def _shown(claim: Mapping[str, Any], there: list[Judged]) -> list[tuple[str, lis
 def _networks(claim: Mapping[str, Any], there: list[Judged], place: str) -> str:
     """Name the networks of a place by what they are, and by name where they are few."""
     if place == "paper":
-        return claim.get("values", "values that the paper prints")
+        return claim.get("values", "the values that the paper prints")
     models = list(dict.fromkeys(one.model for one in there))
     if any(model in SUITES for model in models):
         return f"{networks(there)} networks trained here"
-    kind = "public decoder" if place == "decoder" else "network trained here"
-    return f"{len(models)} {kind}{'s' * (len(models) > 1)}: {', '.join(map(called, models))}"
+    one, more = _KINDS[place]
+    return f"{len(models)} {more if len(models) > 1 else one}: {', '.join(map(called, models))}"
 
 
 def called(model: str) -> str:
