@@ -110,6 +110,11 @@ def read_claims() -> list[dict[str, Any]]:
     return found
 
 
+def headline_ids() -> list[str]:
+    """Read which claims lead the table, in its order."""
+    return _read("claims")["headline"]
+
+
 def _each(test: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Write out a reading that stands for several: `<each>` in its texts is one of `each`."""
     return [

@@ -1,16 +1,32 @@
-"""Writes the page of the paper's claims: the verdicts counted, then a card for each claim, its numbers folded."""
+"""Writes the page of the paper's claims: the verdicts counted, then a table with a row a claim, its details folded."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import verdicts
-from claims import ELSEWHERE, PLACES, Judged, at_place, counted, judge_all, networks, read_margins, unjudged, verdict_at
-from named_numbers import Numbers, cells_of, filled, paper_numbers
+from chapters import NAMES
+from claims import (
+    DECODERS,
+    ELSEWHERE,
+    PLACES,
+    SUITES,
+    Judged,
+    at_place,
+    counted,
+    headline_ids,
+    judge_all,
+    networks,
+    read_margins,
+    unjudged,
+    verdict_at,
+)
+from named_numbers import Numbers, cells_of, computed, filled, paper_numbers
 from template import from_template
 
 from companion.tables import decoders
@@ -19,57 +35,127 @@ from coupling_lib.errors import ParameterError
 
 RULES = "% The rules"
 """Line of the written text below which the claims end and the margins begin; `claims.md` includes the two apart."""
+SHORT = 3
+"""The most readings of a claim whose details are printed open."""
 
 _OUTCOMES = {
     verdicts.FOR: "✓ for", verdicts.AGAINST: "✗ against", verdicts.NEGLIGIBLE: "≈ negligible",
     verdicts.UNDECIDED: "? undecided",
 }  # fmt: skip
+_KINDS = {
+    "decoder": ("public decoder", "public decoders"),
+    "trained": ("network trained here", "networks trained here"),
+}
+_REFUTED = {
+    verdicts.EVERY: "one reading against it",
+    verdicts.TYPICAL: "more than half of the readings against it or negligible, and none for it",
+    verdicts.SOME: "all readings against it or negligible",
+}
 
 
 def claims_page(results: Path = paths.RESULTS) -> str:
-    """Write the counts, the cards and, below `RULES`, the smallest effects that matter."""
+    """Write the counts, the table and, below `RULES`, the smallest effects that matter."""
     paper, everything = paper_numbers(), judge_all(results)
+    first = headline_ids()
+    ordered = sorted(everything, key=lambda one: first.index(one[0]["id"]) if one[0]["id"] in first else len(first))
+    rows = [row(claim, found, _filled_paper(claim, paper), results) for claim, found in ordered]
     return from_template(
         "claims.md.jinja",
         places=PLACES,
-        # A script makes buttons of the counts, which choose the cards that are shown.
-        counted=counted(everything),
-        elsewhere=ELSEWHERE,
-        cards=[card(claim, found, _filled_paper(claim, paper), results) for claim, found in everything],
+        counted={
+            place: {name: n for name, n in given.items() if name not in (ELSEWHERE, verdicts.MISSING)}
+            for place, given in counted(everything).items()
+        },
+        groups={"Headline claims": rows[: len(first)], "Other claims": rows[len(first) :]},
+        absent=_absent(everything),
+        printed=sum(verdict_at(*one, "paper") != verdicts.MISSING for one in everything),
         rules=RULES,
         readings=sum(len(found) for _, found in everything),
         margins=read_margins(),
     )
 
 
-def card(claim: Mapping[str, Any], found: list[Judged], reported: str, results: Path) -> str:
-    """Write one claim: what was found here beside what the paper reports, and the numbers behind it."""
-    readings = len(found)
+def row(claim: Mapping[str, Any], found: list[Judged], reported: str, results: Path) -> str:
+    """Write one claim: the paper's value, then ours with its verdict in each place, and the readings behind it."""
     given = {place: verdict_at(claim, found, place) for place in PLACES}
-    open_at = [place for place in PLACES if given[place] == verdicts.INCONCLUSIVE]
+    judged = [place for place in PLACES if given[place] not in (None, verdicts.MISSING)]
     numbers = {name: value for one in found for name, value in one.numbers.items()}
+    lines = []
+    for place in judged:
+        there = [one for one in at_place(claim, found, place) or [] if one.decides]
+        lines.append((place, given[place], _shown(claim, there), _networks(claim, there, place)))
     return from_template(
         "claim.md.jinja",
         claim=claim,
-        given=given,
         reported=reported,
-        here=[(place, _where(claim, found, place)) for place in PLACES if place != "paper"],
-        power=[f"{PLACES[place]} {_power(claim, at_place(claim, found, place) or [])}" for place in open_at],
+        lines=lines or [("", verdicts.MISSING, [], "none")],
+        short=len(found) <= SHORT,
+        summary=_summary(found),
+        refuted=_REFUTED[claim["quantifier"]],
+        power=[
+            f"{PLACES[place]} {_power(claim, at_place(claim, found, place) or [])}"
+            for place in judged
+            if given[place] == verdicts.INCONCLUSIVE
+        ],
         settle=filled(claim.get("settle", ""), numbers) or claim.get("settle", ""),
         link=_link(claim, results),
-        summary=f"{readings} reading{'s' * (readings != 1)} in numbers" if readings else "How it is measured",
         measured=_measured(claim, found, results),
     )
 
 
-def _where(claim: Mapping[str, Any], found: list[Judged], place: str) -> str:
-    """Name a place by how many networks it is that were measured there."""
-    n = networks(at_place(claim, found, place) or [])
-    if not n:
-        return PLACES[place]
-    return (
-        f"in {n} public decoder{'s' * (n > 1)}" if place == "decoder" else f"in {n} network{'s' * (n > 1)} trained here"
-    )
+def _shown(claim: Mapping[str, Any], there: list[Judged]) -> list[tuple[str, list[str]]]:
+    """Write the effects that the table shows: in words, and a value with its interval for each network."""
+    models = {one.model: one.numbers for one in there}
+    effects = []
+    for shown in claim.get("shown", ()):
+        effect, form = shown["effect"], shown.get("form", ".3f")
+        values, what = [], None
+        for model, numbers in models.items():
+            # Blanks that do not break keep a value and its interval on one line.
+            value = filled(
+                f"{{{effect}:{form}}}\u00a0[{{{effect}-low:{form}}},\u00a0{{{effect}-high:{form}}}]", numbers
+            )
+            if value is None:
+                continue
+            what = what or filled(shown["what"], numbers)
+            chance = computed(shown["chance"], numbers) if "chance" in shown else None
+            name = f"{called(model)}: " if len(models) > 1 else ""
+            values.append(name + value + ("" if chance is None else f"; by chance {chance:{form}}"))
+        if values and what:
+            effects.append((what, values))
+    return effects
+
+
+def _networks(claim: Mapping[str, Any], there: list[Judged], place: str) -> str:
+    """Name the networks of a place by what they are, and by name where they are few."""
+    if place == "paper":
+        return claim.get("values", "the values that the paper prints")
+    models = list(dict.fromkeys(one.model for one in there))
+    if any(model in SUITES for model in models):
+        return f"{networks(there)} networks trained here"
+    one, more = _KINDS[place]
+    return f"{len(models)} {more if len(models) > 1 else one}: {', '.join(map(called, models))}"
+
+
+def called(model: str) -> str:
+    """Return the name of a network without what it is tuned for and the format of its file."""
+    return NAMES.get(model, model).partition(" (")[0].removesuffix("-Instruct")
+
+
+def _summary(found: list[Judged]) -> str:
+    """Count the readings of a claim by what they say."""
+    outcomes = Counter(one.evidence.outcome for one in found if one.decides)
+    counts = [f"{outcomes[name]} {name}" for name in _OUTCOMES if outcomes[name]]
+    beside = [f"{n} beside"] if (n := sum(not one.decides for one in found)) else []
+    return f"Readings: {', '.join([*counts, *beside])}" if found else "How it is measured"
+
+
+def _absent(everything: list[tuple[dict[str, Any], list[Judged]]]) -> list[tuple[str, int, int]]:
+    """List the networks in which claims were not measured: how many of those that are about them."""
+    about = Counter(model for claim, _ in everything for model in claim["models"])
+    seen = Counter(model for _, found in everything for model in {one.model for one in found if one.decides})
+    order = [*DECODERS, *(model for model in about if model not in DECODERS)]
+    return [(called(model), about[model] - seen[model], about[model]) for model in order if about[model] > seen[model]]
 
 
 def _power(claim: Mapping[str, Any], there: list[Judged]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 
 import claims
 import named_numbers
@@ -112,56 +113,76 @@ def test_the_margin_is_the_unit_s_or_one_of_its_own(tmp_path):
     assert margins[:2] == pytest.approx([0.3, 0.1]) and math.isnan(margins[2])
 
 
-def cards(page: str) -> list[str]:
+def rows(page: str) -> list[str]:
     return re.split(r"^\(claim-[a-z0-9-]+\)=$", page.partition(scorecard.RULES)[0], flags=re.MULTILINE)[1:]
 
 
-def test_without_any_result_every_card_says_so_and_gives_commands(tmp_path):
+def given(part: str) -> list[tuple[str, str]]:
+    return re.findall(r'data-place="(\w*)" data-verdict="([^"]+)"', part)
+
+
+def test_without_any_result_a_row_says_once_that_nothing_was_measured(tmp_path):
     page = scorecard.claims_page(tmp_path)
-    found = cards(page)
-    assert len(found) == len(CLAIMS) == 27
-    for one, card in zip(CLAIMS, found, strict=True):
-        assert card.startswith(f"\n### {one['claim']}\n") and "At the paper's scale: no" in card
-        assert f"<b>{one['kind'][0].upper()}{one['kind'][1:]}</b> ({one['quantifier']})" in card
-        assert card.count("not measured here") >= 2 and "papermill notebooks/" in card
-        assert set(re.findall(r'data-verdict="([^"]+)"', card)) == {"not measured here"}
-    assert re.findall(r'data-verdict="([^"]+)"><b>(\d+)</b>', page) == [
-        ("not measured here", str(sum(any((m in claims.DECODERS) == real for m in one["models"]) for one in CLAIMS)))
-        for real in (True, False)
-    ] + [("not measured here", "27")]
+    found = {text: row for row in rows(page) if (text := row.strip().partition("\n")[0])}
+    texts = [one["claim"] + f" *({one['kind']})*" * (one["kind"] != "the paper's claim") for one in CLAIMS]
+    assert set(found) == set(texts) and len(rows(page)) == len(CLAIMS) == 27
+    for one, text in zip(CLAIMS, texts, strict=True):
+        assert given(found[text]) == [("", "not measured here")]
+        assert f"*What is asked* ({one['quantifier']})" in found[text] and "papermill notebooks/" in found[text]
+    assert given(page.partition("<table")[0]) == []
+    assert re.search(r"(\d+) of \1 in SmolLM2-135M;", page) and "suffice to try 0 claims" in page
 
 
-def test_the_counts_are_those_of_the_cards(tmp_path):
+def test_headline_claims_lead_the_table_in_their_order(tmp_path):
+    labels = re.findall(r"^\(claim-([a-z0-9-]+)\)=$", scorecard.claims_page(tmp_path), flags=re.MULTILINE)
+    first = claims.headline_ids()
+    assert labels[: len(first)] == first and first[0] == "blocks-share-directions"
+    assert labels[len(first) :] == [one["id"] for one in CLAIMS if one["id"] not in first]
+
+
+def test_the_counts_are_those_of_the_rows(tmp_path):
     for model, value in (("smollm2-135m", 1.0), ("nano-neox", -1.0)):
         remembering(tmp_path / model, "depth-neighbours-spread", 0.01)
         effect = "nulls-stricter-local"
         kept = {effect: value, f"{effect}-error": 0.1, f"{effect}-n": 20}
         executed(tmp_path / model / "nulls.ipynb", kept | {f"{effect}-low": value, f"{effect}-high": value})
     page = scorecard.claims_page(tmp_path)
-    local = next(card for card in cards(page) if "Coupling is local" in card)
-    assert re.findall(r'<li data-place="(\w+)" data-verdict="([^"]+)">', local) == [
-        ("decoder", "reproduced"), ("trained", "contradicted"), ("paper", "not measured here"),
-    ]  # fmt: skip
-    shown = re.findall(r'data-place="(\w+)" data-verdict="([^"]+)">(?!<b>)', page)
-    counted = re.findall(r'data-place="(\w+)" data-verdict="([^"]+)"><b>(\d+)</b>', page)
-    assert {(place, name): shown.count((place, name)) for place, name, _ in counted} == {
-        (place, name): int(n) for place, name, n in counted
-    }
-    assert sum(int(n) for *_, n in counted) == len(shown)
-    elsewhere = [int(n) for n in re.findall(r"<b>(\d+)</b> about other models", page)]
-    assert len(shown) + sum(elsewhere) == len(claims.PLACES) * len(CLAIMS)
+    local = next(row for row in rows(page) if "Coupling is local" in row)
+    assert given(local) == [("decoder", "reproduced"), ("trained", "contradicted")]
+    above, _, table = page.partition("<table")
+    counted = re.findall(r'data-place="(\w+)" data-verdict="([^"]+)">(\d+) ', above)
+    assert {(place, name): int(n) for place, name, n in counted} == Counter(one for one in given(table) if one[0])
 
 
-def test_a_card_folds_its_numbers_and_links_the_section_that_measured_them(tmp_path):
-    remembering(tmp_path / "one", "depth-local", 1.0)
-    one = claim(LOCAL | {"says": "it is more"}) | {"models": ["one"]}
+def test_a_row_shows_the_headline_effect_and_folds_the_readings(tmp_path):
+    kept = {f"depth-local{end}": value for end, value in (("-low", 0.8), ("-high", 1.2), ("-chance", 0.25))}
+    shown = [{"what": "local more", "effect": "depth-local", "form": ".2f", "chance": "2 * [depth-local-chance]"}]
+    for name in ("one", "two"):
+        remembering(tmp_path / name, "depth-local", 1.0, **kept)
+    one = claim(LOCAL | {"says": "it is more"}) | {"models": ["one"], "shown": shown}
     _, found = decided(one, tmp_path)
-    card = scorecard.card(one, found, "more", tmp_path)
-    before, _, folded = card.partition("<details")
-    assert "local 1.00, 5 prompts: **✓ for** (p < .001, corrected < .001)" in folded and "local 1.00" not in before
-    assert "<summary>1 reading in numbers" in folded and "of “More is more”</span></summary>" in folded
-    assert "](../results/one/depth.ipynb#in-numbers)" in before and "The paper reports: more." in before
-    assert "in a public decoder" not in card and "in 1 network trained here" in card
+    row = scorecard.row(one, found, "more", tmp_path)
+    before, _, folded = row.partition("<details")
+    assert "Local more: 1.00\u00a0[0.80,\u00a01.20]; by chance 0.50" in before and "\nMore\n" in before
+    assert ">1 network trained here: one</td>" in before and given(before) == [("trained", "reproduced")]
+    assert "local 1.00, 5 prompts: **✓ for** (p < .001, corrected < .001)" in folded and "prompts" not in before
+    assert folded.startswith(' class="claim-numbers short">\n<summary>Readings: 1 for<')
+    assert "of “More is more”</span></summary>" in folded and "](../results/one/depth.ipynb#in-numbers)" in folded
+    assert "*What would refute it:* more than half of the readings" in folded
+    both = one | {"models": ["one", "two"]}
+    row = scorecard.row(both, decided(both, tmp_path)[1], "more", tmp_path)
+    assert re.search(r"Local more:\s+- one: 1\.00\xa0\[", row) and ">2 networks trained here: one, two</td>" in row
+
+
+def test_what_is_shown_are_effects_of_the_claim_s_notebooks():
+    for one in CLAIMS:
+        effects = [test["effect"] for test in one["test"]]
+        measured = " ".join(test["measured"] for test in one["test"])
+        for shown in one.get("shown", ()):
+            assert shown["effect"] in effects or f"{{{shown['effect']}-low:" in measured, shown
+            assert shown["what"] and f"{{{shown['effect']}-low:" in measured, shown
+        deciding = any("beside" not in test for test in one["test"])
+        assert bool(one.get("shown")) == deciding, one["id"]
 
 
 def test_a_reading_of_one_prompt_has_no_verdict_and_says_so_in_one_line(tmp_path):
@@ -171,7 +192,7 @@ def test_a_reading_of_one_prompt_has_no_verdict_and_says_so_in_one_line(tmp_path
     assert (verdict, found) == ("not measured here", [])
     line = "neighbours are more: 1 value has no error, a verdict needs 2 or more; run with `-p prompts 2`"
     assert claims.unjudged(one, tmp_path, "one") == [line]
-    assert f"  - {line}\n" in scorecard.card(one, found, "more", tmp_path)
+    assert f"  - {line}\n" in scorecard.row(one, found, "more", tmp_path)
 
 
 def test_a_correlation_is_judged_on_its_own_scale_with_its_own_freedom(tmp_path):
@@ -228,7 +249,7 @@ def test_every_number_of_a_claim_is_one_that_its_notebook_remembers(claim):
 
 @pytest.mark.browser
 @pytest.mark.thorough
-def test_the_claims_print_in_at_most_twelve_sheets_with_all_their_numbers(chromium, tmp_path):
+def test_the_claims_print_in_at_most_six_sheets_with_short_details_open(chromium, tmp_path):
     page = chromium.new_page(viewport={"width": 1000, "height": 1400})
     address = (HTML / "book" / "claims.html").as_uri()
     kept = pdf.printed(page, address, tmp_path / "book.pdf")
@@ -236,8 +257,9 @@ def test_the_claims_print_in_at_most_twelve_sheets_with_all_their_numbers(chromi
     page.pdf(path=tmp_path / "own.pdf", format="A4")
     for printed in (kept, pdf.PdfReader(tmp_path / "own.pdf")):
         text = " ".join(" ".join(sheet.extract_text() for sheet in printed.pages).split())
-        assert len(printed.pages) <= 12 and text.count("What is asked:") == len(CLAIMS)
-        assert "that matter" in text and "corrected for the readings behind the same verdict (Holm)" in text
+        short = sum(len(found) <= scorecard.SHORT for _, found in claims.judge_all(paths.ROOT / "results"))
+        assert len(printed.pages) <= 6 and 0 < short == text.count("What is asked") < len(CLAIMS)
+        assert text.count("Readings:") == len(CLAIMS) and "that matter" in text and "Holm" in text
     page.close()
 
 
@@ -245,8 +267,8 @@ def test_a_claim_that_is_inconclusive_somewhere_says_what_would_settle_it():
     for asked, judged_here in claims.judge_all(paths.RESULTS):
         given = {claims.verdict_at(asked, judged_here, place) for place in claims.PLACES}
         assert "inconclusive" not in given or len(asked["settle"]) > 60, asked["id"]
-        card = scorecard.card(asked, judged_here, "", paths.RESULTS)
-        assert ("*Power:*" in card and "we had 80 % power for" in card) == ("inconclusive" in given)
+        row = scorecard.row(asked, judged_here, "more", paths.RESULTS)
+        assert ("*Power:*" in row and "we had 80 % power for" in row) == ("inconclusive" in given)
 
 
 def test_a_claim_that_lacks_something_is_one_clear_line():
@@ -275,8 +297,8 @@ def test_a_reading_beside_a_claim_is_shown_and_decides_nothing(tmp_path):
     both = claim(LOCAL | {"says": "local"}, beside | {"says": "cause"}) | {"models": ["one"]}
     given, found = decided(both, tmp_path)
     assert given == "reproduced" and [one.decides for one in found] == [True, False]
-    card = scorecard.card(both, found, "more", tmp_path)
-    assert "**beside it, below 0**" in card and "decides nothing: it is a cause." in card
+    row = scorecard.row(both, found, "more", tmp_path)
+    assert "**beside it, below 0**" in row and "decides nothing: it is a cause." in row
 
 
 def test_each_stands_for_several_readings_in_the_texts_of_one():
