@@ -20,7 +20,7 @@ def test_1_what_coupling_is_stands_in_the_first_screen_with_a_picture_on_the_sam
     reader = Reader(tab)
     first = tab.locator("article p").filter(has_text=re.compile(r"\bcoupl(ed|ing)\b"))
     assert reader.screens(first) < 0.6
-    assert reader.screens(tab.locator("article figure.tbc-figure img:visible")) < 2
+    assert reader.screens(tab.locator("article .story-stage canvas")) < 2
     assert reader.clicks == 0
 
 
