@@ -35,7 +35,6 @@ from reproduce import machine_page, reproduce_page, spreads_page
 from routes import families_page
 from scale import one_prompt_page, scale_page
 from scorecard import claims_page
-from status import status_page
 from structure import homogeneous_page, postnorm_page
 from template import from_template
 
@@ -234,7 +233,6 @@ READ = {
     "machine": machine_page,
     "spreads": spreads_page,
     "reproduce": reproduce_page,
-    "status": status_page,
 }
 
 if __name__ == "__main__":
