@@ -21,7 +21,7 @@ from urllib.parse import quote
 from any_model import any_model_page
 from atlas import atlas_page
 from calibrated import calibration_page
-from chapters import CHAPTERS, run_part, verdicts_part
+from chapters import PAGES, run_page, verdicts_part
 from complete import executed, listed
 from experiments import experiments_page
 from idea import idea_neighbours, idea_toy, shared_directions
@@ -166,10 +166,10 @@ def write_parts(folder: Path, names: Iterable[str]) -> None:
 
 
 def write_run(folder: Path) -> None:
-    """Write the parts of what was run: chapters' verdicts and commands, and the page of each model."""
-    for chapter in CHAPTERS:
-        (folder / f"verdicts-{chapter}.md").write_text(verdicts_part(chapter), encoding="utf-8")
-        (folder / f"run-{chapter}.md").write_text(run_part(chapter), encoding="utf-8")
+    """Write the parts of what was run: verdicts and commands of each page, and the page of each model."""
+    for page in PAGES:
+        (folder / f"verdicts-{page}.md").write_text(verdicts_part(page), encoding="utf-8")
+        (folder / f"run-{page}.md").write_text(run_page(page), encoding="utf-8")
     order = list(dict.fromkeys(Path(page).name for page in listed()))
     for page in (page for page in executed() if page.name == "index"):
         model = folder.parent / page.parent.name
