@@ -68,7 +68,7 @@ def test_4_from_figure_3_to_the_function_that_draws_it(tab):
 
 def test_5_the_null_is_a_chapter_with_its_closed_form(tab):
     reader = Reader(tab)
-    reader.follow("nulls.html", saying="no coupling|null|chance")
+    reader.follow("definitions.html", saying="no coupling|null|chance")
     assert tab.locator("article h1").first.is_visible() and "random" in tab.locator("article").inner_text()
     assert tab.locator("article figure.tbc-figure").count() >= 1
     assert reader.clicks <= 1
