@@ -90,7 +90,7 @@ def test_a_chapter_has_the_verdicts_of_its_claims_in_the_words_of_the_page_of_cl
         {"id": "a", "claim": "A", "notebook": "depth", "models": ["smollm2-135m", "nano-neox"], "test": [{}]},
         {"id": "b", "claim": "B", "notebook": "nulls", "chapters": ["depth"], "models": ["suite"],
          "test": [{"scope": "paper"}]},
-        {"id": "c", "claim": "C", "notebook": "tokens", "models": ["nano-neox"], "test": [{}]},
+        {"id": "c", "claim": "C", "notebook": "prompts", "models": ["nano-neox"], "test": [{}]},
     ]  # fmt: skip
     given = {"A": {"decoder": verdicts.REPRODUCED, "trained": verdicts.REPRODUCED, "paper": verdicts.MISSING},
              "B": {"decoder": None, "trained": verdicts.MISSING, "paper": verdicts.CONTRADICTED}}  # fmt: skip
