@@ -21,7 +21,8 @@ from urllib.parse import quote
 from any_model import any_model_page
 from atlas import atlas_page
 from calibrated import calibration_page
-from chapters import PAGES, run_page, verdicts_part
+from chapters import PAGES, page_of, run_page, verdicts_part
+from claims import read_claims
 from complete import executed, listed
 from experiments import experiments_page
 from idea import idea_neighbours, idea_toy, shared_directions
@@ -167,8 +168,10 @@ def write_parts(folder: Path, names: Iterable[str]) -> None:
 
 def write_run(folder: Path) -> None:
     """Write the parts of what was run: verdicts and commands of each page, and the page of each model."""
-    for page in PAGES:
+    claimed = (page_of(name) for claim in read_claims() for name in claim.get("chapters", [claim["notebook"]]))
+    for page in {*PAGES, *claimed}:
         (folder / f"verdicts-{page}.md").write_text(verdicts_part(page), encoding="utf-8")
+    for page in PAGES:
         (folder / f"run-{page}.md").write_text(run_page(page), encoding="utf-8")
     order = list(dict.fromkeys(Path(page).name for page in listed()))
     for page in (page for page in executed() if page.name == "index"):
