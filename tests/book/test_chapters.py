@@ -43,9 +43,8 @@ def test_the_sidebar_has_at_most_eighteen_pages_and_all_chapters_are_in_the_cont
 
 
 def test_every_notebook_has_its_chapter():
-    # What the notebook of one card writes stands on the page of all cards.
+    # What the notebook of one card writes stands on the page of models.
     assert {*chapters.CHAPTERS, "card"} == {path.stem for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
-    assert (BOOK / "atlas.md").is_file()
 
 
 # -- the shape of a chapter

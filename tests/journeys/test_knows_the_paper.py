@@ -94,7 +94,7 @@ def test_6_the_numbers_of_a_figure_are_two_clicks_away(tab, tmp_path):
 
 def test_7_the_entry_to_cite_has_version_and_commit(tab):
     reader = Reader(tab)
-    reader.follow("cite.html", saying="cite")
+    reader.follow("reproduce.html#cite", saying="cite")
     version = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"]
     assert "Papyan, Vardan" in reader.block("@inproceedings")
     entry = reader.block("@software")
@@ -106,7 +106,7 @@ def test_7_the_entry_to_cite_has_version_and_commit(tab):
     ("words", "leads_to"),
     [
         ("figure 3", "paper-figures.html"),
-        pytest.param("cite", "cite.html", marks=pytest.mark.thorough),
+        pytest.param("cite", "reproduce.html", marks=pytest.mark.thorough),
         pytest.param("table 1", "paper-figures.html", marks=pytest.mark.thorough),
     ],
 )
@@ -128,7 +128,7 @@ def test_8_what_a_search_finds_of_two_models_has_two_names(tab):
 
 def test_9_the_data_are_what_they_were_when_the_book_was_built(tab, tmp_path):
     reader = Reader(tab)
-    reader.follow("cite.html", saying="cite")
+    reader.follow("reproduce.html#cite", saying="cite")
     command = reader.block("MANIFEST.sha256").strip()
     assert command.startswith("sha256sum ") and shell(command, tmp_path) == ""
     assert reader.clicks <= 1
