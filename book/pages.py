@@ -71,15 +71,6 @@ def model_table(models: list[Entry]) -> str:
     return table(head, rows)
 
 
-def card(name: str) -> str:
-    """Return an embedded model's card without the hub's metadata block, its headings two levels deeper."""
-    text = (paths.CHECKPOINTS / name / "README.md").read_text(encoding="utf-8")
-    text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL).strip()
-    parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
-    parts[::2] = [re.sub(r"^#", "###", part, flags=re.MULTILINE) for part in parts[::2]]
-    return "".join(parts) + "\n"
-
-
 def packaged_table() -> str:
     """Set the table of models whose weights come in a Python package."""
     rows = []
@@ -97,7 +88,7 @@ def files_table() -> str:
 
 
 def models_page() -> str:
-    """Write the models: cards of the embedded ones, tables of the packaged, the paper's and the newer ones."""
+    """Write the tables of models: the embedded ones with their cards, the packaged, the paper's and the newer ones."""
     embedded = [entry for entry in entries() if entry.embedded]
     paper = [entry for entry in entries() if entry.in_paper]
     packaged = [entry for entry in entries() if entry.alias in PACKAGES]
@@ -105,8 +96,8 @@ def models_page() -> str:
     newer = [entry for entry in entries() if not any(entry in known for known in (embedded, paper, packaged, in_files))]
     tables = {"embedded": embedded, "packaged": packaged, "in_files": in_files, "paper": paper, "newer": newer}
     made = {name: model_table(models) for name, models in tables.items()}
-    cards = [card(entry.alias) for entry in embedded]
-    return from_template("models.md.jinja", **made, cards=cards, packages=packaged_table(), files=files_table())
+    names = [entry.alias for entry in embedded]
+    return from_template("models.md.jinja", **made, names=names, packages=packaged_table(), files=files_table())
 
 
 def variants_page() -> str:
