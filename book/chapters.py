@@ -79,7 +79,7 @@ def run_part(chapter: str, results: Path = paths.RESULTS) -> str:
         first=first,
         shipped=first in claims.DECODERS,
         command=command_of(chapter, "" if first == "suite" else f"model={first}"),
-        further=[(text, command_of(chapter, given), given.startswith("$ ")) for text, given in made.further.items()],
+        further=[(text, command_of(chapter, given)) for text, given in made.further.items()],
         measured=", ".join(f"{{py:func}}`~{in_full(name)}`" for name in made.measured),
         drawn=", ".join(f"{{py:func}}`~companion.figures.{name}`" for name in made.drawn),
     )

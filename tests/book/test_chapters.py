@@ -114,7 +114,8 @@ def test_the_time_of_a_chapter_is_that_of_its_run_and_not_run_is_said(tmp_path):
     executed(tmp_path / "smollm2-135m" / "depth.ipynb", seconds=61.0)
     part = chapters.run_part("depth", tmp_path)
     assert (
-        "This chapter, for SmolLM2-135M-Instruct (Q4_1). **Time: 60 s** on" in part and "ship with the project" in part
+        "This chapter, for SmolLM2-135M-Instruct (Q4_1). **Time: 60 s** on" in part
+        and "[ship with the project]" in part
     )
     assert "[nano-neox](../results/nano-neox/depth.ipynb) (not run here)" in part
     assert part.count("**Time: not run here.**") == len(chapters.CHAPTERS["depth"].further) == 1
