@@ -28,6 +28,7 @@ class Chapter(NamedTuple):
     measured: list[str]
     drawn: list[str]
     further: Mapping[str, str] = MappingProxyType({})
+    page: str = ""
 
 
 CHAPTERS = {
@@ -35,6 +36,17 @@ CHAPTERS = {
     for name, chapter in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
 }
 """All chapters by the name of their notebook."""
+
+PAGES = {
+    page: [name for name, chapter in CHAPTERS.items() if (chapter.page or name) == page]
+    for page in dict.fromkeys(chapter.page or name for name, chapter in CHAPTERS.items())
+}
+"""The notebooks of each page."""
+
+
+def page_of(chapter: str) -> str:
+    """Name the page of a notebook; a page that has no notebook of its own goes by its name."""
+    return CHAPTERS[chapter].page or chapter if chapter in CHAPTERS else chapter
 
 
 def models_of(chapter: str) -> list[str]:
@@ -67,17 +79,24 @@ def run_part(chapter: str, results: Path = paths.RESULTS) -> str:
         first=first,
         shipped=first in claims.DECODERS,
         command=command_of(chapter, "" if first == "suite" else f"model={first}"),
-        further=[(text, command_of(chapter, given), given.startswith("$ ")) for text, given in made.further.items()],
+        further=[(text, command_of(chapter, given)) for text, given in made.further.items()],
         measured=", ".join(f"{{py:func}}`~{in_full(name)}`" for name in made.measured),
         drawn=", ".join(f"{{py:func}}`~companion.figures.{name}`" for name in made.drawn),
     )
 
 
-def verdicts_part(chapter: str, results: Path = paths.RESULTS) -> str:
-    """Write the verdicts on the claims that a chapter is about, in the words of the page of claims."""
+def run_page(page: str, results: Path = paths.RESULTS) -> str:
+    """Write how all notebooks of a page are run."""
+    names = PAGES[page]
+    heads = {name: f"**{name.capitalize()}.** " if len(names) > 1 else "" for name in names}
+    return "\n".join(heads[name] + run_part(name, results) for name in names)
+
+
+def verdicts_part(page: str, results: Path = paths.RESULTS) -> str:
+    """Write the verdicts on the claims that a page is about, in the words of the page of claims."""
     about: list[tuple[str, str, dict[str, list[str]]]] = []
     for claim, found in claims.judge_all(results):
-        if chapter not in claim.get("chapters", [claim["notebook"]]):
+        if page not in map(page_of, claim.get("chapters", [claim["notebook"]])):
             continue
         places: dict[str, list[str]] = {}
         for place, words in claims.PLACES.items():

@@ -21,7 +21,8 @@ from urllib.parse import quote
 from any_model import any_model_page
 from atlas import atlas_page
 from calibrated import calibration_page
-from chapters import CHAPTERS, run_part, verdicts_part
+from chapters import PAGES, page_of, run_page, verdicts_part
+from claims import read_claims
 from complete import executed, listed
 from experiments import experiments_page
 from idea import idea_neighbours, idea_toy, shared_directions
@@ -35,7 +36,6 @@ from reproduce import machine_page, reproduce_page, spreads_page
 from routes import families_page
 from scale import one_prompt_page, scale_page
 from scorecard import claims_page
-from status import status_page
 from story import story_part
 from structure import homogeneous_page, postnorm_page
 from template import from_template
@@ -72,15 +72,6 @@ def model_table(models: list[Entry]) -> str:
     return table(head, rows)
 
 
-def card(name: str) -> str:
-    """Return an embedded model's card without the hub's metadata block, its headings two levels deeper."""
-    text = (paths.CHECKPOINTS / name / "README.md").read_text(encoding="utf-8")
-    text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL).strip()
-    parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
-    parts[::2] = [re.sub(r"^#", "###", part, flags=re.MULTILINE) for part in parts[::2]]
-    return "".join(parts) + "\n"
-
-
 def packaged_table() -> str:
     """Set the table of models whose weights come in a Python package."""
     rows = []
@@ -98,7 +89,7 @@ def files_table() -> str:
 
 
 def models_page() -> str:
-    """Write the models: cards of the embedded ones, tables of the packaged, the paper's and the newer ones."""
+    """Write the tables of models: the embedded ones with their cards, the packaged, the paper's and the newer ones."""
     embedded = [entry for entry in entries() if entry.embedded]
     paper = [entry for entry in entries() if entry.in_paper]
     packaged = [entry for entry in entries() if entry.alias in PACKAGES]
@@ -106,8 +97,8 @@ def models_page() -> str:
     newer = [entry for entry in entries() if not any(entry in known for known in (embedded, paper, packaged, in_files))]
     tables = {"embedded": embedded, "packaged": packaged, "in_files": in_files, "paper": paper, "newer": newer}
     made = {name: model_table(models) for name, models in tables.items()}
-    cards = [card(entry.alias) for entry in embedded]
-    return from_template("models.md.jinja", **made, cards=cards, packages=packaged_table(), files=files_table())
+    names = [entry.alias for entry in embedded]
+    return from_template("models.md.jinja", **made, names=names, packages=packaged_table(), files=files_table())
 
 
 def variants_page() -> str:
@@ -168,10 +159,12 @@ def write_parts(folder: Path, names: Iterable[str]) -> None:
 
 
 def write_run(folder: Path) -> None:
-    """Write the parts of what was run: chapters' verdicts and commands, and the page of each model."""
-    for chapter in CHAPTERS:
-        (folder / f"verdicts-{chapter}.md").write_text(verdicts_part(chapter), encoding="utf-8")
-        (folder / f"run-{chapter}.md").write_text(run_part(chapter), encoding="utf-8")
+    """Write the parts of what was run: verdicts and commands of each page, and the page of each model."""
+    claimed = (page_of(name) for claim in read_claims() for name in claim.get("chapters", [claim["notebook"]]))
+    for page in {*PAGES, *claimed}:
+        (folder / f"verdicts-{page}.md").write_text(verdicts_part(page), encoding="utf-8")
+    for page in PAGES:
+        (folder / f"run-{page}.md").write_text(run_page(page), encoding="utf-8")
     order = list(dict.fromkeys(Path(page).name for page in listed()))
     for page in (page for page in executed() if page.name == "index"):
         model = folder.parent / page.parent.name
@@ -236,7 +229,6 @@ READ = {
     "machine": machine_page,
     "spreads": spreads_page,
     "reproduce": reproduce_page,
-    "status": status_page,
 }
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from sphinx.util.osutil import relative_uri
 
 from companion.figures.figure_reader import figures_in
 
-GLOSSARY = "book/glossary"
+GLOSSARY = "book/methods"
 _LINK = re.compile(
     r'<a class="reference internal" href="(?:[^"#]*#(?=term-|fig-)|[^"#]*bibliography\.html#(?=id))([^"]+)"'
     r'(?: title="[^"]*")?'

@@ -12,7 +12,7 @@ from browser import HTML, show
 from companion.tables import card as cards
 from companion.tables.generalization import figure_1a
 
-PAGE = HTML / "book" / "atlas.html"
+PAGE = HTML / "book" / "models.html"
 
 
 def test_every_card_and_every_point_of_the_paper_has_a_row_that_says_which_it_is():

@@ -84,6 +84,12 @@ def test_every_model_of_the_registry_stands_once_in_the_tables():
     assert sorted(aliases) == sorted(entry.alias for entry in entries())
 
 
+def test_the_card_of_every_embedded_model_is_offered():
+    offered = re.findall(r"<\.\./(data/checkpoints/[\w-]+/README\.md)>", pages.models_page())
+    assert len(offered) == sum(entry.embedded for entry in entries()) == 4
+    assert all((ROOT / name).is_file() for name in offered)
+
+
 def test_every_reading_of_coupling_has_its_row():
     rows = pages.variants_page().splitlines()[2:]
     assert [row.split("|")[1].strip(" `") for row in rows] == list(VARIANTS)
@@ -96,13 +102,6 @@ def test_every_reading_of_coupling_has_its_row():
 )
 def test_numbers_are_written_without_exponents_and_spare_digits(value, written):
     assert pages.number(value, 4 if value != 0.00004096 else 2) == written
-
-
-def test_a_model_card_loses_its_metadata_and_sinks_two_levels_but_for_code(tmp_path, monkeypatch):
-    (tmp_path / "m").mkdir()
-    (tmp_path / "m" / "README.md").write_text("---\nlicense: x\n---\n# M\n\n## Data\n\n```bash\n# comment\n```\n")
-    monkeypatch.setattr(pages.paths, "CHECKPOINTS", tmp_path)
-    assert pages.card("m") == "### M\n\n#### Data\n\n```bash\n# comment\n```\n"
 
 
 def test_the_page_of_a_model_has_the_first_figure_of_each_notebook_under_its_title(tmp_path):

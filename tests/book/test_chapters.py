@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import chapters
 import claims
+import complete
 import pytest
 import verdicts
 import yaml
@@ -18,14 +19,14 @@ import coupling_lib
 from coupling_lib import paths
 
 BOOK = paths.ROOT / "book"
-SECTIONS = ["What the paper reports", "What was measured here", "Doubts", "Run it"]
-PARTS = ["The idea", "Evidence", "Doubts", "Your model", "Machinery"]
+PARTS = ["What it is", "What we found", "Your turn", "How we know"]
 
 each_chapter = pytest.mark.parametrize("chapter", list(chapters.CHAPTERS))
+each_page = pytest.mark.parametrize("page", list(chapters.PAGES))
 
 
-def text_of(chapter: str) -> str:
-    return (BOOK / f"{chapter}.md").read_text(encoding="utf-8")
+def text_of(page: str) -> str:
+    return (BOOK / f"{page}.md").read_text(encoding="utf-8")
 
 
 def toc() -> list[dict]:
@@ -35,16 +36,15 @@ def toc() -> list[dict]:
 # -- the order of the book
 
 
-def test_the_contents_go_from_the_idea_over_evidence_and_doubts_to_the_reader_s_model_and_the_machinery():
+def test_the_sidebar_has_at_most_eighteen_pages_and_all_chapters_are_in_the_contents():
     assert [part["caption"] for part in toc()] == PARTS
-    listed = [chapter["file"].removeprefix("book/") for part in toc()[1:3] for chapter in part["chapters"]]
-    assert [name for name in listed if name != "variants"] == list(chapters.CHAPTERS)
+    assert 1 + sum(len(part["chapters"]) for part in toc()) <= 18
+    assert {f"book/{page}" for page in chapters.PAGES} <= set(complete.listed())
 
 
 def test_every_notebook_has_its_chapter():
-    # What the notebook of one card writes stands on the page of all cards.
+    # What the notebook of one card writes stands on the page of models.
     assert {*chapters.CHAPTERS, "card"} == {path.stem for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
-    assert (BOOK / "atlas.md").is_file()
 
 
 # -- the shape of a chapter
@@ -54,18 +54,15 @@ FIRST_SCREEN = re.compile(
     r"# [^\n]+\?\n\n"
     r":::\{admonition\} (?P<answer>[^\n]+)\n:class: finding\n\n(?P<said>.+?)\n:::\n\n"
     r"```\{glue\} [\w-]+\n:doc: [^\n]+\n```\n\n"
-    r"```\{include\} \.\./results/book/verdicts-(?P<chapter>\w+)\.md\n```\n\n"
-    r"## What the paper reports\n",
+    r"```\{include\} \.\./results/book/verdicts-(?P<page>\w+)\.md\n```\n\n",
     re.DOTALL,
 )
 
 
-@each_chapter
-def test_a_chapter_begins_with_question_answer_figure_and_verdicts_and_then_has_the_same_sections(chapter):
-    text = text_of(chapter)
-    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == SECTIONS
-    first = FIRST_SCREEN.match(text)
-    assert first and first["chapter"] == chapter and 20 < len(first["answer"]) < 120
+@each_page
+def test_a_page_begins_with_question_answer_figure_and_verdicts(page):
+    first = FIRST_SCREEN.match(text_of(page))
+    assert first and first["page"] == page and 20 < len(first["answer"]) < 120
     # Two to five sentences, with what is filled in taken for one word; three numbers at most, none of them typed.
     plain = re.sub(r"\{glue:text\}`[^`]+`", "NUMBER", first["said"])
     assert 2 <= len(re.findall(r"[.:](?:\s|$)", plain)) <= 6 and 1 <= plain.count("NUMBER") <= 3
@@ -73,15 +70,15 @@ def test_a_chapter_begins_with_question_answer_figure_and_verdicts_and_then_has_
     assert not re.search(r"-(low|high)[:`]", first["said"])
 
 
-@each_chapter
-def test_a_chapter_s_numbers_stand_under_what_was_measured_nothing_has_one_name_twice_and_its_commands_end_it(chapter):
-    parts = re.split(r"^## .+$", text_of(chapter), flags=re.MULTILINE)
-    assert re.search(r"^\| --- |```\{glue\} ", parts[2], re.MULTILINE)
-    assert parts[3].strip() and re.match(rf"\s*```\{{include\}} \.\./results/book/run-{chapter}\.md\n```", parts[4])
-    headings = re.findall(r"^#{2,3} (.+)$", text_of(chapter), re.MULTILINE)
+@each_page
+def test_a_page_shows_numbers_or_figures_has_no_heading_twice_and_ends_with_its_commands(page):
+    *body, last = re.split(r"^## ", text_of(page), flags=re.MULTILINE)
+    assert re.search(r"^\| --- |```\{glue\} ", "".join(body[1:]), re.MULTILINE)
+    assert re.match(rf"Run it\n\n```\{{include\}} \.\./results/book/run-{page}\.md\n```", last)
+    headings = re.findall(r"^#{2,3} (.+)$", text_of(page), re.MULTILINE)
     assert len(headings) == len(set(headings)) >= 4
     # Commands stand in one place for all chapters.
-    assert ".venv/bin" not in text_of(chapter)
+    assert ".venv/bin" not in text_of(page)
 
 
 # -- what is generated
@@ -92,7 +89,7 @@ def test_a_chapter_has_the_verdicts_of_its_claims_in_the_words_of_the_page_of_cl
         {"id": "a", "claim": "A", "notebook": "depth", "models": ["smollm2-135m", "nano-neox"], "test": [{}]},
         {"id": "b", "claim": "B", "notebook": "nulls", "chapters": ["depth"], "models": ["suite"],
          "test": [{"scope": "paper"}]},
-        {"id": "c", "claim": "C", "notebook": "tokens", "models": ["nano-neox"], "test": [{}]},
+        {"id": "c", "claim": "C", "notebook": "prompts", "models": ["nano-neox"], "test": [{}]},
     ]  # fmt: skip
     given = {"A": {"decoder": verdicts.REPRODUCED, "trained": verdicts.REPRODUCED, "paper": verdicts.MISSING},
              "B": {"decoder": None, "trained": verdicts.MISSING, "paper": verdicts.CONTRADICTED}}  # fmt: skip
@@ -108,14 +105,17 @@ def test_a_chapter_has_the_verdicts_of_its_claims_in_the_words_of_the_page_of_cl
 
 def test_every_claim_is_in_a_chapter():
     for claim in claims.read_claims():
-        assert {claim["notebook"], *claim.get("chapters", [])} <= set(chapters.CHAPTERS)
+        assert claim["notebook"] in chapters.CHAPTERS
+        named = claim.get("chapters", [claim["notebook"]])
+        assert all((BOOK / f"{chapters.page_of(name)}.md").is_file() for name in named)
 
 
 def test_the_time_of_a_chapter_is_that_of_its_run_and_not_run_is_said(tmp_path):
     executed(tmp_path / "smollm2-135m" / "depth.ipynb", seconds=61.0)
     part = chapters.run_part("depth", tmp_path)
     assert (
-        "This chapter, for SmolLM2-135M-Instruct (Q4_1). **Time: 60 s** on" in part and "ship with the project" in part
+        "This chapter, for SmolLM2-135M-Instruct (Q4_1). **Time: 60 s** on" in part
+        and "[ship with the project]" in part
     )
     assert "[nano-neox](../results/nano-neox/depth.ipynb) (not run here)" in part
     assert part.count("**Time: not run here.**") == len(chapters.CHAPTERS["depth"].further) == 1

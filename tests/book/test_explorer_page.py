@@ -121,7 +121,7 @@ def test_a_token_is_chosen_and_its_numbers_are_the_library_s(tab):
     assert tab.locator(".cx-prompt mark").text_content() == "?" and tab.wrong == []
 
 
-CHAPTERS = {"emergence": NEOX, "depth": "smollm2-135m", "tokens": NEOX}
+CHAPTERS = {"emergence": NEOX, "depth": "smollm2-135m"}
 
 
 @pytest.mark.parametrize("chapter", first_of(CHAPTERS))

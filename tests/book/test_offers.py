@@ -134,7 +134,7 @@ def test_every_figure_and_table_of_the_book_offers_its_data_and_an_entry():
 @pytest.mark.browser
 def test_an_open_menu_is_for_everyone_and_paper_shows_none(tab):
     tab.set_viewport_size(PHONE)
-    show(tab, HTML / "book" / "variants.html")
+    show(tab, HTML / "book" / "definitions.html")
     tab.evaluate("document.querySelectorAll('.tbc-offers').forEach(menu => { menu.open = true })")
     assert tab.locator(".tbc-offers pre:visible").count() >= 2
     assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -152,7 +152,7 @@ def page_texts() -> dict[str, str]:
 def test_quantities_that_two_pages_show_are_the_same_number_in_the_committed_notebooks():
     found = collected(committed)
     assert {page for several in found.values() for page in (one.page for one in several)} >= {
-        "depth.md", "emergence.md", "nulls.md", "precision.md", "vision.md", "claims.toml",
+        "depth.md", "emergence.md", "definitions.md", "vision.md", "claims.toml",
     }  # fmt: skip
     assert contradictions(found, page_texts()) == []
 

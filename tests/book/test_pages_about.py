@@ -37,7 +37,7 @@ def test_the_entry_of_the_paper_is_the_one_of_the_bibliography():
 
 
 def test_a_page_that_asks_for_entries_gets_them_and_the_page_on_citing_asks_for_both():
-    page = (BOOK / "cite.md").read_text(encoding="utf-8")
+    page = (BOOK / "reproduce.md").read_text(encoding="utf-8")
     text = cited.filled(page)
     assert page.count("BIBTEX-OF-") == 2 and "BIBTEX-OF-" not in text
     assert "@inproceedings{aubry2025," in text and "@software{transformer_block_coupling_companion," in text
@@ -118,7 +118,7 @@ def test_the_machine_is_described():
 
 
 def test_every_term_that_a_page_names_is_in_the_glossary_and_the_glossary_is_in_order():
-    text = (BOOK / "glossary.md").read_text(encoding="utf-8").split("glossary}\n")[1].split("```")[0]
+    text = (BOOK / "methods.md").read_text(encoding="utf-8").split("glossary}\n")[1].split("```")[0]
     said = re.findall(r"^(\S.*)$", text, re.MULTILINE)
     assert len(said) >= 30
     assert said == sorted(said, key=lambda term: re.sub(r"\W", " ", term).lower())
@@ -163,7 +163,7 @@ def test_links_carry_what_is_behind_them_and_others_nothing():
     }
     link = '<a class="reference internal" href="{}">'.format
     other = link("idea.html#blocks") + link("#id2") + link("figures.html#fig-b")
-    term, citation, figure = link("glossary.html#term-null"), link("../bibliography.html#id2"), link("#fig-a")
+    term, citation, figure = link("methods.html#term-null"), link("../bibliography.html#id2"), link("#fig-a")
     titled = citation[:-1] + ' title="Somebody">'
     assert previews.marked(other + term + titled + figure, behind) == (
         f'{other}{term[:-1]} data-preview="a &quot;b&quot; &amp; c">{citation[:-1]} data-preview="Somebody. 2025.">'

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from coupling_lib.paths import ROOT
 
@@ -28,6 +29,8 @@ ENDINGS = ("py", "md", "toml", "yml", "csv", "ipynb")
 # Files that a reader makes, and one that whoever has a GPU may add.
 MADE = {"out.ipynb", "some.ipynb", "log.csv", "cifar10.csv", "benchmarks/latest_gpu.json"}
 MADE_FOLDERS = ("results", "_build", "runs")
+# Old addresses of pages are no pages.
+OLD = set(yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]["redirects"])
 
 
 @cache
@@ -106,7 +109,7 @@ def wrong_paths(prose: str, beside: Path) -> set[str]:
     named += re.findall(rf"(?<![\w./<*>:-])(?:\w+/)*[\w-]+\.(?:{'|'.join(ENDINGS)})\b(?![\w/(])", prose)
     folders = ("", "coupling_lib", "companion", "book", "data", "notebooks", "benchmarks")
     places = [*(ROOT / folder for folder in folders), beside]
-    plain = {name.rstrip(".") for name in named if not re.search(r"[*<{$]|\b[A-Z]{4,}\b", name)} - MADE
+    plain = {name.rstrip(".") for name in named if not re.search(r"[*<{$]|\b[A-Z]{4,}\b", name)} - MADE - OLD
     lasting = {name for name in plain if name.split("/")[0] not in MADE_FOLDERS}
     # A page of the book may be named without its ending, as in its table of contents; some are made.
     tried = {name: (name, f"{name.removesuffix('.html')}.md", f"{name}.py") for name in lasting}

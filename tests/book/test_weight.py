@@ -22,7 +22,7 @@ def test_the_site_takes_at_most_42_megabytes():
 
 def test_the_largest_tables_stand_once_in_a_file_that_pandas_reads():
     links = {}
-    for page in ("book/tokens.html", "results/smollm2-135m/tokens.html"):
+    for page in ("book/depth.html", "results/smollm2-135m/tokens.html"):
         text = (HTML / page).read_text(encoding="utf-8")
         for address in re.findall(r'<a download="tokens-self\.csv\.gz" href="([^"]+)">CSV \(gzip\)</a>', text):
             links[page] = ((HTML / page).parent / address).resolve()

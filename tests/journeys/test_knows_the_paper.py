@@ -70,7 +70,7 @@ def test_4_from_figure_3_to_the_function_that_draws_it(tab):
 
 def test_5_the_null_is_a_chapter_with_its_closed_form(tab):
     reader = Reader(tab)
-    reader.follow("nulls.html", saying="no coupling|null|chance")
+    reader.follow("definitions.html", saying="no coupling|null|chance")
     assert tab.locator("article h1").first.is_visible() and "random" in tab.locator("article").inner_text()
     assert tab.locator("article figure.tbc-figure").count() >= 1
     assert reader.clicks <= 1
@@ -96,7 +96,7 @@ def test_6_the_numbers_of_a_figure_are_two_clicks_away(tab, tmp_path):
 
 def test_7_the_entry_to_cite_has_version_and_commit(tab):
     reader = Reader(tab)
-    reader.follow("cite.html", saying="cite")
+    reader.follow("reproduce.html#cite", saying="cite")
     version = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"]
     assert "Papyan, Vardan" in reader.block("@inproceedings")
     entry = reader.block("@software")
@@ -108,7 +108,7 @@ def test_7_the_entry_to_cite_has_version_and_commit(tab):
     ("words", "leads_to"),
     [
         ("figure 3", "claims.html"),
-        pytest.param("cite", "cite.html", marks=pytest.mark.thorough),
+        pytest.param("cite", "reproduce.html", marks=pytest.mark.thorough),
         pytest.param("table 1", "claims.html", marks=pytest.mark.thorough),
     ],
 )
@@ -130,7 +130,7 @@ def test_8_what_a_search_finds_of_two_models_has_two_names(tab):
 
 def test_9_the_data_are_what_they_were_when_the_book_was_built(tab, tmp_path):
     reader = Reader(tab)
-    reader.follow("cite.html", saying="cite")
+    reader.follow("reproduce.html#cite", saying="cite")
     command = reader.block("MANIFEST.sha256").strip()
     assert command.startswith("sha256sum ") and shell(command, tmp_path) == ""
     assert reader.clicks <= 1

@@ -79,7 +79,7 @@ def test_f_the_paper_s_spelling_finds_the_chapter(reader):
 
 def test_g_what_a_word_means(reader):
     reader.press(reader.tab.locator("article a[href*='#term-coupling']:visible").first)
-    reader.arrived("glossary.html#term-coupling")
+    reader.arrived("methods.html#term-coupling")
     term = reader.tab.locator("#term-coupling")
     meaning = term.locator("xpath=following-sibling::dd[1]").inner_text()
     assert len(meaning.split()) >= 8 and reader.clicks <= 1
@@ -99,7 +99,7 @@ def test_h_the_data_of_a_table_as_csv(reader, tmp_path):
 
 
 def test_i_cite_the_book(reader):
-    reader.follow("cite.html", saying="cite")
+    reader.follow("reproduce.html#cite", saying="cite")
     reader.within(1, reader.tab.locator("article pre").filter(has_text="@inproceedings"))
     assert "@software{" in reader.block("@software")
 
@@ -117,7 +117,7 @@ def test_without_a_script_the_verdict_the_command_and_the_entry_to_cite_are_as_n
     plain_tab.goto((HTML / "book" / "index.html").as_uri())
     verdict = plain_tab.locator("article p").filter(has_text="In small models the two go together")
     assert verdict.bounding_box()["y"] < plain_tab.viewport_size["height"]
-    for page, holds in (("own-model.html", "papermill notebooks/depth.ipynb"), ("cite.html", "@software{")):
+    for page, holds in (("own-model.html", "papermill notebooks/depth.ipynb"), ("reproduce.html#cite", "@software{")):
         plain_tab.goto((HTML / "book" / "index.html").as_uri())
         plain_tab.locator(f"article a[href$='{page}']:visible").first.click()
         plain_tab.wait_for_url(f"**/{page}")
