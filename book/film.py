@@ -69,7 +69,7 @@ def card(drawn: dict, step: int) -> Image.Image:
 def write() -> None:
     """Write the film and the card."""
     one = story.training()
-    drawn = figures.take_story(one, story.decoders(), generalization.figure_1a())
+    drawn = figures.take_stills(one, story.decoders(), generalization.figure_1a())
     steps = one.step.values.tolist()
     with style.theme("light"):
         shown = [(picture(draw), milliseconds) for draw, milliseconds in scenes(drawn, steps)]

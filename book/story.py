@@ -91,7 +91,7 @@ def story_part() -> str:
     explained = np.corrcoef(points["coupling"], width_curve(points["width"]))[0, 1] ** 2
     picture = show(
         figures.draw_stills,
-        figures.take_story(one, maps, points),
+        figures.take_stills(one, maps, points),
         name="landing-story",
         caption=f"Coupling of all pairs of blocks, |A| of blocks {PAIR[0]} and {PAIR[1]} at the last token of one "
         f"prompt, and the training of {MODEL} at four steps. A is the Jacobian of block {PAIR[0]} in the singular "

@@ -27,7 +27,6 @@
 model: str = "nano-neox"  # model named in the figures, if it is among their points
 
 # %% tags=["hide-input"]
-import coupling_lib as cl
 from companion.figures import decoder_scores as score_figures
 from companion.figures import generalization as figures
 from companion.figures import generalization_numbers, paper_models
@@ -35,19 +34,8 @@ from companion.figures import regularised as experiment
 from companion.figures import rivals as rival_figures
 from companion.figures import width as width_figures
 from companion.figures.show import made_by, remember, show
-from companion.notebook import parameters
-from companion.notebook.shipped import shipped_networks
-from companion.tables import (
-    correlations,
-    decoder_scores,
-    figure_1a,
-    generalization,
-    quality,
-    regularised,
-    rivals,
-    width,
-)
-from coupling_lib.measures.depth import measure_models
+from companion.notebook import decoders, parameters
+from companion.tables import correlations, figure_1a, generalization, quality, regularised, rivals, width
 
 p = parameters.check_parameters(globals(), declared=("model",))
 command = made_by("generalization", vars(p))
@@ -133,15 +121,9 @@ gains = figure_1a.gains(points)
 # models show no correlation, and no line is drawn through them.
 
 # %%
-scores = decoder_scores.decoder_scores()
-texts = cl.load_prompts(n=12)
-decoders = {}
-for name in [] if scores.empty else scores["model"].unique():
-    found = shipped_networks(cl.measure_depth, name, texts, ks=(decoder_scores.K,))
-    decoders |= {name: found} if found else measure_models([name], texts, (decoder_scores.K,))
 show(
     score_figures.draw_scores,
-    score_figures.take_scores(decoder_scores.beside_coupling(decoders, scores, tuple(score_figures.TESTS))),
+    score_figures.take_scores(decoders.beside_coupling(tuple(score_figures.TESTS))),
     name="generalization-decoders",
     caption="Scores against coupling after training: of whole Jacobians (filled) and of their traceless parts "
     "(hollow, joined by a line), with 95 % intervals. Fewer bits per byte are better; guessing answers one question in "
@@ -490,11 +472,4 @@ print(f"{len(last)} models, {len(budget)} of them with equal tokens, {len(suite)
 print(summary.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-remember(
-    "generalization",
-    {"decoders-needed": decoder_scores.models_needed(0.6)}
-    | quoted
-    | rivals.numbers_of(known)
-    | quality.numbers_of(made)
-    | width.numbers_of(wide),
-)
+remember("generalization", quoted | rivals.numbers_of(known) | quality.numbers_of(made) | width.numbers_of(wide))

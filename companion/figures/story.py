@@ -20,7 +20,7 @@ _TRAINING, PAPER = "nano-neox", "the paper's figure 1a"
 """Names of the first and the last act among what is drawn."""
 
 
-def take_story(training: xr.Dataset, decoders: Mapping[str, xr.DataArray], points: pd.DataFrame) -> dict:
+def take_stills(training: xr.Dataset, decoders: Mapping[str, xr.DataArray], points: pd.DataFrame) -> dict:
     """Gather the three acts under their names: a training by step, the maps of decoders, and the paper's points."""
     paper = points[["family", "width", "coupling"]].assign(by_width=width_curve(points["width"]))
     return {_TRAINING: training, **decoders, PAPER: paper}
@@ -75,7 +75,7 @@ def draw_training(row: Figure, training: xr.Dataset, moment: float, top: float) 
 
 def draw_decoders(row: Figure, decoders: Mapping[str, xr.DataArray], top: float) -> None:
     """Draw the coupling of all pairs of blocks of each decoder, with its mean over them."""
-    for axes, (name, one) in zip(row.subplots(1, len(decoders)), decoders.items(), strict=True):
+    for axes, (name, one) in zip(row.subplots(1, len(decoders), squeeze=False)[0], decoders.items(), strict=True):
         _map(axes, one, top)
         axes.set_title(name)
         axes.set_xlabel(f"mean coupling {float(one.mean()):.2f}")

@@ -52,7 +52,7 @@ def test_the_training_is_that_of_the_cards_and_its_diagonal_comes_and_goes():
     assert [told["steps"][at] for at in told["stops"]] == list(story.STOPS) and len(told["points"]) == 28
     assert told["maps"][3][1] == pytest.approx(float(one.coupling.sel(step=100)[0, 1]), abs=5e-4)
     assert told["maps"][3][0] is None and len(json.dumps(told)) < 60_000
-    drawn = figures.take_story(one, story.decoders(), generalization.figure_1a())
+    drawn = figures.take_stills(one, story.decoders(), generalization.figure_1a())
     with style.theme("light"):
         shown = [axes.get_title() for axes in figures.draw_stills(drawn).get_axes()]
     assert [title for title in shown if title.startswith("step")] == ["step 0", "step 100", "step 1,000", "step 10,000"]

@@ -192,7 +192,7 @@ def test_help_lists_every_target_a_user_runs():
     shown = subprocess.run(
         ["make", "-C", str(ROOT), "--no-print-directory"], capture_output=True, check=True, text=True
     )
-    targets = "help book pdf links test test-all families portable spreads lint sweep sweep-plan test-cluster "
+    targets = "help book pdf film links test test-all families portable spreads lint sweep sweep-plan test-cluster "
     targets += (
         "card atlas-check notebooks bench calibration faults golden suite quality regularised vit-grid decoders "
         "audit clean lock"

@@ -47,6 +47,7 @@ from coupling_lib.measures.nulls import measure_decisive, measure_nulls, null_cu
 from coupling_lib.measures.prompts import prompt_versions
 from coupling_lib.measures.random_bases import null_with_draws, spectra_null
 from coupling_lib.measures.spectra import spectra_fits
+from tests.companion.figures import test_story
 from tests.companion.figures.drawn import assert_good_pictures
 from tests.companion.tables import test_decoder_scores
 
@@ -127,6 +128,7 @@ ONE: dict[str, Callable[[], Any]] = {
     "generalization.rivals": lambda: last(),
     "generalization.leaderboard": generalization.leaderboard,
     "decoder_scores": test_decoder_scores.known,
+    "story": lambda: test_story.made_up()[0],
     "regularised": regularised.regularised,
     "phases": phases.phases,
     "phases.long": later.later,
@@ -135,6 +137,7 @@ ONE: dict[str, Callable[[], Any]] = {
 """What is one source by nature: a model over training or in several precisions, a simulation, a table of models."""
 
 MORE: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "story.stills": lambda: (test_story.made_up()[1], generalization.figure_1a()),
     "vision_model.image": lambda: (np.zeros((16, 16)),),
     "vision_model.drop_path": lambda: (0.95,),
     "paper_models.measured": lambda: (generalization.leaderboard(),),
