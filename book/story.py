@@ -42,7 +42,7 @@ SHORT = {name: NAMES[name].split(" (")[0].removesuffix("-Instruct") for name in 
 
 
 def unpacked(numbers: str, dtype: str, *shape: int) -> np.ndarray:
-    """Read an array that `packing.packed` wrote."""
+    """Read an array that `packing` wrote."""
     return np.frombuffer(gzip.decompress(base64.b64decode(numbers)), dtype=dtype).reshape(shape)
 
 

@@ -255,4 +255,4 @@ def test_the_views_of_the_chapters_are_in_the_data():
                 assert view["model"] in explorer.MODELS and view.get("state", states[0]) in states, line
                 assert view.get("prompt", prompts[0]) in prompts and int(view["l"]) != int(view["m"]), line
                 seen += 1
-    assert seen >= 9
+    assert seen >= 8

@@ -58,11 +58,11 @@ def test_a_figure_is_cited_by_number_place_version_and_digest_of_its_data(tmp_pa
     assert "= {https://example.org/book/depth.html#fig-demo}" in bibtex and f"data sha256 {digest(CSV)}" in bibtex
     assert re.search(r"version +\= \{\d+\.\d+\.\d+\}", bibtex)
     assert '<img src="https://example.org/_images/abc.svg" alt="Coupling from 0.">' in snippet
-    assert "<figcaption>Figure 3. A &amp; 5% of B_1. And more. <a href=" in snippet and "no public address" not in made
+    assert "<figcaption>Figure 3. A &amp; 5% of B_1. And more. <a href=" in snippet and "folder of the book" not in made
     # Of a notebook's own figure the model is part of the key; without an address a script puts it.
     made = offers.of_figure(book(tmp_path), "results/m/depth", shown(), "", "results/m/depth", "fig-demo", "a.png", "")
     assert "@misc{coupling-m-demo," in made and '<span class="tbc-root"></span>results/m/depth.html#fig-demo' in made
-    assert '<a download="demo.png"' in made and made.count("tbc-root") == 3 and "no public address" in made
+    assert '<a download="demo.png"' in made and made.count("tbc-root") == 3 and "folder of the book" in made
 
 
 TABLE = """<section class="tex2jax_ignore" id="sizes">
