@@ -472,4 +472,5 @@ print(f"{len(last)} models, {len(budget)} of them with equal tokens, {len(suite)
 print(summary.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
-remember("generalization", quoted | rivals.numbers_of(known) | quality.numbers_of(made) | width.numbers_of(wide))
+more = rivals.numbers_of(known) | quality.numbers_of(made) | width.numbers_of(wide) | decoders.numbers_of()
+remember("generalization", quoted | more)

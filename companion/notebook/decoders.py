@@ -16,3 +16,8 @@ def beside_coupling(tests: tuple[str, ...], n_prompts: int = 12) -> pd.DataFrame
         found = shipped_networks(cl.measure_depth, name, prompts, ks=ks)
         models |= {name: found} if found else measure_models([name], prompts, ks)
     return decoder_scores.beside_coupling(models, scores, tests)
+
+
+def numbers_of() -> dict[str, float]:
+    """Name the numbers that the book quotes of `data/decoder_scores.csv`."""
+    return decoder_scores.numbers_of(decoder_scores.decoder_scores())

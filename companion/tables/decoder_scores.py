@@ -56,3 +56,11 @@ def models_needed(r: float, level: float = 0.05, power: float = 0.8) -> int:
     """Number of models that show a correlation with a stated power, by Fisher's transformation."""
     far = scipy.stats.norm.ppf(1 - level / 2) + scipy.stats.norm.ppf(power)
     return int(np.ceil((far / np.arctanh(r)) ** 2 + 3))
+
+
+def numbers_of(scores: pd.DataFrame) -> dict[str, float]:
+    """Name the numbers that the book quotes: each model's mean over all sets with its interval, and models needed."""
+    found = {"decoders-needed": float(models_needed(0.6))}
+    for row in scores[scores["test"] == QUESTIONS].to_dict("records") if len(scores) else []:
+        found |= {f"decoders-{row['model']}-{end}": row[end] for end in ("value", "low", "high")}
+    return found

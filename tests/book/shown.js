@@ -23,6 +23,11 @@ async scheme => {
   // The explorer, and what moves on the front page, hide the figure that stands in on paper and without a script.
   const figures = [...document.querySelectorAll("figure.tbc-figure")].filter(f => !f.closest(".cx-static") && !f.hidden);
   const named = problems => Object.keys(problems).filter(name => problems[name]);
+  // A figure that is folded away is looked at as who unfolds it sees it.
+  const folded = [...document.querySelectorAll("article details.sd-dropdown:not([open])")];
+  folded.forEach(e => { e.open = true; });
+  const wrongs = figures.flatMap(figure => named(wrong(figure)));
+  folded.forEach(e => { e.open = false; });
   return {
     theme: document.documentElement.dataset.theme,
     headings: document.querySelectorAll("article h1").length,
@@ -30,7 +35,7 @@ async scheme => {
     written: document.querySelectorAll("article .math").length,
     set: document.querySelectorAll("article .math mjx-container").length,
     errors: document.querySelectorAll("mjx-merror, [data-mml-node=merror]").length,
-    figures: figures.flatMap(figure => named(wrong(figure))),
+    figures: wrongs,
     width: document.documentElement.scrollWidth,
   };
 }

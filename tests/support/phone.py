@@ -10,15 +10,21 @@ from playwright.sync_api import Page
 
 _WIDE = re.compile(r'viewBox="0 0 ([\d.]+) ')
 # Of each figure: whether it is cut into panels and scrolls sideways, the pictures that are seen, and how wide each is.
-_DRAWN = """scheme => [
-  ...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *):not([hidden])")
-].map(figure => [
-  figure.id, "windows" in figure.dataset,
-  [...figure.querySelectorAll(".tbc-view, .tbc-panel")]
-    .some(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1),
-  [...figure.querySelectorAll(`img.only-${scheme}`)].filter(image => image.checkVisibility())
-    .map(image => [image.getAttribute("src"), image.getBoundingClientRect().width]),
-])"""
+_DRAWN = """scheme => {
+  const folded = [...document.querySelectorAll("article details.sd-dropdown:not([open])")];
+  folded.forEach(e => { e.open = true; });
+  const drawn = [
+    ...document.querySelectorAll("figure.tbc-figure[id]:not(.cx-static *):not([hidden])")
+  ].map(figure => [
+    figure.id, "windows" in figure.dataset,
+    [...figure.querySelectorAll(".tbc-view, .tbc-panel")]
+      .some(box => box.checkVisibility() && box.scrollWidth > box.clientWidth + 1),
+    [...figure.querySelectorAll(`img.only-${scheme}`)].filter(image => image.checkVisibility())
+      .map(image => [image.getAttribute("src"), image.getBoundingClientRect().width]),
+  ]);
+  folded.forEach(e => { e.open = false; });
+  return drawn;
+}"""
 
 
 # Controls of the explorer and of its kin that have no name or are too low for a finger, and names given twice.

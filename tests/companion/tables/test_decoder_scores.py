@@ -75,3 +75,12 @@ def test_so_many_models_show_a_correlation_and_three_fewer_do_not(r):
         rs = (found[0] * found[1]).mean(1)
         powers.append((2 * scipy.stats.t.sf(abs(rs) * np.sqrt((n - 2) / (1 - rs**2)), n - 2) < 0.05).mean())
     assert powers[0] < 0.8 <= powers[1] + 0.01 and powers[1] < 0.9
+
+
+def test_numbers_are_the_means_of_models_that_have_all_sets():
+    scores = made_up()
+    named = decoder_scores.numbers_of(pd.concat([scores, decoder_scores.mean_of_sets(scores)], ignore_index=True))
+    assert named["decoders-needed"] == decoder_scores.models_needed(0.6) and len(named) == 4
+    assert named["decoders-gemma3-270m-value"] == pytest.approx(0.6)
+    assert named["decoders-gemma3-270m-low"] < 0.6 < named["decoders-gemma3-270m-high"]
+    assert list(decoder_scores.numbers_of(pd.DataFrame())) == ["decoders-needed"]
