@@ -27,7 +27,12 @@ def take_scores(table: pd.DataFrame) -> pd.DataFrame | None:
 def draw_scores(table: pd.DataFrame) -> Figure:
     """Draw each score against coupling, a panel a score; a thin line joins both parts of a model."""
     tests = [test for test in TESTS if (table["test"] == test).any()]
-    figure, row = parts.panels([TESTS[test] for test in tests], 3.6, plain=True, sharex=True)
+    if len(tests) == 1:  # so that a phone shows it whole
+        figure, axes, beside = parts.one_panel(3.6)
+        axes.set_title(TESTS[tests[0]], fontweight="normal")
+        row = [axes]
+    else:
+        figure, row = parts.panels([TESTS[test] for test in tests], 3.6, plain=True, sharex=True)
     for axes, test in zip(row, tests, strict=True):
         for model, own in table[table["test"] == test].groupby("model", sort=False):
             axes.plot(own["coupling"], own["value"], color=style.colour("faint"), linewidth=1, zorder=0)
@@ -42,5 +47,8 @@ def draw_scores(table: pd.DataFrame) -> Figure:
         axes.axvline(1 - gaussian_miscoupling(K), **parts.null_look("by chance"))
         axes.set_xlabel(coupling_label(VARIANT, K))
         axes.margins(0.35, 0.18)
-    parts.legend_under(figure, row[:1])
+    if len(tests) == 1:
+        parts.legend_beside(beside, row)
+    else:
+        parts.legend_under(figure, row[:1])
     return figure
