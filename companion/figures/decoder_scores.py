@@ -34,7 +34,7 @@ def draw_scores(table: pd.DataFrame) -> Figure:
     else:
         figure, row = parts.panels([TESTS[test] for test in tests], 3.6, plain=True, sharex=True)
     for axes, test in zip(row, tests, strict=True):
-        for model, own in table[table["test"] == test].groupby("model", sort=False):
+        for at, (model, own) in enumerate(table[table["test"] == test].groupby("model", sort=False)):
             axes.plot(own["coupling"], own["value"], color=style.colour("faint"), linewidth=1, zorder=0)
             for one in own.itertuples():
                 role, look = _LOOKS[one.part]
@@ -42,8 +42,10 @@ def draw_scores(table: pd.DataFrame) -> Figure:
                 axes.plot([one.coupling_low, one.coupling_high], [one.value] * 2, **line)
                 axes.plot([one.coupling] * 2, [one.low, one.high], **line)
                 parts.points(axes, one.coupling, one.value, style.colour(role), label=one.part, **look)
-            place = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontsize": 7.5}
-            axes.annotate(style.short_name(model), (own["coupling"].mean(), own["high"].max()), **place)
+            # Names stand above and below in turn: two that are equally good would cover each other.
+            edge, away, side = (own["high"].max(), 3, "bottom") if at % 2 else (own["low"].min(), -3, "top")
+            look = {"xytext": (0, away), "textcoords": "offset points", "ha": "center", "va": side, "fontsize": 7.5}
+            axes.annotate(style.short_name(model), (own["coupling"].mean(), edge), **look)
         axes.axvline(1 - gaussian_miscoupling(K), **parts.null_look("by chance"))
         axes.set_xlabel(coupling_label(VARIANT, K))
         axes.margins(0.35, 0.18)
