@@ -44,7 +44,7 @@ def draw_scores(table: pd.DataFrame) -> Figure:
                 parts.points(axes, one.coupling, one.value, style.colour(role), label=one.part, **look)
             # Names stand above and below in turn: two that are equally good would cover each other.
             edge, away, side = (own["high"].max(), 3, "bottom") if at % 2 else (own["low"].min(), -3, "top")
-            look = {"xytext": (0, away), "textcoords": "offset points", "ha": "center", "va": side, "fontsize": 7.5}
+            look = {"xytext": (0, away), "textcoords": "offset points", "ha": "center", "va": side, "fontsize": 8}
             axes.annotate(style.short_name(model), (own["coupling"].mean(), edge), **look)
         axes.axvline(1 - gaussian_miscoupling(K), **parts.null_look("by chance"))
         axes.set_xlabel(coupling_label(VARIANT, K))
