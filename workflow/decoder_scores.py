@@ -36,14 +36,16 @@ FILE = decoder_scores.FILE
 PASSAGES, BYTES = 200, 1000
 """Passages of each text, and the bytes of one at most."""
 # None of them was trained on by nano-neox or nano-llama; what public decoders were trained on is not known.
-HELD_OUT = ("Blackmore_Erema_1877", "Blackmore_Lorna_1869", "Braddon_Phantom_1883", "Conrad_Nostromo_1904")
-HELD_OUT = (*HELD_OUT, "Gaskell_Wives_1865")
+HELD_OUT = (
+    "Blackmore_Erema_1877", "Blackmore_Lorna_1869", "Braddon_Phantom_1883", "Conrad_Nostromo_1904",
+    "Gaskell_Wives_1865",
+)  # fmt: skip
 SETS = decoder_scores.SETS
 _COLUMNS = ["model", "test", "chance", "value", "low", "high", "error", "n", "context", "weights", "cpu"]
 _HEADER = """How well language models predict text and answer questions (python workflow/decoder_scores.py MODEL).
 test: bits per byte of a text, or the share of questions of a set that are answered right: the answer has the largest
 log-likelihood, as it is or per character. chance: of guessing. value: mean over n passages or questions, with its 95 %
-interval and standard error. context: the most tokens that are read at once."""
+interval and standard error. context: the most tokens of a text that are read at once; a question is read whole."""
 
 
 def passages(text: str, n: int) -> list[str]:
