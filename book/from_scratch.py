@@ -4,7 +4,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 HERE, FIRST, SECOND, K = "data/checkpoints/nano-neox", 4, 6, 10
-NAME, TOKENIZER, BLOCKS = f"{HERE}/step100", HERE, "gpt_neox.layers"  # change this line
+# Change this line for your model.
+NAME, TOKENIZER, BLOCKS = f"{HERE}/step100", HERE, "gpt_neox.layers"
 
 model = AutoModelForCausalLM.from_pretrained(NAME, dtype=torch.float32)
 tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)

@@ -28,7 +28,7 @@ def test_another_family_needs_no_change_but_of_the_line_for_one_s_own_model(tmp_
     tiny.save_llama(tmp_path)
     source = (paths.ROOT / "book" / "from_scratch.py").read_text(encoding="utf-8").replace("4, 6, 10", "0, 2, 4")
     line = f'NAME, TOKENIZER, BLOCKS = "{tmp_path}", "{tmp_path}", "model.layers"'
-    exec(re.sub(r"^NAME, .+# change this line$", line, source, flags=re.MULTILINE), own := {})
+    exec(re.sub(r"(?<=# Change this line for your model.\n)NAME, .+", line, source), own := {})
     assert own["NAME"] == str(tmp_path)
     trace = cl.trace(cl.load_model(tmp_path), own["ids"])
     A = cl.coupling_matrix(trace.jacobian(0), trace.jacobian(2).svd(4), 4)
