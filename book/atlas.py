@@ -32,7 +32,7 @@ COLUMNS = {
     "coupling": Column("coupling"),
     "neighbours": Column("of neighbours"),
     "shared": Column("of the traceless part"),
-    "null": Column("of random bases"),
+    "null": Column("by chance"),
     "line": Column("line-shape score", 2),
     "expodistance": Column("expodistance", 2),
     "known": Column("token known from (share of depth)", 2),

@@ -3,9 +3,9 @@
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-# Change these two lines for your model.
-NAME, BLOCKS = "data/checkpoints/nano-neox/step100", "gpt_neox.layers"
-TOKENIZER, FIRST, SECOND, K = "data/checkpoints/nano-neox", 4, 6, 10
+HERE, FIRST, SECOND, K = "data/checkpoints/nano-neox", 4, 6, 10
+# Change this line for your model.
+NAME, TOKENIZER, BLOCKS = f"{HERE}/step100", HERE, "gpt_neox.layers"
 
 model = AutoModelForCausalLM.from_pretrained(NAME, dtype=torch.float32)
 tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
@@ -14,17 +14,17 @@ blocks, calls = model.get_submodule(BLOCKS), {}
 
 
 def record(block, inputs, more):
-    """Keep what a block reads first, and what else it is called with."""
-    calls.setdefault(block, (inputs[0], more))
+    """Keep a block's stream, and what else it is called with."""
+    calls.setdefault(block, (inputs, more))
 
 
 def jacobian(block):
     """Differentiate what a block adds by the state of the last token."""
-    x, more = calls[block]
+    (x, *others), more = calls[block]
 
     def added(state):
         stream = torch.cat([x[:, :-1], state[None, None]], dim=1)
-        out = block(stream, **more)
+        out = block(stream, *others, **more)
         return (out if torch.is_tensor(out) else out[0])[0, -1] - state
 
     return torch.autograd.functional.jacobian(added, x[0, -1])

@@ -73,7 +73,7 @@ def postnorm_page() -> str:
         name="coupling-of-post-norm-blocks",
         caption="Coupling of post-norm blocks under the two maps that can be differentiated, in networks of MiniLM's "
         f"shape: {SHAPE['num_hidden_layers']} blocks of width {SHAPE['hidden_size']}, K = {K}. Bars are 95 % intervals "
-        "over prompts; the dashed line is what random directions give.",
+        "over prompts; dashed: by chance.",
         provenance=origin.line(*records[::2], command="make book"),
     )
     rows = [
@@ -86,7 +86,7 @@ def postnorm_page() -> str:
         )
         for row in found.itertuples()
     ]
-    shown = table(("network", "map", "coupling", "95 % interval", "chance"), rows, align="llrlr")
+    shown = table(("network", "map", "coupling", "95 % interval", "by chance"), rows, align="llrlr")
     return f"```{{raw}} html\n{figure.data}\n```\n\n{shown}\n{absent}\n"
 
 

@@ -74,10 +74,10 @@ networks = {"untrained": untrained, "trained": trained}
 # %% [markdown]
 # ## How far the product carries
 #
-# The left panels compare the product from the embedding to each level with the state that the network reaches
-# there. The right panels do so for the product from each level to the last. A cosine of 1 is the right direction.
-# Random bases have the same singular values and directions drawn at random, so the distance to the dashed lines is
-# what the directions contribute.
+# The left panels compare the product from the embedding to each level with the state that the network reaches there.
+# The right panels do so for the product from each level to the last. A cosine of 1 is the right direction. By chance,
+# blocks have the same singular values and directions drawn at random, so the distance to the dashed lines is what the
+# directions contribute.
 
 # %%
 show(
@@ -85,7 +85,7 @@ show(
     dynamics.take_carried(networks),
     name="dynamics-carried",
     caption="Direction: cosine between products of I + J applied to a state and the state that the network reaches. "
-    "Means over prompts with 95 % intervals; dashed: random bases with the same singular values, 3,000 "
+    "Means over prompts with 95 % intervals; dashed: by chance, with the same singular values, 3,000 "
     "draws per prompt.",
 )
 
@@ -95,7 +95,7 @@ show(
     dynamics.take_carried(networks, "norm ratio"),
     name="dynamics-length",
     caption="Length: products of I + J applied to a state, relative to the state that the network reaches; 1 is right. "
-    "Means over prompts with 95 % intervals; dashed: random bases with the same singular values, 3,000 "
+    "Means over prompts with 95 % intervals; dashed: by chance, with the same singular values, 3,000 "
     "draws per prompt.",
 )
 
@@ -157,7 +157,7 @@ show(
     name="dynamics-growth",
     caption="Growth since the embedding along the first shared direction: predicted, of a small change in the "
     "linearised network, and of the state's own component. Medians over prompts with quartiles; grey: the "
-    "linearised network with random bases of the same singular values, along its own first direction, one draw per "
+    "linearised network by chance, with the same singular values, along its own first direction, one draw per "
     "prompt.",
 )
 
@@ -190,7 +190,7 @@ show(
 # ## In numbers
 #
 # The table gives, in this order: the cosine of the product with the last state, its 95 % interval over prompts, the
-# same cosine for random bases and as the released code takes it; the share of the last state that is carried from
+# same cosine by chance and as the released code takes it; the share of the last state that is carried from
 # the embedding; the mean signed cosine of left and right vectors; the growth per block along the first shared
 # direction, predicted from singular values and measured in the linearised network.
 

@@ -15,7 +15,7 @@
 # %% [markdown]
 # # Lenses
 #
-# What does a state in the middle of the network already say of the answer? A lens carries it to the last depth, where
+# What does a state in the middle of the network already predict? A lens carries it to the last depth, where
 # the model's final norm and unembedding turn it into a distribution over tokens. In a causal decoder whose blocks read
 # the last block's stream and nothing else of another block, the derivative of a token's last state, before the final
 # norm, by its state at depth $l$ is the product of the blocks' own maps, $(I + J_L) \cdots (I + J_{l+1})$. This
@@ -88,23 +88,23 @@ networks = {"untrained": untrained, "trained": trained}
 # %% [markdown]
 # ## How far each depth is from the answer
 #
-# The distance is the Kullback-Leibler divergence of what a lens says from what the model says at the end. An affine
-# fit may use whatever goes with the answer; a derivative follows what the network does with this very state.
+# The distance is the Kullback-Leibler divergence of what a lens says from what the model says at the end. An affine fit
+# may use whatever correlates with the answer; a derivative follows what the network does with this very state.
 
 # %%
 show(
     lenses.draw_divergence,
     lenses.take_divergence(networks),
     name="lenses-divergence",
-    caption="Kullback-Leibler divergence from the model's own answer by depth, for each lens; logarithmic. No state: "
-    "the mean last state of other texts. Means over prompts with 95 % intervals.",
+    caption="How far each lens is from the model's own answer, by depth: Kullback-Leibler divergence, logarithmic. No "
+    "state: the mean last state of other texts. Means over prompts with 95 % intervals.",
 )
 
 # %% [markdown]
 # ## One position, or its futures as well
 #
 # Programs that fit Jacobian lenses add to a token's derivative what the token does to all later ones. That is another
-# matrix, found by as many passes backwards through the whole model as it is wide.
+# matrix, and takes as many passes backwards through the whole model as it is wide.
 
 # %%
 show(

@@ -15,11 +15,11 @@
 # %% [markdown]
 # # What no coupling looks like
 #
-# A number for coupling says little until one knows what it is when there is none. Some readings of coupling depend on
-# the width of the model and on the number of singular vectors alone, whatever the model has learned. This notebook
-# gives the value of every reading without coupling, in closed form and by simulation; measures a model against
-# random bases, against surrogates of itself and against its untrained state; and makes the test that decides what the
-# horizontal axis of the paper's best-known figure shows.
+# A number for coupling means little without its value by chance. Some readings of coupling depend only on the width of
+# the model and on the number of singular vectors, whatever the model has learned. This notebook gives the value of
+# every reading without coupling, in closed form and by simulation; compares a model with chance, with altered copies of
+# itself and with its untrained state; and makes the test that decides what the horizontal axis of the paper's
+# best-known figure shows.
 
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
@@ -72,11 +72,11 @@ show(
 )
 
 # %% [markdown]
-# A measured value is a mean over pairs of blocks. So it is set against the *mean* of the null, which lies a little
-# below the root mean square. Only this difference is taken from random draws, which makes its error small; one reading
-# has no closed form, and its null is the mean of plain draws. For the normalised mis-coupling $K$ decides. Width and
-# spectrum hardly move the coupling of random bases, as this table shows: from the least width there is, $d = K$, and
-# from a flat spectrum to a Jacobian of rank one.
+# A measured value is a mean over pairs of blocks. So it is compared with the *mean* by chance, which lies a little
+# below the root mean square. Random draws supply only this difference, which keeps the error small; one reading has no
+# closed form, and its value by chance is the mean of plain draws. For the normalised mis-coupling $K$ decides. Width
+# and spectrum hardly move the coupling by chance, as this table shows: from the least width there is, $d = K$, and from
+# a flat spectrum to a Jacobian of rank one.
 
 # %%
 by_spectrum = null_by_spectrum(k, seed=seed)
@@ -86,13 +86,12 @@ print(by_spectrum.to_string(index=False, float_format="%.5f"))
 # ## A model against itself
 #
 # For every pair of different blocks, the Jacobian of one stays and the singular vectors of the other are replaced.
-# Three surrogates take one kind of agreement away each:
+# Each of three alterations takes one kind of agreement away:
 #
 # - *rotated*: by random rotations, separately on the left and on the right. Only orthonormality is left. This is one
-#   draw of the null, beside which its expectation stands: coupling below is reported as (null - value) / null
-#   with that expectation, 0 with random bases and 1 at perfect coupling.
+#   draw by chance. Coupling below is relative to the value by chance: 0 there, and 1 at perfect coupling.
 # - *permuted*: the coordinates of the residual stream are shuffled, in the same way on both sides. A model whose
-#   vectors all sit on a few large coordinates would keep nothing of its coupling here, but would keep their shape.
+#   vectors all sit on a few large coordinates would lose its coupling here, but would keep their shape.
 # - *unpaired*: the vectors stay, but each right vector gets the left vector of another. The subspaces are still
 #   shared. What is lost here is the matching of single directions.
 #
@@ -121,33 +120,33 @@ show(
     nulls.draw_surrogates,
     nulls.take_surrogates(networks, k),
     name="nulls-surrogates",
-    caption="Every reading, as a share of the way from random bases (0) to perfect coupling (1), mean over pairs of "
-    "different blocks and over prompts, with 95 % intervals over prompts; the data give each null with its "
-    "standard error. Hollow: surrogates. Negative: further from perfect coupling than random bases are.",
+    caption="Every reading, as a share of the way from chance (0) to perfect coupling (1), mean over pairs of "
+    "different blocks and over prompts, with 95 % intervals over prompts; the data give each value by chance with its "
+    "standard error. Hollow: altered copies of the model. Negative: further from perfect coupling than by chance.",
 )
 
 # %% [markdown]
-# The raw mis-coupling $m$ is not divided by anything. A trained model's Jacobians are large where they agree as well
-# as where they do not, so $m$ can be further from 0 than its null although the directions agree: read it with its
-# norm, or not at all.
+# The raw mis-coupling $m$ is not divided by anything. A trained model's Jacobians are large where they agree as well as
+# where they do not, so $m$ can be further from 0 than by chance although the directions agree: read it with its norm,
+# or not at all.
 #
 # ## What needs no shared direction
 #
-# Random bases are a lenient null. They forget how the left and right singular vectors of one block lie to each other.
-# In real blocks the two hang together, and that alone makes coupling matrices diagonal: two independent symmetric
-# matrices without a trace couple at about $1 - \sqrt{1 - 2/(K+1)}$, .095 at $K = 10$, where random bases give .052.
-# The stricter null turns a block as a whole, $J_{l'} \to Q J_{l'} Q^\top$ with one uniformly random rotation $Q$. It
-# keeps the alignment of left and right, the trace and the spectrum; the place of the directions in the stream is lost.
+# Vectors that point anywhere are a lenient comparison. They lose how the left and right singular vectors of one block
+# are aligned, and alignment alone makes coupling matrices more diagonal: two independent symmetric matrices without a
+# trace couple at about $1 - \sqrt{1 - 2/(K+1)}$, .095 at $K = 10$, and not at .052. A stricter comparison turns a block
+# as a whole, $J_{l'} \to Q J_{l'} Q^\top$ with one uniformly random rotation $Q$. It keeps the alignment of left and
+# right, the trace and the spectrum; where the directions lie in the stream is lost.
 #
 # One thing it keeps is the *isotropic part* $t_l I$ with $t_l = \mathrm{tr} J_l / d$, what the block does to every
-# direction alike. So it is taken out of every Jacobian, and the *traceless part* $J_l - t_l I$ is measured like the
-# whole, with its own vectors and its own two nulls.
+# direction alike. So we take it out of every Jacobian, and measure the *traceless part* $J_l - t_l I$ like the whole,
+# with its own vectors and its own two values by chance.
 #
-# Coupling beyond both nulls need not be learned. Three controls stand beside it:
+# Coupling beyond both values need not be learned. Three controls stand beside it:
 #
 # - *coordinates permuted but the 5 largest*: the five coordinates in which the states are largest stay in place. What
-#   this keeps beyond *permuted* is the doing of a few outlier coordinates that all blocks see.
-# - *of another prompt*: the vectors that the other block has at another prompt. What is kept belongs to the network and
+#   this keeps beyond *permuted* is due to a few outlier coordinates that all blocks see.
+# - *of another prompt*: the vectors that the other block has at another prompt. What remains belongs to the network and
 #   not to the prompt.
 # - *directions of the states*: the principal directions of the prompt's own states, on both sides, in place of any
 #   block's vectors. What they reach needs no singular vectors: the stream imposes it on every block.
@@ -158,9 +157,9 @@ show(
     nulls.draw_parts,
     parts,
     name="nulls-parts",
-    caption="Coupling of whole Jacobians and of their traceless part with the other block's own vectors (filled), with "
-    "surrogates of them and with controls (hollow); mean over pairs of different blocks and over prompts, with 95 % "
-    "intervals over prompts. Grey line: random bases. Turned as a whole: the null by conjugation.",
+    caption="Coupling of whole Jacobians and of their traceless part with the other block's own vectors (filled), and "
+    "with altered or other vectors (hollow); mean over pairs of different blocks and over prompts, with 95 % intervals "
+    "over prompts. Grey line: by chance. Turned as a whole: the stricter value by chance.",
 )
 
 # %% [markdown]
@@ -172,14 +171,14 @@ print(nulls.parts_table(networks).round(3).to_string())
 # %% [markdown]
 # ## How many vectors
 #
-# A reading that found one and the same thing at every $K$ would give flat lines here.
+# A reading that found the same at every $K$ would give flat lines here.
 
 # %%
 show(
     nulls.draw_across_k,
     nulls.take_across_k(networks),
     name="nulls-across-k",
-    caption="Coupling relative to random bases against the number of singular vectors, mean over pairs of different "
+    caption="Coupling relative to chance against the number of singular vectors, mean over pairs of different "
     "blocks and over prompts, with 95 % intervals over prompts.",
 )
 
@@ -194,7 +193,7 @@ show(
 #     python workflow/decisive.py gpt2 gpt2-medium gpt2-large qwen1.5-0.5b pythia-1.4b
 #
 # It prints the lines below for each of them (here: this model, up to six prompts), with the digitised value beside. If
-# the trained and untrained models lie on the null of their own spectra and the digitised values lie there too, the axis
+# the trained and untrained models lie at chance for their own spectra, and the digitised values lie there too, the axis
 # shows the width of the models.
 
 # %%
@@ -219,9 +218,9 @@ nulls.take_missing(generalization.DECISIVE_MODELS, measured, digitised)
 # %% [markdown]
 # ## In numbers
 #
-# The table gives coupling relative to random bases, as a mean over pairs of different blocks and over prompts. What is
-# judged is coupling beyond the larger of the two nulls: how much there is of it, how much training adds, by how much
-# neighbours lead, and how much goes with the partners of single vectors.
+# The table gives coupling relative to chance, as a mean over pairs of different blocks and over prompts. Claims are
+# judged by coupling beyond the larger of the two values by chance: how large it is, how much training adds, by how much
+# neighbours lead, and how much is lost when single vectors lose their partners.
 
 # %% tags=["nbval-check-output"]
 summary = nulls.take_summary(networks, k)

@@ -17,8 +17,8 @@
 #
 # Jacobians describe small changes. How small? This notebook puts noise on the embedding of one token and follows the
 # token through the blocks three times: through the network itself, through the linearisation $\delta^l = (I +
-# J_l)\,\delta^{l-1}$ along the clean run, and through the same linearisation with random directions. It compares the
-# perturbed states with the clean ones, before and after training.
+# J_l)\,\delta^{l-1}$ along the clean run, and through the same linearisation with directions drawn by chance. It
+# compares the perturbed states with the clean ones, before and after training.
 #
 # The paper's figure 32 compares the first with the last layer; half of its caption is not known to us. The rest is
 # our choice: the noise has a uniformly random direction and a length relative to the embedding; one token is
@@ -100,8 +100,8 @@ show(
 # %% [markdown]
 # ## First block, last block
 #
-# This figure shows the same against the noise level. The paper reports that the cosine stays high for small noise
-# and is clearly lower at the first layer than at the last. Random bases show how much of this needs no particular
+# This figure shows the same against the noise level. The paper reports that the cosine stays high for small noise and
+# is clearly lower at the first layer than at the last. The value by chance shows how much of this needs no particular
 # directions.
 
 # %%
@@ -110,7 +110,7 @@ show(
     perturbation.take_ends(networks),
     name="perturbation-first-last",
     caption="Cosine of the perturbed with the clean state against the noise level, after the first and after the last "
-    "block: network, linearisation, and linearisation with random bases of the same singular values. Means over"
+    "block: network, linearisation, and linearisation by chance, with the same singular values. Means over"
     " prompts and draws with 95 % intervals.",
 )
 
@@ -128,7 +128,7 @@ show(
     perturbation.take_error(networks),
     name="perturbation-error",
     caption="Left: length of the change relative to the noise, at the smallest noise level: network (broad), "
-    "linearisation (dashed), and linearisation with random bases (dotted). Right: distance between the changes of "
+    "linearisation (dashed), and linearisation by chance (dotted). Right: distance between the changes of "
     "network and linearisation after the last block, relative to the network's. Means over prompts and draws with "
     "95 % intervals.",
 )

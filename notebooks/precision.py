@@ -20,7 +20,7 @@
 # one measurement of one model in several precisions and asks three questions of each: how far do the singular values
 # of the block Jacobians move, how far do their singular vectors turn, and does the coupling of blocks survive?
 #
-# Bits are lost in two places that have to be told apart. Narrow *weights* make another model, whose blocks are
+# Bits are lost in two different places. Narrow *weights* make another model, whose blocks are
 # linearised at other states. Narrow *arithmetic* computes the derivative of the same model less exactly.
 
 # %% tags=["parameters", "hide-input"]
@@ -48,14 +48,14 @@ command = made_by("precision", vars(p))
 # %% [markdown]
 # ## Measurement
 #
-# The notebook measures the untrained model first and then the trained one in each precision. One model is in memory
-# at a time. Blocks with narrow weights are run and differentiated in float32 with the values that their weights
-# stand for, so that what is measured is the weights' error alone; for an int8 block this leaves out the rounding of
-# its activations, which has no derivative. For a few of the prompts the derivative is taken again in bfloat16 and
-# in float16, at the same weights and the same states.
+# The notebook measures the untrained model first and then the trained one in each precision. One model is in memory at
+# a time. Blocks with narrow weights are run and differentiated in float32 with the values that their weights stand for,
+# which measures the weights' error alone; for an int8 block this leaves out the rounding of its activations, which has
+# no derivative. For a few of the prompts the derivative is taken again in bfloat16 and in float16, at the same weights
+# and the same states.
 #
-# The reference is float32 as the model was loaded. The weights of a GGUF file were rounded to few bits before, so that
-# what is measured of such a model is a second rounding.
+# The reference is float32 as the model was loaded. The weights of a GGUF file were rounded to few bits before; for such
+# a model this measures a second rounding.
 #
 # A precision that is not available for this model is left out, and a line below says so.
 
@@ -75,8 +75,8 @@ measured = cl.measure_precision(
 print(measured.attrs["left_out"] or "All of these precisions were measured.")
 
 # %% [markdown]
-# Two values give the scale: the coupling of the untrained model, and that of directions drawn at random with the
-# singular values of the trained one, both in float32.
+# Two values give the scale: the coupling of the untrained model, and its value by chance with the singular values of
+# the trained one, both in float32.
 
 # %%
 means = precision.take_coupling(measured, untrained)
@@ -111,7 +111,7 @@ show(
     name="precision-vectors",
     caption="Left: principal angles between the spaces of the top K singular vectors in a precision and in float32, "
     "left and right vectors pooled, median and quartiles over prompts and blocks. Right: share of these directions "
-    "kept, by block. Dashed: spaces drawn at random.",
+    "kept, by block. Dashed: by chance.",
 )
 
 # %% [markdown]
@@ -125,8 +125,8 @@ show(
     precision.draw_pairs,
     precision.take_pairs(measured),
     name="precision-pairs",
-    caption="Coupling, 1 minus the normalised mis-coupling, of each ordered pair of different blocks, mean over "
-    "prompts, against its value in float32. Dashed: random bases with the same singular values.",
+    caption="Coupling of each ordered pair of different blocks, mean over "
+    "prompts, against its value in float32. Dashed: by chance, with the same singular values.",
 )
 
 # %% [markdown]
@@ -140,7 +140,7 @@ show(
     precision.draw_coupling,
     means,
     name="precision-coupling",
-    caption="Left: mean coupling, 1 minus the normalised mis-coupling, over pairs of different blocks. Right: its "
+    caption="Left: mean coupling over pairs of different blocks. Right: its "
     "difference from float32 on the same prompt. Bars: 95 % intervals over prompts.",
 )
 
@@ -164,9 +164,9 @@ show(
 # ## Are four bits harmless?
 #
 # The table gives the median error of singular values and the share of the top directions kept, in per cent; mean
-# coupling and its difference from float32 with a 95 % interval; how much of the coupling beyond random bases is lost,
-# in per cent; and the correlation over pairs of blocks with float32. What one model loses need not be what another one
-# loses, and whether large models lose less is not measured here. Run this notebook on the model in question.
+# coupling and its difference from float32 with a 95 % interval; how much of the coupling beyond chance is lost, in per
+# cent; and the correlation over pairs of blocks with float32. Other models may lose more or less: run this notebook on
+# the model in question.
 
 # %% tags=["hide-input"]
 print(precision.take_summary(measured).to_string(float_format="%.3f"))

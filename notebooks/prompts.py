@@ -16,8 +16,8 @@
 # # Coupling prompt by prompt
 #
 # Coupling is measured at the states that a prompt leads to, so it may differ from prompt to prompt. This notebook
-# sets it against what prompts are like: how many steps of reasoning they ask for, how long they are, which data set
-# they come from. Then it ends questions with the instruction to think step by step, and asks which blocks answer.
+# compares it with what prompts are like: how many steps of reasoning they ask for, how long they are, which data set
+# they come from. Then it ends questions with the instruction to think step by step, and shows which blocks respond.
 
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
@@ -52,7 +52,7 @@ command = made_by("prompts", vars(p))
 # token, as in the notebook on depth. Each question is measured three times: alone, followed by *Let's think step by
 # step.*, and followed by a control, a plain statement that has about as many tokens and ends in a full stop as well. An
 # effect that the control has too need not come from what the instruction says: more tokens, or another last one, may
-# bring it about.
+# cause it.
 
 # %%
 loaded = cl.load_model(model, precision=precision, memory=memory or None, revision=revision or None)
@@ -73,10 +73,10 @@ untrained = cl.measure_prompts(loaded, asked, ks=(k,), token=token, variables=by
 del loaded
 
 # %% [markdown]
-# All figures show one way of measuring the distance from perfect coupling, the off-diagonal share
-# $\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F / \lVert A\rVert_F$; *coupling* is $1-\tilde m$, here averaged over
-# pairs of different blocks. Its expectation when blocks share no direction, with the same singular values, stands
-# beside it with its standard error.
+# All figures show one way of measuring the distance from perfect coupling, the off-diagonal share $\tilde m = \lVert A
+# - \mathrm{Diag}\,A\rVert_F / \lVert A\rVert_F$; *coupling* is $1-\tilde m$, here averaged over pairs of different
+# blocks. Its value by chance, when blocks with the same singular values share no direction, stands beside it with its
+# standard error.
 
 # %%
 networks = {"untrained": untrained, "trained": trained}
@@ -85,12 +85,12 @@ null = cl.null_of(trained, "normalized_miscoupling", seed=seed)
 # %% [markdown]
 # ## Difficulty, length, data set
 #
-# The paper sets coupling against the difficulty ratings of Easy2Hard-Bench. Here difficulty is the number of reasoning
+# The paper compares coupling with the difficulty ratings of Easy2Hard-Bench. Here difficulty is the number of reasoning
 # steps in the solution of a GSM8K problem, or of one in its style: a count that anybody can check, but a coarser one.
 # The paper's second panel is the length of the prompt. Where prompts carry ratings, as in a file with a `rating` or a
 # `difficulty` of each (`-p prompts rated.jsonl:200`), these take the place of the steps.
 #
-# $\rho$ is Spearman's coefficient over prompts, with its 95 % interval: an interval that holds 0 shows no relation.
+# $\rho$ is Spearman's coefficient over prompts, with its 95 % interval.
 # Longer problems often take more steps, and data sets differ in length and in how their prompts end; the table
 # below therefore also gives the coefficients with length held fixed, and within data sets.
 
@@ -100,9 +100,8 @@ show(
     by_prompt.draw_prompts,
     difficulty,
     name="prompts-difficulty",
-    caption="Coupling of single prompts (one minus normalised mis-coupling, mean over pairs of blocks) against "
-    "reasoning steps, length and data set. Lines: least squares. Bars: 95 % intervals of the mean. Dashed: "
-    "random directions.",
+    caption="Coupling of single prompts, mean over pairs of blocks, against "
+    "reasoning steps, length and data set. Lines: least squares. Bars: 95 % intervals of the mean. Dashed: by chance.",
 )
 
 # %% tags=["hide-input"]
@@ -112,18 +111,18 @@ by_prompt.correlation_table(difficulty).round(2)
 # ## With and without an instruction
 #
 # The upper panels show each block's mean coupling with all others. The lower panels show what the added sentence
-# changes, question by question. Where the two bands of a model lie apart, the instruction does something that
-# another sentence does not. The paper, which has no such control, reports more coupling with the instruction in the
-# Llama family, about as much in Gemma, less in phi-2 and slightly more in phi-1.5.
+# changes, question by question. Where the two bands of a model lie apart, the instruction does what another sentence
+# does not. The paper, which has no such control, reports more coupling with the instruction in the Llama family, about
+# as much in Gemma, less in phi-2 and slightly more in phi-1.5.
 
 # %%
 show(
     by_prompt.draw_versions,
     by_prompt.take_versions(networks, null=null),
     name="prompts-instruction",
-    caption="Coupling of each block with all others (one minus normalised mis-coupling), for questions alone and with "
-    "a sentence added: mean over questions with 95 % interval. Below: paired differences. Dashed: random "
-    f"directions. {by_prompt.versions_caption(trained)}",
+    caption="Coupling of each block with all others, for questions alone and with "
+    "a sentence added: mean over questions with 95 % interval. Below: paired differences. Dashed: by chance. "
+    f"{by_prompt.versions_caption(trained)}",
 )
 
 # %% [markdown]
@@ -144,7 +143,7 @@ show(
     by_prompt.take_models(models, null=null) if len(models) > 1 else None,
     name="prompts-models",
     caption="Coupling of each block with all others in trained models, for questions alone and with a sentence added: "
-    "mean over questions with 95 % interval. Below: paired differences. Dashed: random directions.",
+    "mean over questions with 95 % interval. Below: paired differences. Dashed: by chance.",
 )
 
 # %% [markdown]
@@ -161,9 +160,9 @@ show(
     by_set.draw_sources,
     None if many is None else by_set.take_sources(many),
     name="prompts-sources",
-    caption="Coupling at the last token (one minus normalised mis-coupling, mean over pairs of blocks), by set: mean "
-    "over prompts with its 95 % interval, pale one standard deviation. Traceless part: without what a Jacobian "
-    "does to every direction alike. Dashed: random directions.",
+    caption="Coupling at the last token, mean over pairs of blocks, by set of prompts: mean with its 95 % interval, "
+    "pale one standard deviation of prompts. Traceless part: without what a Jacobian does to every direction alike. "
+    "Dashed: by chance.",
 )
 
 # %% [markdown]
@@ -175,8 +174,8 @@ show(
     by_set.draw_questions,
     None if many is None else by_set.take_questions(many),
     name="prompts-many",
-    caption="Left: coupling on word problems by the reasoning steps that they ask for. Right: what a sentence behind a "
-    "question of GSM8K changes. Means with 95 % intervals, pale one standard deviation of prompts.",
+    caption="Left: coupling on word problems by the reasoning steps that they need. Right: change of coupling by a "
+    "sentence added to a question of GSM8K. Means with 95 % intervals, pale one standard deviation of prompts.",
 )
 
 # %% [markdown]

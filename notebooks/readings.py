@@ -16,10 +16,9 @@
 # # Rival readings
 #
 # The paper's text, its project page and the successive versions of its code do not compute the same number when they
-# say *coupling*. All start from the singular vectors of block Jacobians; they part ways at how the distance from
-# perfect coupling is formed and normalised, at what is made of that distance, and at which pairs, blocks and vectors
-# enter. This notebook takes one measurement of one model and reads it in all of these ways, so that one can see which
-# differences matter and which do not.
+# say *coupling*. All start from the singular vectors of block Jacobians; they differ in how they form and normalise the
+# distance from perfect coupling, in what they make of that distance, and in which pairs, blocks and vectors enter. This
+# notebook reads one measurement of one model in all of these ways, and shows which differences matter.
 
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
@@ -69,8 +68,8 @@ untrained = {at: cl.sweep(cl.measure_depth, loaded, texts, **settings, boundary=
 del loaded
 
 # %% [markdown]
-# A raw value means little: some variants are far from 0 and from 1 without any coupling. So each has its expectation
-# for random directions beside it, with the singular values of the model in question, and its standard error.
+# A raw value means little: some variants are far from 0 and from 1 without any coupling. So each has its value by
+# chance beside it, for the singular values of the model in question, with its standard error.
 
 # %%
 measured = {at: {"untrained": untrained[at], "trained": trained[at]} for at in boundaries}
@@ -91,14 +90,14 @@ show(
     readings.take_values(networks, nulls),
     name="readings-values",
     caption="Mean of each variant over pairs of different blocks and over prompts, against the number K of singular "
-    "vectors, with 95 % intervals over prompts. Grey: random bases with the singular values of the untrained "
+    "vectors, with 95 % intervals over prompts. Grey: by chance, with the singular values of the untrained "
     "(dotted) and of the trained model (dashed).",
 )
 
 # %% [markdown]
 # ## How far beyond chance
 #
-# The same values on one scale: 0 per cent is what random directions give, 100 per cent is perfect coupling. None can
+# The same values on one scale: 0 per cent is chance, 100 per cent is perfect coupling. None can
 # exceed 100 per cent, but a variant that is not normalised can fall far below 0. The variants with `vju`, `uv` and `vu`
 # in their names reach 100 per cent only if left and right singular vectors agree as well.
 
@@ -107,7 +106,7 @@ show(
     readings.draw_beyond_chance,
     readings.take_beyond_chance(networks, k, nulls),
     name="readings-beyond-chance",
-    caption="Share of the way from random bases to perfect coupling, mean over pairs of different blocks and prompts, "
+    caption="Share of the way from chance to perfect coupling, mean over pairs of different blocks and prompts, "
     "with 95 % intervals over prompts. The scale is linear up to 5 per cent and logarithmic beyond.",
 )
 
@@ -115,8 +114,8 @@ show(
 # ## Do they rank pairs of blocks alike?
 #
 # A figure that shows which blocks are coupled most is the same in two variants if both put the pairs into the same
-# order. Where two variants agree in order, which pairs stand out does not depend on the choice between them. Groups
-# along the diagonal are families of readings; a row without ink is a variant that sees something else.
+# order. Groups along the diagonal are families of readings; a row without ink is a variant that measures something
+# else.
 
 # %%
 show(
@@ -141,7 +140,7 @@ show(
     readings.take_choices(measured, k, nulls),
     name="readings-choices",
     caption="Mean coupling by each choice, all else being equal within a group, with 95 % intervals over "
-    "prompts; the data name the variant of each row. Ticks: random bases with each model's own singular values; the "
+    "prompts; the data name the variant of each row. Ticks: by chance, with each model's own singular values; the "
     "column gives those of the trained.",
 )
 
@@ -156,15 +155,15 @@ show(
     readings.draw_boundaries,
     readings.take_boundaries(measured, k=k, nulls=nulls),
     name="readings-boundary",
-    caption="Coupling, 1 minus the normalised mis-coupling, of each block with all others in both roles, for the two "
+    caption="Coupling of each block with all others in both roles, for the two "
     "boundaries of the last block; mean over prompts with 95 % intervals.",
 )
 
 # %% [markdown]
 # ## In numbers
 #
-# The table gives the mean of every variant over pairs of different blocks, its value for random bases with the
-# trained model's singular values, and how far beyond those the trained model is (1 would be perfect coupling).
+# The table gives the mean of every variant over pairs of different blocks, its value by chance for the trained model's
+# singular values, and how far beyond chance the trained model is (1 would be perfect coupling).
 
 # %% tags=["nbval-check-output"]
 summary = readings.take_summary(networks, k, nulls)

@@ -141,10 +141,9 @@ show(
     spectra.draw_alignment,
     spectra.take_alignment(networks, nulls),
     name="spectra-alignment",
-    caption="Stable rank; mean absolute cosine of left with right singular vectors; normalised coupling of a block with"
-    " itself, left and right vectors exchanged (variant normalized_miscoupling of V'JU). Means over prompts "
-    "with 95 % intervals; dashed: random bases with the same singular values, in closed form (middle) and "
-    "from 3,000 draws with their standard error (right).",
+    caption="Stable rank; mean absolute cosine of left with right singular vectors; coupling of a block with itself, "
+    "left and right vectors exchanged (V'JU). Means over prompts with 95 % intervals; dashed: by chance, with the "
+    "same singular values, in closed form (middle) and from 3,000 draws with their standard error (right).",
 )
 
 # %% [markdown]

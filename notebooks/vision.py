@@ -67,9 +67,9 @@ command = made_by("vision", vars(p))
 # switched off. Further seeds repeat one row of the grid. The same command trains the grid at the paper's size on a
 # copy of CIFAR-10; the parameter `table` names what it wrote, to be drawn in place of the book's grid.
 #
-# All figures show the off-diagonal share of the coupling matrix, $\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F /
-# \lVert A\rVert_F$, averaged over pairs of different blocks and over held-out images; *coupling* is $1-\tilde m$. The
-# table `data/vit_grid.csv` holds every other variant as well.
+# All figures show *coupling*, $1-\tilde m$, averaged over pairs of different blocks and over held-out images; $\tilde m
+# = \lVert A - \mathrm{Diag}\,A\rVert_F / \lVert A\rVert_F$ is the off-diagonal share of the coupling matrix. The table
+# `data/vit_grid.csv` holds every other variant as well.
 
 # %%
 grid = vit_grid.read_grid(table)
@@ -125,8 +125,8 @@ show(
     vision.take_rates(grid, of_grid),
     name="vision-rate",
     caption="Coupling against the rate of stochastic depth at one weight decay, for the class token and the last "
-    "patch. Line: mean over seeds (small dots); band: 95 % interval over images. Random bases: "
-    f"{known}{'' if table else ', derived from the recorded nulls'}.",
+    "patch. Line: mean over seeds (small dots); band: 95 % interval over images. By chance: "
+    f"{known}{'' if table else ', derived from what training recorded'}.",
     provenance=origin_of_grid,
 )
 
@@ -136,7 +136,7 @@ show(
     vision.take_decays(grid, of_grid),
     name="vision-rate-decays",
     caption="Coupling against the rate of stochastic depth, a panel per weight decay. Bands: 95 % intervals "
-    f"over images. Random bases: {known}.",
+    f"over images. By chance: {known}.",
     provenance=origin_of_grid,
 )
 
@@ -181,7 +181,7 @@ show(
     vision.draw_pairs,
     vision.take_pairs(pairs),
     name="vision-pairs",
-    caption="What stochastic depth at a rate of 0.5 changes within pairs of ViTs on photographs: coupling at the class "
+    caption="Change by stochastic depth at a rate of 0.5 within pairs of ViTs on photographs: coupling at the class "
     "token, of whole Jacobians and of their traceless part, and test accuracy. Dots: pairs; bars: 95 % intervals of "
     "the mean.",
     provenance=vit_grid.grid_provenance(pairs, file="data/cifar_pairs.csv"),
@@ -255,8 +255,8 @@ show(
     vision_model.take_relations(relations, nulls=nulls),
     name="vision-relations",
     caption="Coupling between blocks at single tokens and from one token to another, both orders. One dot per image, "
-    "mean over pairs of different blocks; bars are 95 % intervals of the mean over images. Dashed: random "
-    "directions with the same singular values.",
+    "mean over pairs of different blocks; bars are 95 % intervals of the mean over images. Dashed: by chance, with "
+    "the same singular values.",
 )
 
 # %% [markdown]

@@ -67,7 +67,8 @@ def test_a_rule_that_always_sees_an_effect_is_found_out_and_one_that_never_does_
 def test_the_page_has_every_shape_and_names_what_misses(tmp_path, monkeypatch):
     page = calibrated.calibration_page()
     assert page.count("\n| every: ") + page.count("\n| typical: ") + page.count("\n| some: ") == len(FOUND)
-    assert f"Verdicts have {len(FOUND)} shapes. In each, at most 0.06 of the verdicts are wrong" in page
+    worst = FOUND["error"].max()
+    assert f"{len(FOUND)} shapes. In the worst of them {worst:.3f} of the verdicts are wrong; we allow 0.06." in page
     lines = FOUND.reset_index()
     lines.loc[0, "error"] = 0.07
     lines.to_csv(tmp_path / "errors.csv", index=False)

@@ -5,8 +5,10 @@ import re
 
 import pages
 import pytest
+import tiny
 
 import coupling_lib as cl
+from coupling_lib import paths
 from coupling_lib.errors import UntrustworthyResultError
 
 
@@ -20,6 +22,17 @@ def test_a_number_that_is_not_the_library_s_is_not_printed(monkeypatch):
     monkeypatch.setattr(cl, "miscoupling", lambda A, normalized: 0.5)
     with pytest.raises(UntrustworthyResultError, match="not the library's number"):
         pages.from_scratch_page()
+
+
+def test_another_family_needs_no_change_but_of_the_line_for_one_s_own_model(tmp_path):
+    tiny.save_llama(tmp_path)
+    source = (paths.ROOT / "book" / "from_scratch.py").read_text(encoding="utf-8").replace("4, 6, 10", "0, 2, 4")
+    line = f'NAME, TOKENIZER, BLOCKS = "{tmp_path}", "{tmp_path}", "model.layers"'
+    exec(re.sub(r"(?<=# Change this line for your model.\n)NAME, .+", line, source), own := {})
+    assert own["NAME"] == str(tmp_path)
+    trace = cl.trace(cl.load_model(tmp_path), own["ids"])
+    A = cl.coupling_matrix(trace.jacobian(0), trace.jacobian(2).svd(4), 4)
+    assert 1 - float(cl.miscoupling(A, normalized=True)) == pytest.approx(own["coupling"], abs=1e-5)
 
 
 def test_the_lines_for_one_s_own_model_print_coupling_beside_chance():
