@@ -23,9 +23,9 @@ NAMES = {
 
 _DEPTH = (
     "coupling",
-    "beyond the stricter null",
+    "beyond the stricter chance",
     "traceless part",
-    "beyond the stricter null",
+    "beyond the stricter chance",
     "untrained ",
     "by chance ",
 )
