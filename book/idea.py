@@ -97,8 +97,8 @@ def idea_toy() -> str:
             draw_toy,
             take_toy(),
             name="idea-toy",
-            caption="Two blocks in a space of three dimensions. An arrow is a direction that a block responds to, as "
-            "long as its response. Below, the matrix A: the first block's Jacobian in the directions of the second.",
+            caption="Two blocks in a space of three dimensions. An arrow points where a block responds, and is as long "
+            "as its response. Below, the matrix A: the first block's Jacobian in the directions of the second.",
             provenance="a drawing; computed from directions chosen for it, no model is measured · make book",
         )
     )
@@ -115,8 +115,8 @@ def idea_neighbours() -> str:
             pair,
             name="idea-neighbours",
             caption=f"The coupling matrix of blocks {first} and {second} of SmolLM2-135M-Instruct (Q4_1) at the last "
-            "token of one prompt, before and after training: of all neighbours, the two that are coupled most. The "
-            "scale is that of a root, so that small entries are seen beside large ones.",
+            "token of one prompt, before and after training: the most strongly coupled neighbours. The colour scale is "
+            "a square root, so that small entries show beside large ones.",
             provenance=_origin(networks),
         )
     )

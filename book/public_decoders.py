@@ -23,13 +23,13 @@ NAMES = {
 
 _DEPTH = (
     "coupling",
-    "beyond the stricter null",
+    "beyond the stricter chance",
     "traceless part",
-    "beyond the stricter null",
+    "beyond the stricter chance",
     "untrained ",
     "by chance ",
 )
-_CURVE = ("trained ", "untrained ", "random bases ", "curve of width ", "trained minus untrained")
+_CURVE = ("trained ", "untrained ", "by chance ", "curve of width ", "trained minus untrained")
 _ABSENT = "–"
 _PATHS = ("change of line-shape score", "change of expodistance", "change of step variation")
 

@@ -159,7 +159,7 @@ def _absent(everything: list[tuple[dict[str, Any], list[Judged]]]) -> list[tuple
 
 
 def _power(claim: Mapping[str, Any], there: list[Judged]) -> str:
-    """Write which effects the undecided readings of a place would have found four times out of five, by unit."""
+    """Write the effects for which the undecided readings of a place had 80 % power, by unit."""
     seen: dict[str, list[float]] = {}
     for one in there:
         if one.decides and one.evidence.outcome == verdicts.UNDECIDED:
@@ -193,7 +193,7 @@ def _measured(claim: Mapping[str, Any], found: list[Judged], results: Path) -> s
 
 
 def _outcome(one: Judged) -> str:
-    """Write what a reading says: its mark, the probability before and after correction, what this n could have seen."""
+    """Write what a reading says: its mark, the probability before and after correction, and power if undecided."""
     evidence, within = one.evidence, one.evidence.claims == "within"
     name = {verdicts.NEGLIGIBLE: "small", verdicts.AGAINST: "large" if within else "differs"}.get(
         evidence.outcome, "small" if within else "differs"
@@ -202,8 +202,8 @@ def _outcome(one: Judged) -> str:
     if name == "small":
         shown = f"smaller than {(evidence.size or evidence).margin:.2g}: {shown}"
     if evidence.outcome == verdicts.UNDECIDED:
-        seen = f"{evidence.detectable:.2g}" if evidence.detectable < evidence.limit else "nothing, however large"
-        shown += f"; this n could have seen {seen}"
+        seen = f"{evidence.detectable:.2g}" if evidence.detectable < evidence.limit else "no effect, however large"
+        shown += f"; 80 % power for {seen}"
     mark = _OUTCOMES[evidence.outcome]
     if not one.decides and evidence.outcome in (verdicts.FOR, verdicts.AGAINST):
         mark = f"beside it, {'above' if evidence.difference > 0 else 'below'} {evidence.null:.2g}"

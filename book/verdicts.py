@@ -15,7 +15,7 @@ together (Holm), so that no other claim changes them, and 5 % of the corrected o
   sign (two one-sided tests);
 - else **for** the claim if the effect differs from the null in the direction that is claimed, and **against** it if it
   differs in the other direction;
-- else **undecided**, and what this n could have seen is said: the effect that is found four times out of five.
+- else **undecided**, with the effect for which this n has 80 % power.
 
 A reading within a margin is for the claim if the effect is shown to be smaller, and against it if it is shown to be
 larger. The quantifier of a claim, which follows from the sentence that is quoted, says how many outcomes it takes:

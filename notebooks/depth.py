@@ -15,11 +15,11 @@
 # %% [markdown]
 # # Coupling across depth
 #
-# A transformer block adds something to the residual stream. How that addition answers to a small change of the
-# stream at one token is a matrix, the block's *residual Jacobian* $J_l$; its singular vectors are the directions the
-# block listens to ($V_l$) and writes along ($U_l$). Two blocks are *coupled* when they share these directions. This
-# notebook asks of every pair of blocks of one model: do the singular vectors of block $l'$ also lay out the Jacobian
-# of block $l$? It puts the same question to the model before training, and to random directions.
+# A transformer block adds something to the residual stream. To first order, a matrix says how that addition changes
+# when the stream changes at one token: the block's *residual Jacobian* $J_l$. Its singular vectors are the directions
+# the block listens to ($V_l$) and writes along ($U_l$). Two blocks are *coupled* when they share these directions. This
+# notebook asks of every pair of blocks of one model: do the singular vectors of block $l'$ diagonalise the Jacobian of
+# block $l$? It compares the answer with the model before training, and with chance.
 
 # %% tags=["parameters", "hide-input"]
 model: str = "nano-neox"  # alias of data/models.csv, Hugging Face id, or a local folder
@@ -61,10 +61,10 @@ show(
     schematic.draw_construction,
     schematic.take_construction(),
     name="depth-construction",
-    caption="Above: the Jacobian of a block says how what it adds to a token's stream answers to that stream. Its "
-    "singular vectors are put around the Jacobian of another block; the result is diagonal if the two share them. "
-    "Below: the pairs of Jacobians that are compared; the chapter Depth is about the first. The small matrices are "
-    "computed from directions drawn at random, without their signs.",
+    caption="Above: the Jacobian of a block is the first-order response of its output to the stream. We multiply the "
+    "Jacobian of another block by its singular vectors on both sides; the result is diagonal if the two blocks share "
+    "them. Below: the pairs of Jacobians that we compare; the chapter Depth is about the first. The small matrices are "
+    "examples, drawn without signs.",
 )
 
 # %%
@@ -94,14 +94,14 @@ del loaded
 # $$\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F \,/\, \lVert A\rVert_F ,$$
 #
 # which is 0 when the blocks share all $K$ directions, and about $\sqrt{1-1/K}$ when they share none. *Coupling* is
-# $1-\tilde m$. Its value for directions drawn at random, with the same singular values, is an expectation whose main
-# part is known in closed form; it stands in every figure with its standard error. A stricter null, *conjugated*, turns
-# each block as a whole, $J_{l'} \to Q J_{l'} Q^\top$, and keeps how its own left and right vectors lie to each other.
-# [Nulls](nulls.ipynb) measures it of any model; here it stands where that ships with the project.
+# $1-\tilde m$. Its value by chance is that of directions drawn at random, with the same singular values; every figure
+# shows it with its standard error. A stricter chance, *conjugated*, turns each block as a whole,
+# $J_{l'} \to Q J_{l'} Q^\top$, and so keeps the angles between its own left and right vectors. [Nulls](nulls.ipynb)
+# measures it for any model; figures here show it where it ships with the project.
 #
-# Coupling has two parts. A block may do something to every direction alike, $t_l I$ with $t_l = \mathrm{tr} J_l/d$: it
-# shrinks or stretches them all. That counts as coupling, and needs no shared direction. Beside each whole Jacobian
-# stands its *traceless part*, $J_l - t_l I$, with singular vectors of its own.
+# Coupling has two parts. A block may scale every direction alike: its *isotropic part* $t_l I$ with
+# $t_l = \mathrm{tr} J_l/d$. That counts as coupling, and needs no shared direction. Beside each whole Jacobian stands
+# its *traceless part*, $J_l - t_l I$, with singular vectors of its own.
 
 # %%
 before_and_after = {"untrained": untrained, "trained": trained}
@@ -128,16 +128,16 @@ show(
 # %% [markdown]
 # ## All pairs
 #
-# Each pair is condensed to one number, averaged over prompts. The darker (on dark pages: the brighter) a square,
-# the more the two blocks are coupled; the mark on the colour bar is the value of random directions.
+# Each pair is one number, averaged over prompts. The darker (on dark pages: the brighter) a square, the more the two
+# blocks are coupled; the mark on the colour bar is the value by chance.
 
 # %%
 show(
     depth.draw_map,
     depth.take_map(networks, null=null),
     name="depth-mismatch",
-    caption="Coupling of every pair of blocks, mean over prompts: of whole Jacobians before and after training, and of "
-    "the traceless part after it. The more a square stands out from the page, the more coupling; a block with itself "
+    caption="Coupling of every pair of blocks, mean over prompts: whole Jacobians before and after training, and the "
+    "traceless part after it. The more a square stands out from the page, the more coupling; a block with itself "
     "(grey) is coupled by construction.",
 )
 
@@ -168,8 +168,8 @@ show(
     depth.take_distribution(networks, null=null, nulls=turned),
     name="depth-distribution",
     caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "
-    "blocks, with 95 % intervals over prompts. Traceless part: of the trained network. Dashed: random directions. "
-    "Dotted: the null by conjugation, where it ships.",
+    "blocks, with 95 % intervals over prompts. Traceless part: after training. Dashed: by chance. Dotted: by the "
+    "stricter chance, where we measured it.",
 )
 
 # %% [markdown]

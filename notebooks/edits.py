@@ -13,13 +13,13 @@
 # ---
 
 # %% [markdown]
-# # Does coupling tell which blocks can go?
+# # Does coupling predict which blocks can go?
 #
 # If two blocks act along the same directions, one might do the work of the other. So trained networks were edited: a
 # block was skipped; two were swapped, the later one was replaced by the earlier, both were given the mean of their
-# weights, or both ran side by side. What an edit costs is the rise of the loss on held-out text. This notebook asks
-# what goes with that cost: coupling, or what is easier to have. Nothing here runs a model: it reads `data/edits.csv`,
-# which `python -m companion.training.edits MODEL` makes.
+# weights, or both ran side by side. The cost of an edit is the rise of the loss on held-out text. This notebook asks
+# what predicts that cost: coupling, or something that is easier to measure. Nothing here runs a model: it reads
+# `data/edits.csv`, which `python -m companion.training.edits MODEL` makes.
 
 # %% tags=["parameters", "hide-input"]
 model: str = "smollm2-135m"  # model that stands first in the figures, if it is in the table
@@ -56,8 +56,8 @@ show(
     figures.draw_predictors,
     figures.take_predictors(measured),
     name="edits-predictors",
-    caption="Rank correlation of each predictor with the rise of the loss: over blocks (skip), or over pairs, within "
-    "distances. Lines: 95 % intervals over blocks. Pale: 95 % of permutations within distances.",
+    caption="Rank correlation of each predictor with the rise of the loss: over blocks (skip), or over pairs equally "
+    "far apart. Lines: 95 % intervals over blocks. Pale: 95 % of permutations among pairs equally far apart.",
 )
 
 # %% [markdown]
@@ -84,7 +84,7 @@ show(
     figures.take_removal(measured),
     name="edits-removal",
     caption="Rise of the loss when blocks are left out in the order of each predictor, least important first. Dashed: "
-    "median of random choices, pale from the best of them to their 95th percentile. Best: chosen by the loss itself.",
+    "median of random choices; pale: from the best choice to their 95th percentile. Best: chosen by the loss itself.",
 )
 
 # %% tags=["hide-input"]

@@ -83,18 +83,17 @@ window_centres = choices.chosen_centres(centres, measured.centre.values, model)
 # in the logarithm of the step, side by side with benchmark accuracy. Whether a model's coupling only rises, or has a
 # peak and falls again while the model goes on improving, is what the first figure shows.
 #
-# The spectra of the Jacobians change in training, and with them the value that random directions would give; so
-# chance is computed anew at each step. The *traceless part* is what is left when that is taken out of every Jacobian
-# which the block does to all directions alike, $J_l - (\mathrm{tr} J_l/d)\,I$, with singular vectors of its own.
+# The spectra of the Jacobians change in training, and with them the value by chance; so it is computed anew at each
+# step. The *traceless part* is a Jacobian without its isotropic part, which scales every direction alike:
+# $J_l - (\mathrm{tr} J_l/d)\,I$, with singular vectors of its own.
 
 # %%
 show(
     emergence.draw_coupling,
     emergence.take_coupling(measured),
     name="emergence-coupling",
-    caption="Normalised coupling over training: mean over all pairs of different blocks, with the 95 % "
-    "interval over prompts, of whole Jacobians and of their traceless part. Dashed: random directions with the same "
-    "singular values. Dotted: the level of step 0.",
+    caption="Coupling over training: mean over all pairs of different blocks with the 95 % interval over prompts, of "
+    "whole Jacobians and of their traceless part. Dashed: by chance. Dotted: the level of step 0.",
 )
 
 # %% [markdown]
@@ -109,8 +108,7 @@ show(
     emergence.take_locality(measured),
     name="emergence-locality",
     caption="Left: coupling against the distance between blocks, one line per step. Right: neighbouring blocks, and "
-    "blocks at least half the depth apart, over training. Bands: 95 % intervals over prompts. Dashed: random "
-    "directions.",
+    "blocks at least half the depth apart, over training. Bands: 95 % intervals over prompts. Dashed: by chance.",
 )
 
 # %% [markdown]
@@ -176,9 +174,9 @@ show(
 # %% [markdown]
 # ## Why it peaks
 #
-# The Jacobians of one block, one for each prompt, have a mean and fluctuate around it. Where the mean holds nearly all
-# of their squared norm, the block does the same whatever is read. Another explanation is that one direction of each
-# block outweighs all others: then the logarithm of $s_1/s_2$ is large. Both were measured over the training of six
+# The Jacobians of one block, one for each prompt, have a mean and fluctuate around it. If the mean holds nearly all
+# of their squared norm, the block does nearly the same to every prompt. Another explanation is that one direction of
+# each block outweighs all others: then the logarithm of $s_1/s_2$ is large. We measured both over the training of six
 # seeds of one small model, whatever `model` is, and of nano-neox (`data/phases.csv`).
 
 # %%
@@ -187,9 +185,9 @@ show(
     courses.draw_courses,
     courses.take_courses(table),
     name="emergence-phases",
-    caption="Coupling, the share of the squared norm of a block's Jacobians that is the same on all prompts, and the "
-    "lead of the strongest singular value over the second, over training; the last two are means over blocks. Thin "
-    "lines: six seeds of one small model (width 48, 6 blocks), thick: their mean.",
+    caption="Over training: coupling; the share of the squared norm of a block's Jacobians that is the same on all "
+    "prompts; and the logarithm of the ratio of the two largest singular values. The last two are means over blocks. "
+    "Thin lines: six seeds of one small model (width 48, 6 blocks), thick: their mean.",
     provenance=f"data/phases.csv · {len(table)} checkpoints · {table['versions'].iloc[0]}",
 )
 
@@ -207,15 +205,14 @@ show(
     name="emergence-later",
     caption="Two small models (width 48, 6 blocks) over 200 M training tokens. Coupling of different blocks, of whole "
     "Jacobians and of their traceless part; of neighbours, and of blocks at least half the depth apart; the share of a "
-    "block's Jacobians that is the same on all prompts; loss, induction and effective rank. Grey: random "
-    "bases with the same singular values.",
+    "block's Jacobians that is the same on all prompts; loss, induction and effective rank. Grey: by chance.",
     provenance=f"data/later.csv · {len(table)} checkpoints · {table['versions'].iloc[0]}",
 )
 
 # %% [markdown]
 # ## In numbers
 #
-# The table gives coupling with its 95 % interval, that of random directions, and the medians of the two scores.
+# The table gives coupling with its 95 % interval, its value by chance, and the medians of the two scores.
 
 # %% tags=["nbval-check-output"]
 summary = emergence.take_summary(measured)

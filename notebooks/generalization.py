@@ -60,8 +60,8 @@ show(
     figures.draw_paper,
     figures.take_paper(points),
     name="generalization-paper",
-    caption="The paper's figure 1a from digitised values. Left: as plotted. Middle: the curve of width alone, without "
-    "any coupling. Right: partial regression, coupling and score both cleared of that curve. Lines: least squares.",
+    caption="The paper's figure 1a from digitised values. Left: as plotted. Middle: the curve of width in place of "
+    "coupling. Right: residuals of coupling and score, each regressed on that curve. Lines: least squares.",
     provenance=f"data/paper_figures.csv (digitised), data/models.csv (widths) · {len(points)} models",
 )
 
@@ -83,7 +83,7 @@ partial.round(3)
 print(figure_1a.subset_table(points).to_string(float_format="%.2g"))
 
 # %% [markdown]
-# The next figure sets the sizes of the same models against both axes. The paper reports that coupling goes more
+# The next figure plots both axes against the sizes of the same models. The paper reports that coupling correlates more
 # closely with the score than depth, width and parameters do. Training tokens are those that the makers of a model
 # state.
 
@@ -135,8 +135,8 @@ show(
 # ## A suite of our own
 #
 # Every model of the suite was trained by one recipe on one text; a model is a point, its checkpoints are joined.
-# The score is minus the validation loss, and the share of held-out tokens predicted right. Coupling is 1 - the
-# normalised mis-coupling at $K=10$ relative to its null: 0 with random bases, 1 at perfect coupling.
+# The score is minus the validation loss, and the share of held-out tokens predicted right. Coupling, normalised at
+# $K=10$, is a share of the way from chance (0) to perfect coupling (1).
 
 # %%
 suite = generalization.suite()
@@ -212,8 +212,7 @@ show(
 )
 
 # %% [markdown]
-# What was asked, by three readings: coupling, that of the part of the Jacobians beyond shrinking alike, and that of
-# neighbouring blocks.
+# The answers by three readings: coupling, coupling of the traceless part, and coupling of neighbouring blocks.
 
 # %%
 quality.estimates(made, [*quality.READINGS.values()]).query("question != 'equal steps'").round(2)
@@ -248,9 +247,9 @@ show(
     width_figures.draw_width,
     width_figures.take_width(wide),
     name="generalization-width",
-    caption=f"Coupling of {wide['model'].nunique()} models that are equally good against their width. Left: 1 - "
-    "released trace, K a tenth of the width, before training as well, and the curve of random directions. Right: "
-    "normalised coupling at two K, as a share of the way from chance (0) to perfect coupling (1).",
+    caption=f"Coupling of {wide['model'].nunique()} equally good models against their width. Left: 1 - released "
+    "trace, K a tenth of the width, before training as well, and the curve of width. Right: normalised coupling at two "
+    "K, as a share of the way from chance (0) to perfect coupling (1).",
     provenance=f"data/width.csv · {wide['versions'].iloc[0]}",
 )
 
@@ -262,8 +261,7 @@ show(
 #
 # With many readings to choose from, some correlate with anything. These are the models of one budget of tokens, at the
 # end of it. Filled marks on the left survive Holm's correction for all readings. Look at the readings whose sign turns
-# when they are taken relative to their null: as measured they show their null, which depends on the width, and not
-# coupling alone.
+# relative to chance: as measured they show their value by chance, which depends on the width, and not coupling alone.
 
 # %%
 budget = correlations.equal_tokens(last)
@@ -286,7 +284,7 @@ show(
     paper_models.draw_each_k,
     paper_models.take_each_k(budget),
     name="generalization-each-k",
-    caption="Minus validation loss against normalised coupling relative to its null at three K, for the last "
+    caption="Minus validation loss against normalised coupling relative to chance at three K, for the last "
     "checkpoints of the models with equal tokens, with least-squares lines. Colour: width.",
     provenance=origin,
 )
@@ -295,7 +293,7 @@ show(
 # ## Rivals
 #
 # What else would have predicted the score? The left panel shows each candidate by itself. The right panel shows its
-# partial correlation with all others held fixed: what it knows that the others do not.
+# partial correlation with all others held fixed.
 
 # %%
 show(
@@ -316,9 +314,9 @@ equal = correlations.rival_table(budget, "negative_loss", figures.READING)
 equal.round(3)
 
 # %% [markdown]
-# Other authors propose other signs of quality: alpha and alpha-hat from the spectra of weights (WeightWatcher), the
-# stable rank of weights, and how much a block turns a state (ShortGPT's block influence). They were measured of the
-# models of equal tokens, and of vision transformers on photographs, by `python -m companion.training.rivals`.
+# Other authors propose other predictors of quality: alpha and alpha-hat from the spectra of weights (WeightWatcher),
+# the stable rank of weights, and how much a block turns a state (ShortGPT's block influence). We measured them for the
+# models of equal tokens, and for vision transformers on photographs (`python -m companion.training.rivals`).
 
 # %%
 known = rivals.rivals()
@@ -326,8 +324,8 @@ show(
     rival_figures.draw_signs,
     rival_figures.take_signs(known),
     name="generalization-signs",
-    caption="Signs of quality, over models of equal tokens and over vision transformers on photographs: correlation of "
-    "each with the score, and that of coupling with the score where it is held fixed. Bars: 95 % intervals over "
+    caption="Predictors of quality, over models of equal tokens and over vision transformers on photographs: how each "
+    "correlates with the score, and how coupling does with that predictor held fixed. Bars: 95 % intervals over "
     "models.",
     provenance="data/rivals.csv, data/suite.csv, data/cifar_grid.csv",
 )
@@ -450,9 +448,9 @@ show(
     experiment.draw_changes,
     experiment.take_changes(runs),
     name="generalization-regularised",
-    caption="Change of validation loss against change of coupling, by a regulariser of several strengths, by one of "
-    "the traceless part alone, and by a sham. A point is a run less its twin without one; the line is the mean "
-    "over seeds of the slope over the three strengths.",
+    caption="Change of validation loss against change of coupling: by a regulariser of three strengths, by one of the "
+    "traceless part alone, and by the control. A point is a run minus its twin without any; the line is the mean over "
+    "seeds of the slope over the three strengths.",
     provenance=f"data/regulariser.csv · {len(runs)} runs · {runs['versions'].iloc[0]}",
 )
 

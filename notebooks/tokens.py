@@ -91,13 +91,13 @@ del loaded
 # %% [markdown]
 # All figures show one way of measuring the distance from perfect coupling, the off-diagonal share
 # $\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F / \lVert A\rVert_F$; *coupling* is $1-\tilde m$. Beside it stands its
-# expectation when two matrices share no direction, with the same singular values, and its standard error. A stricter
-# null, *conjugated*, turns the second matrix as a whole, $J' \to Q J' Q^\top$ with a uniformly random rotation $Q$. It
-# keeps how the left and right vectors of that matrix lie to each other ([nulls](nulls.ipynb)).
+# value by chance, that of directions drawn at random with the same singular values, and its standard error. A stricter
+# chance, *conjugated*, turns the second matrix as a whole, $J' \to Q J' Q^\top$ with a uniformly random rotation $Q$,
+# and so keeps the angles between the left and right vectors of that matrix ([nulls](nulls.ipynb)).
 #
-# What a matrix does to every direction alike, $t I$ with $t = \mathrm{tr} J/d$, counts as coupling and needs no shared
-# direction. The *traceless part* of the trained model is without it: $J - tI$ with singular vectors of its own
-# ([nulls](nulls.ipynb)).
+# The isotropic part of a matrix, $t I$ with $t = \mathrm{tr} J/d$, scales every direction alike: it counts as coupling
+# and needs no shared direction. The *traceless part* of the trained model is without it: $J - tI$ with singular vectors
+# of its own ([nulls](nulls.ipynb)).
 
 # %%
 networks = {name: with_shared_part(untrained=untrained[name], trained=trained[name]) for name in comparisons}
@@ -158,8 +158,8 @@ show(
 # %% [markdown]
 # ## Over prompts
 #
-# Each dot is one prompt, averaged over all pairs of different tokens. The shade around the value of random
-# directions holds 95 % of *single* random pairs: where all tokens share nearly one matrix, as in an untrained
+# Each dot is one prompt, averaged over all pairs of different tokens. The shade around the value by
+# chance holds 95 % of *single* random pairs: where all tokens share nearly one matrix, as in an untrained
 # model, their mean is a single draw and may lie anywhere in it, however narrow its interval over prompts.
 
 # %%
@@ -168,9 +168,9 @@ show(
     figures.draw_summary,
     summary,
     name="tokens-summary",
-    caption="Coupling between tokens, mean over all pairs of different tokens, for each kind of comparison; normalised "
-    "mis-coupling taken from 1. Dots are prompts, bars 95 % intervals of their mean. Dashed: random "
-    "directions, with the middle 95 % of single draws. Dotted: the null by conjugation of each network.",
+    caption="Coupling between tokens, mean over all pairs of different tokens, for each kind of comparison. Dots are "
+    "prompts, bars 95 % intervals of their mean. Dashed: by chance, with the middle 95 % of single draws. Dotted: by "
+    "the stricter chance of each network.",
 )
 
 # %% [markdown]

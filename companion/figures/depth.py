@@ -122,6 +122,8 @@ def numbers_of(
     found = cells(summary.drop(index="random bases"), names)
     found |= effects.numbers(effects.of_depth(networks, variant, k), "")
     found |= effects.numbers(effects.of_shared_depth(networks, variant, k), "shared")
+    found["on-diagonal-trained"] = effects.diagonal_share(found["coupling-trained"])
+    found["on-diagonal-chance"] = effects.diagonal_share(1 - null)
     return found | {
         "coupling-null": 1 - null,
         "coupling-null-error": null.error,

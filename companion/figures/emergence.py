@@ -130,6 +130,8 @@ def numbers_of(ds: xr.Dataset, others: effects.OtherRuns, variant: str = VARIANT
         steps["turn"] = effects.turning_step(table.step.to_numpy(), others)
     for word, at in steps.items():
         found |= {f"{word}-{name.replace('_', '-')}": float(value) for name, value in table.iloc[at].items()}
+        found[f"{word}-on-diagonal"] = effects.diagonal_share(found[f"{word}-coupling"])
+        found[f"{word}-on-diagonal-chance"] = effects.diagonal_share(found[f"{word}-random-bases"])
     changes = {"": effects.of_emergence, "shared": effects.of_shared_emergence}
     for prefix, of in changes.items():
         found |= effects.numbers(of(ds, variant, k, others), prefix)

@@ -205,8 +205,8 @@ def grid_caption(measured: Measured) -> str:
     what = "Self-coupling" if kind == "self" else f"Context coupling with a {KIND_NAMES[kind]} token"
     return (
         f"{what}, {blocks_name(ds)}. Left: coupling matrices of pairs of tokens of one prompt, relative to the "
-        "largest singular value of the row's Jacobian. Right: coupling of the same pairs. The traceless "
-        "part is of the trained model. One scale on each side."
+        "largest singular value of the row's Jacobian. Right: coupling of the same pairs. Traceless part: after "
+        "training. One scale on each side."
     )
 
 

@@ -58,6 +58,11 @@ def couplings(ds: xr.Dataset, variant: str, k: int) -> np.ndarray:
     return mean_couplings(ds, variant, k).values
 
 
+def diagonal_share(coupling: float) -> float:
+    """Return the share of a matrix's energy (its squared entries) that lies on its diagonal: 1 - m~² for 1 - m~."""
+    return 1 - (1 - coupling) ** 2
+
+
 def of_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
     """Coupling of the trained network, its lead over the untrained one, and the lead of neighbours over all pairs."""
     trained = couplings(both["trained"], variant, k)

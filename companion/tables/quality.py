@@ -182,6 +182,8 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     every = {column: correlation_over(1 - end[column], end["score"]) for column in coupling_columns(end)}
     above = [column for column, r in every.items() if r.low > 0]
     of_seeds, of_settings = scatter_of_seeds(table, READINGS[""])
+    for moment, now in (("early", table[table["step"] == EARLY]), ("end", end)):
+        told[f"on-diagonal-{moment}"] = effects.diagonal_share(1 - now[READINGS[""]].mean())
     told |= {"models": end["model"].nunique(), "least": min(left), "most": max(left)}
     told |= {"spread-seeds": of_seeds, "spread-settings": of_settings, "tokens": end["tokens"].max()}
     told |= {"readings": len(every), "readings-below": sum(r.high < 0 for r in every.values())}

@@ -98,6 +98,8 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
         for part, own in (("", equal), ("-relative", beyond_chance(table, reading))):
             of_widths = own.groupby("width")["coupling"].mean()
             told |= {f"{stem}{part}-narrowest": of_widths.iloc[0], f"{stem}{part}-widest": of_widths.iloc[-1]}
+    for end in ("narrowest", "widest"):
+        told[f"on-diagonal-{end}"] = effects.diagonal_share(told[f"k10-{end}"])
     for mark in ("figure_1a", "k10"):
         own = table.assign(coupling=1 - table[READINGS[mark]])
         for step in ASIDE:

@@ -130,7 +130,7 @@ def test_without_any_result_a_row_says_once_that_nothing_was_measured(tmp_path):
         assert given(found[text]) == [("", "not measured here")]
         assert f"*What is asked* ({one['quantifier']})" in found[text] and "papermill notebooks/" in found[text]
     assert given(page.partition("<table")[0]) == []
-    assert re.search(r"(\d+) of \1 in SmolLM2-135M;", page) and "suffice to try 0 claims" in page
+    assert re.search(r"(\d+) of \1 in SmolLM2-135M;", page) and "suffice to test 0 claims" in page
 
 
 def test_headline_claims_lead_the_table_in_their_order(tmp_path):

@@ -126,6 +126,8 @@ def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_name
     assert named == pytest.approx(table.loc["trained"].tolist()[:3])
     assert numbers["neighbours-untrained"] == table.loc["untrained", "neighbours"]
     assert (numbers["coupling-null"], numbers["coupling-null-error"]) == pytest.approx((0.05, 9e-6))
+    assert numbers["on-diagonal-chance"] == pytest.approx(1 - 0.95**2)
+    assert numbers["on-diagonal-trained"] == pytest.approx(1 - (1 - each.mean()) ** 2)
     assert (numbers["null-spread"], numbers["neighbours-spread"]) == (0.002, 0.003)
     assert (numbers["prompts"], numbers["local"]) == pytest.approx((5, near - each.mean()))
 

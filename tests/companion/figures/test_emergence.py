@@ -215,6 +215,7 @@ def test_summary_and_quoted_numbers_agree_with_the_tables(measured):
     assert quoted["peak-shared"] < quoted["peak-coupling"]
     assert (quoted["peak-step"], quoted["first-step"], quoted["last-step"]) == (100, 0, 1000)
     assert quoted["peak-coupling"] == summary.coupling.max()
+    assert quoted["peak-on-diagonal"] == pytest.approx(1 - (1 - quoted["peak-coupling"]) ** 2)
     assert (quoted["turn-step"], quoted["scatter"]) == (100, 0.02)
     assert quoted["fall"] == pytest.approx(quoted["last-coupling"] - quoted["turn-coupling"])
     assert quoted["last-line-shape-score"] == summary["line-shape score"].iloc[-1]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.stats
+import torch
 import xarray as xr
 
 from companion.tables import effects
 from companion.tables.inference import Effect
+from coupling_lib import miscoupling
 from coupling_lib.datasets.statistics import mean_interval
 
 RNG = np.random.default_rng(0)
@@ -34,6 +36,12 @@ def depth(values: np.ndarray) -> xr.Dataset:
 @pytest.fixture(scope="module")
 def mismatches():
     return {name: RNG.uniform(0.5, 1, (12, 3, 3)) for name in ("untrained", "trained")}
+
+
+def test_the_share_on_the_diagonal_is_that_of_the_squared_entries_of_a_matrix():
+    A = RNG.standard_normal((10, 10)) + 3 * np.eye(10)
+    coupling = 1 - miscoupling(torch.from_numpy(A), normalized=True).item()
+    assert effects.diagonal_share(coupling) == pytest.approx((np.diag(A) ** 2).sum() / (A**2).sum())
 
 
 def assert_is_mean_of(effect: Effect, values: np.ndarray) -> None:

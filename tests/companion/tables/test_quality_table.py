@@ -111,6 +111,8 @@ def test_numbers_are_those_of_the_questions_and_none_before_all_models_are_there
     assert found["quality-end"] == end["value"] and same == pytest.approx((end["value"],) * 2)
     assert found["quality-models"] == 26 and found["quality-early-low"] > 0 > found["quality-within-seeds-high"]
     assert (found["quality-readings"], found["quality-readings-below"], found["quality-readings-above"]) == (1, 0, 1)
+    at_end = table.loc[table["step"] == 300, READING].mean()
+    assert found["quality-on-diagonal-end"] == pytest.approx(1 - at_end**2)
     assert found["quality-readings-above-bases"] == 1 and found["quality-tokens"] == 300 * 4096
     assert found["quality-end-held-nothing"] == pytest.approx(found["quality-end"])
     assert found["quality-uu-end-held-all-three"] == pytest.approx(1) and found["quality-half-width"] == pytest.approx(

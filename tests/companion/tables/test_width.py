@@ -78,6 +78,7 @@ def test_the_numbers_that_the_book_quotes_are_of_all_models_or_there_are_none():
     models = width.equally_good(made_up(), K10)
     assert found["width-loss"] == pytest.approx(models["loss"].iloc[0])
     assert found["width-k10-widest"] == pytest.approx(models.loc[models["width"] == 192, "coupling"].mean())
+    assert found["width-on-diagonal-widest"] == pytest.approx(1 - (1 - found["width-k10-widest"]) ** 2)
     # A wider model is as good sooner; before training no loss tells models apart, and the curve is there.
     assert found["width-tokens-widest"] < found["width-tokens-narrowest"] <= 4096 * 920
     assert found["width-figure-1a-step-0-low"] > 0.8
