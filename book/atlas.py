@@ -1,6 +1,7 @@
 """Writes the atlas: a table of all cards and of the values digitised from the paper's figure 1a, and a scatter of it.
 
-Both are whole without a script. `book/_static/atlas.js` reads its numbers from the table, and moves the points.
+The table is whole without a script, the scatter has what was measured. `book/_static/atlas.js` reads its numbers from
+the table, and moves the points.
 """
 
 from __future__ import annotations
@@ -118,12 +119,13 @@ def placed(values: Sequence[float | None], log: bool, at: float, length: float) 
 
 def atlas_page() -> str:
     """Write table, scatter and the files of the cards."""
-    rows = [of_card(card) for card in atlas()] + of_paper()
-    x, y = FIRST
-    across, x_ticks = placed([row.values.get(x) for row in rows], COLUMNS[x].log, LEFT, WIDTH - LEFT - RIGHT)
+    measured, digitised = [of_card(card) for card in atlas()], of_paper()
+    rows, (x, y) = measured + digitised, FIRST
+    across, x_ticks = placed([row.values.get(x) for row in measured], COLUMNS[x].log, LEFT, WIDTH - LEFT - RIGHT)
     up = HEIGHT - TOP - BOTTOM
-    above, y_ticks = placed([row.values.get(y) for row in rows], COLUMNS[y].log, HEIGHT - BOTTOM, -up)
-    points = [None if None in point else point for point in zip(across, above, strict=True)]
+    above, y_ticks = placed([row.values.get(y) for row in measured], COLUMNS[y].log, HEIGHT - BOTTOM, -up)
+    points: list[tuple | None] = [None if None in point else point for point in zip(across, above, strict=True)]
+    points += [None] * len(digitised)  # drawn when a reader asks for them
     size = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "top": TOP, "right": RIGHT, "bottom": BOTTOM}
     away = {row.name: row.away for row in rows if row.away}
     given = {"points": points, "x_ticks": x_ticks, "y_ticks": y_ticks, "size": size, "x": x, "y": y, "away": away}

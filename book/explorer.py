@@ -13,16 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import xarray as xr
 from packing import in_levels, in_sixteen_bits, packed, script
+from public_decoders import NAMES
 from template import from_template
 
 import coupling_lib as cl
 from companion.figures import depth, style
+from companion.notebook.shipped import shipped_networks
 from companion.tables import origin
 from coupling_lib import paths
 from coupling_lib.datasets import summaries
@@ -30,16 +32,29 @@ from coupling_lib.measures.random_bases import root_mean_square_spectra
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.metrics.subspaces import random_frames
 from coupling_lib.models import checkpoints, registry
+from coupling_lib.models.packages import GGUF_FILES
 
 K = 10
-MODELS = {"smollm2-135m": "SmolLM2-135M-Instruct (Q4_1)", "nano-neox": "nano-neox"}
+MODELS = {"nano-neox": "nano-neox", **NAMES}
+"""The models, and how a reader calls them; the first is shown first, at its most coupled step."""
 PARTS = {"whole": "whole Jacobians", "shared": "the traceless part alone"}
 """The parts of coupling, and how a reader calls them; the first is shown first."""
+
+
+class Reading(NamedTuple):
+    """A reading of coupling: 1 minus a variant, what that is called, and where it stands."""
+
+    variant: str
+    label: str
+    source: str
+
+
 READINGS = {
-    "normalized_miscoupling": "Normalised mis-coupling (paper)",
-    "mismatch": "Mismatch (project page)",
-    "released_norm": "Mismatch of |A| (released code)",
+    "paper": Reading("normalized_miscoupling", "Coupling", "the paper"),
+    "project": Reading("mismatch", "1 − mismatch", "the project page"),
+    "released": Reading("released_norm", "1 − mismatch of |A|", "the released code"),
 }
+VARIANTS = [reading.variant for reading in READINGS.values()]
 ROLES = ("page", "text", "faint", "mask", style.TRAINED, style.UNTRAINED, style.NULL)
 STOPS = 64
 """Colours that stand for the map of colours, evenly spaced."""
@@ -51,6 +66,7 @@ TOKENS = 8
 OUT = paths.RESULTS / "book" / "explorer"
 # Matrices of all prompts are kept apart from what the notebooks measured: theirs has the first prompt's only.
 MATRICES = paths.RESULTS / "book" / "matrices"
+_MATRICES = ["matrix", "shared_matrix"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +92,9 @@ class Network:
 
     @cached_property
     def nulls(self) -> np.ndarray:
-        """Values of random directions, (place, reading, block); all prompts at their last token come first."""
+        """Couplings by chance, (place, reading, block); all prompts at their last token come first."""
         datasets = (self.whole, *self.places)
-        return np.stack([cl.null_of(ds, list(READINGS))["value"].sel(k=K).values for ds in datasets])
+        return np.stack([1 - cl.null_of(ds, VARIANTS)["value"].sel(k=K).values for ds in datasets])
 
 
 def states_of(name: str) -> list[State]:
@@ -114,12 +130,30 @@ def measured(name: str, state: State, texts: Sequence[Any], store: Path | None =
     for number, text in enumerate(texts):
         *earlier, _ = positions(name, number, len(pieces(model.tokenizer, text.text)))
         places += [cl.sweep(cl.measure_depth, model, [text], ks=(K,), token=token) for token in earlier]
-        last = whole.isel(prompt=[number]).drop_vars(["matrix", "shared_matrix"])
+        last = _alone(whole, number)
         if number == 0 or embedded(name):
             alone = cl.sweep(cl.measure_depth, model, [text], ks=(K,), store=(store or MATRICES) if number else None)
-            last = last.assign({matrix: alone[matrix] for matrix in ("matrix", "shared_matrix")})
+            last = last.assign({matrix: alone[matrix] for matrix in _MATRICES})
         places.append(last)
     return Network(whole, places)
+
+
+def networks(name: str, texts: Sequence[Any]) -> dict[State, Network]:
+    """Measure the networks of a model, or read what ships of one whose weights do not, which may be nothing."""
+    if name not in GGUF_FILES:
+        return {state: measured(name, state, texts) for state in states_of(name)}
+    shipped = shipped_networks(cl.measure_depth, name, texts, ks=(K,), token=-1)
+    found = {}
+    for state in states_of(name) if shipped else ():
+        whole = shipped[state.name]
+        places = [whole.isel(prompt=[0]), *(_alone(whole, number) for number in range(1, len(texts)))]
+        found[state] = Network(whole, places)
+    return found
+
+
+def _alone(whole: xr.Dataset, number: int) -> xr.Dataset:
+    """Select one prompt, without the matrices, which are those of the first."""
+    return whole.isel(prompt=[number]).drop_vars(_MATRICES)
 
 
 def null_matrices(places: Sequence[xr.Dataset], seed: int = 0) -> np.ndarray:
@@ -135,17 +169,14 @@ def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], par
     """Collect values for JSON, but for matrices; arrays have the order network, place, block l, block l'."""
     several = list(found.values())
     kept = [number for number, place in enumerate(several[0].places) if "matrix" in place]
-    tokenizer = cl.load_model(name, **next(iter(found)).loading).tokenizer
-    prompts = []
-    for number, text in enumerate(texts):
-        cut = pieces(tokenizer, text.text)
-        prompts.append({"name": text.id, "text": text.text, "pieces": cut, "tokens": positions(name, number, len(cut))})
+    couplings = [float(summaries.mean_couplings(one.whole, VARIANTS[0], K).mean()) for one in several]
     return {
         "label": MODELS.get(name, name),
         "blocks": several[0].whole.sizes["block_1"],
         "k": K,
         "states": [{"name": state.name, "label": state.label} for state in found],
-        "prompts": prompts,
+        "opens": int(np.argmax(couplings)),
+        "prompts": prompts_of(name, texts),
         "kept": kept,
         "part": {"name": part, "label": PARTS[part]},
         **_arrays([one.parts[part] for one in several], _between(several)),
@@ -153,13 +184,24 @@ def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], par
     }
 
 
+def prompts_of(name: str, texts: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the prompts with the positions of their shown tokens, and cut into pieces if the tokenizer is here."""
+    prompts: list[dict[str, Any]] = [{"name": text.id, "text": text.text, "tokens": [0]} for text in texts]
+    if name not in GGUF_FILES:
+        tokenizer = cl.load_model(name).tokenizer
+        for number, prompt in enumerate(prompts):
+            prompt["pieces"] = pieces(tokenizer, prompt["text"])
+            prompt["tokens"] = positions(name, number, len(prompt["pieces"]))
+    return prompts
+
+
 def _between(several: Sequence[Network]) -> np.ndarray:
     """Return the least and the greatest value of any network and part at each place, (reading, place, 2)."""
     ends = []
     for one in (part for network in several for part in network.parts.values()):
         for ds, null in zip((one.whole, *one.places), one.nulls, strict=True):
-            pairs = ds[list(READINGS)].to_dataarray("reading").sel(k=K).mean("prompt")
-            different = summaries.apart(pairs).transpose("reading", ...).values
+            pairs = ds[VARIANTS].to_dataarray("reading").sel(k=K).mean("prompt")
+            different = 1 - summaries.apart(pairs).transpose("reading", ...).values
             both = np.concatenate([different.reshape(len(READINGS), -1), null], axis=1)
             ends.append([np.nanmin(both, axis=1), np.nanmax(both, axis=1)])
     # (part, place, end, reading)
@@ -174,10 +216,10 @@ def _arrays(several: Sequence[Network], between: np.ndarray) -> dict[str, Any]:
         return np.stack([[place[variable].transpose(*order).values for place in one.places] for one in several])
 
     nulls, readings = np.stack([one.nulls for one in several]), {}
-    for at, (reading, label) in enumerate(READINGS.items()):
-        pairs = stacked(reading, "prompt", "k", "block_1", "block_2")
+    for at, (name, reading) in enumerate(READINGS.items()):
+        pairs = 1 - stacked(reading.variant, "prompt", "k", "block_1", "block_2")
         arrays = {"chance": packed(nulls[:, :, at], "<f4"), "between": packed(between[at], "<f4")}
-        readings[reading] = {"label": label, "pairs": in_sixteen_bits(pairs, STEP), **arrays}
+        readings[name] = {"label": reading.label, "pairs": in_sixteen_bits(pairs, STEP), **arrays}
     spectra = stacked("singular_values", "prompt", "block_1", "rank")[..., :K]
     return {"readings": readings, "singularValues": in_sixteen_bits(spectra)}
 
@@ -192,16 +234,18 @@ def matrices_of(network: Network, earlier: bool = False) -> dict[str, Any]:
     return {"matrices": in_levels(measured), "nulls": in_levels(null_matrices(kept))}
 
 
-def look(models: Mapping[str, str]) -> dict[str, Any]:
-    """Return the models and the colours of both themes: roles, two data sets, `ink` from no coupling to most."""
-    found: dict[str, Any] = {"models": list(models.items()), "parts": list(PARTS.items()), "readings": READINGS}
-    found["states"] = {name: [(state.name, state.label) for state in states_of(name)] for name in models}
-    # What random directions give the first reading, for a file of the reader's own: K decides it.
-    found["chance"] = [round(gaussian_miscoupling(k), 5) for k in range(1, 101)]
+def look(models: Mapping[str, str], states: Mapping[str, Sequence[State]]) -> dict[str, Any]:
+    """Return models, their states (none where nothing was measured) and the colours of both themes."""
+    found: dict[str, Any] = {"models": list(models.items()), "parts": list(PARTS.items())}
+    found["readings"] = {name: reading._asdict() for name, reading in READINGS.items()}
+    found["states"] = {name: [(state.name, state.label) for state in states[name]] for name in models}
+    # Coupling by chance of the first reading, for a file of the reader's own: K decides it.
+    found["chance"] = [round(1 - gaussian_miscoupling(k), 5) for k in range(1, 101)]
     for theme in ("light", "dark"):
         with style.theme(theme):
             one: dict[str, Any] = {role: style.colour(role) for role in ROLES}
             one |= {"first": style.dataset_colour("", 0), "second": style.dataset_colour("", 1)}
+            # From no coupling to the most.
             shades = np.rint(style.ink()(np.linspace(0, 1, STOPS))[:, :3] * 255).astype(int)
             found[theme] = one | {"ink": ["#{:02x}{:02x}{:02x}".format(*shade) for shade in shades]}
     return found
@@ -209,10 +253,10 @@ def look(models: Mapping[str, str]) -> dict[str, Any]:
 
 def element(found: xr.Dataset, label: str) -> str:
     """Write the element of the page that the script fills; until then, the map that is shown first as a table."""
-    reading = next(iter(READINGS))
-    values = found[reading].sel(k=K).mean("prompt").transpose("block_1", "block_2").values
-    given = {"reading": READINGS[reading], "label": label, "prompts": found.sizes["prompt"], "K": K}
-    return from_template("explorer.md.jinja", values=values.tolist(), **given)
+    coupling = summaries.pair_couplings(found, VARIANTS[0], K).mean("prompt").transpose("block_1", "block_2")
+    chance = 1 - float(cl.null_of(found, VARIANTS[0])["value"].sel(k=K).mean())
+    given = {"label": label, "prompts": found.sizes["prompt"], "K": K, "chance": chance}
+    return from_template("explorer.md.jinja", values=coupling.values.tolist(), **given)
 
 
 def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
@@ -221,22 +265,25 @@ def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # an older build may have written others
     folder.mkdir(parents=True)
     texts = cl.load_prompts(n=n_prompts)
-    (folder / "look.js").write_text(script("look", "book", look(models)), encoding="utf-8")
-    for number, (name, label) in enumerate(models.items()):
-        found = {state: measured(name, state, texts) for state in states_of(name)}
-        for part in PARTS:
+    states: dict[str, list[State]] = {}
+    for name, label in models.items():
+        found = networks(name, texts)
+        states[name] = list(found)
+        for part in PARTS if found else ():
             file = name if part == "whole" else f"{name}-{part}"
-            content: dict[str, tuple[str, Any]] = {file: ("data", data_of(name, found, texts, part))}
+            data = data_of(name, found, texts, part)
+            content: dict[str, tuple[str, Any]] = {file: ("data", data)}
             for state, one in found.items():
                 content[f"{file}-{state.name}"] = "matrices", matrices_of(one.parts[part])
                 if embedded(name):
                     content[f"{file}-{state.name}-earlier"] = "matrices", matrices_of(one.parts[part], earlier=True)
             for written, (kind, values) in content.items():
                 (folder / f"{written}.js").write_text(script(kind, written, values), encoding="utf-8")
-        if number == 0:
-            part = element(list(found.values())[-1].whole, label)
-            out.with_suffix(".md").write_text(part, encoding="utf-8")
-        print(f"   explorer: {name}", flush=True)
+            if len(states) == 1 and part == "whole":
+                state, one = list(found.items())[data["opens"]]
+                out.with_suffix(".md").write_text(element(one.whole, f"{label}, {state.label}"), encoding="utf-8")
+        print(f"   explorer: {name}{'' if found else ' is not measured here'}", flush=True)
+    (folder / "look.js").write_text(script("look", "book", look(models, states)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes what the page on one's own prompt runs in the browser: the tokenizer, and the weights of three training steps.
+"""Writes what the tab on one's own prompt runs in the browser: the tokenizer, and the weights of three training steps.
 
 All of it is made of the checkpoints that ship with the project. A step takes 2 MB as a script, since its matrices are
 rounded to 8 bits with one scale a row; what the rounding changes is measured here and said on the page.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,33 +103,33 @@ def measured_steps(texts: list[Any]) -> dict[int, xr.Dataset]:
     return {step: cl.sweep(cl.measure_depth, model, texts, ks=(K,)) for step, model in zip(steps, each, strict=True)}
 
 
-def lowest(datasets: Iterable[xr.Dataset]) -> float:
-    """Return the end of the map's colours with the most ink: the least mis-coupling of two blocks, rounded down."""
-    least = min(float(summaries.apart(ds["normalized_miscoupling"]).min()) for ds in datasets)
-    return math.floor(10 * least) / 10
+def highest(datasets: Iterable[xr.Dataset]) -> float:
+    """Return the end of the map's colours with the most ink: the greatest coupling of two blocks, rounded up."""
+    return math.ceil(10 * max(float(summaries.pair_couplings(ds).max()) for ds in datasets)) / 10
 
 
-def gallery(found: xr.Dataset) -> dict[int, float]:
-    """Choose prompts whose maps differ the most, by number, each with the distance for which it was chosen."""
+def gallery(found: xr.Dataset) -> list[int]:
+    """Choose prompts, by number, whose maps differ the most."""
     # The first map lies farthest from the mean of all, each further one farthest from all before it. A distance is the
     # root mean square over pairs of different blocks.
-    pairs = found["normalized_miscoupling"].isel(k=-1).transpose("prompt", "block_1", "block_2").values
+    pairs = summaries.pair_couplings(found.isel(k=-1)).transpose("prompt", "block_1", "block_2").values
     maps = pairs[:, ~np.eye(pairs.shape[-1], dtype=bool)]
-    nearest, chosen = np.sqrt(((maps - maps.mean(axis=0)) ** 2).mean(axis=1)), {}
+    nearest, chosen = ((maps - maps.mean(axis=0)) ** 2).mean(axis=1), []
     while len(chosen) < min(GALLERY, len(maps)):
         farthest = int(nearest.argmax())
-        away = np.sqrt(((maps - maps[farthest]) ** 2).mean(axis=1))
-        nearest, chosen = np.minimum(nearest, away) if chosen else away, chosen | {farthest: float(nearest[farthest])}
+        away = ((maps - maps[farthest]) ** 2).mean(axis=1)
+        nearest = np.minimum(nearest, away) if chosen else away
         nearest[farthest] = -1
+        chosen.append(farthest)
     return chosen
 
 
-def offered(found: xr.Dataset, texts: list[Any], least: float) -> list[dict[str, Any]]:
+def offered(found: xr.Dataset, texts: list[Any], most: float) -> list[dict[str, Any]]:
     """Return the prompts of the gallery with their maps, as shares of the colours from no ink to most."""
     each = []
     for number in gallery(found):
-        values = found["normalized_miscoupling"].isel(k=-1, prompt=number).transpose("block_1", "block_2").values
-        shares = np.clip((1 - values) / (1 - least), 0, 1)
+        values = summaries.pair_couplings(found.isel(k=-1, prompt=number)).transpose("block_1", "block_2").values
+        shares = np.clip(np.nan_to_num(values) / most, 0, 1)
         each.append({"text": texts[number].text, "map": packing.packed(np.rint(255 * shares), "u1")})
     return each
 
@@ -147,11 +147,12 @@ def chosen_steps(coupling: Mapping[int, xr.DataArray]) -> dict[int, str]:
 
 
 def parts_of(
-    rows: Mapping[str, float], chance: float, changes: Mapping[str, float], step: int, apart: float, prompts: int
+    rows: Mapping[str, float], chance: float, changes: Mapping[str, float], steps: Sequence[int], prompts: int
 ) -> dict[str, str]:
     """Write the parts of the page: without script, what rounding changes, a step's command, the gallery's rule."""
-    given = {"model": MODEL, "prompt": START, "K": K, "step": step, "most": max(changes.values())}
-    given |= {"rows": {**rows, "random directions": chance}, "apart": apart, "prompts": prompts, "gallery": GALLERY}
+    _, peak, last = steps
+    given = {"model": MODEL, "prompt": START, "K": K, "peak": peak, "last": last, "most": max(changes.values())}
+    given |= {"rows": {**rows, "by chance": chance}, "prompts": prompts, "gallery": GALLERY}
     names = ("own-prompt", "own-prompt-rounding", "own-prompt-command", "own-prompt-gallery")
     return {name: from_template(f"{name}.md.jinja", **given) for name in names}
 
@@ -172,25 +173,25 @@ def write(out: Path, n_prompts: int = 12, n_gallery: int = 48) -> None:
         after = coupling_of_blocks(cl.measure_depth(shown, texts, ks=(K,)))
         changes[label] = float(abs(after - coupling[step].values).max())
         rows[label] = float(coupling_of_blocks(cl.measure_depth(shown, [START], ks=(K,))).mean())
-    chance, least = 1 - nulls.gaussian_miscoupling(K), lowest(datasets.values())
+    chance, most = 1 - nulls.gaussian_miscoupling(K), highest(datasets.values())
     # Where training has ended, prompts differ the most.
     last, every = max(steps), cl.load_prompts(n=n_gallery)
     many = cl.sweep(cl.measure_depth, cl.load_model(MODEL, revision=f"step{last}"), every, ks=(K,))
     content = {
         "label": MODEL,
         "steps": [{"name": f"step{step}", "label": label} for step, label in steps.items()],
+        "opens": f"step{list(steps)[1]}",
         "start": START,
-        "gallery": offered(many, every, least),
+        "gallery": offered(many, every, most),
         "k": K,
         "chance": chance,
-        "lowest": least,
+        "highest": most,
         "frames": packing.packed(frames(shape["width"]), "<f4"),
         "tokenizer": tokenizer,
         **shape,
     }
     (out / "model.js").write_text(script("models", MODEL, content), encoding="utf-8")
-    apart = list(gallery(many).values())[-1]
-    for name, part in parts_of(rows, chance, changes, last, apart, len(every)).items():
+    for name, part in parts_of(rows, chance, changes, list(steps), len(every)).items():
         (out.parent.parent / f"{name}.md").write_text(part, encoding="utf-8")
     print(f"   own prompt: {MODEL} at steps {', '.join(map(str, steps))}", flush=True)
 

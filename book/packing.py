@@ -19,11 +19,15 @@ LEVELS = 18
 """Levels of an entry's size. Finer ones would hardly be seen, and make the data larger."""
 
 
+ABSENT = 255
+"""Level of the entries of a matrix that was not kept, whose own are NaN."""
+
+
 def in_levels(matrices: np.ndarray) -> dict[str, Any]:
     """Round |A| (..., K, K), whose signs are not shown: an entry is its level times the matrix's `scale`."""
-    scale = np.abs(matrices).max(axis=(-2, -1)) / LEVELS
+    scale = np.nan_to_num(np.abs(matrices).max(axis=(-2, -1))) / LEVELS
     entries = np.rint(np.abs(matrices) / np.where(scale > 0, scale, 1)[..., None, None])
-    return {"scale": in_sixteen_bits(scale), "entries": packed(entries, "u1")}
+    return {"scale": in_sixteen_bits(scale), "entries": packed(np.nan_to_num(entries, nan=ABSENT), "u1")}
 
 
 def in_sixteen_bits(values: np.ndarray, step: float | None = None) -> dict[str, Any]:

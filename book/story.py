@@ -50,12 +50,12 @@ def training(folder: Path = explorer.OUT / "explorer-data") -> xr.Dataset:
     """Read from the explorer's data each step's coupling of all pairs, matrix A of one pair and of the first prompt."""
     told, steps = read((folder / f"{MODEL}.js").read_text(encoding="utf-8")), checkpoints.known_steps(MODEL)
     blocks, prompts = told["blocks"], len(told["prompts"])
-    pairs = told["readings"][READING]["pairs"]
+    pairs = told["readings"]["paper"]["pairs"]
     values = pairs["low"] + pairs["step"] * unpacked(pairs["numbers"], "<u2", len(steps), -1, blocks, blocks)
     # The last places are the last tokens of all prompts.
     mean = xr.DataArray(values[:, -prompts:].mean(axis=1), dims=("step", "block_1", "block_2"))
     numbered = {"step": list(steps), "block_1": range(blocks), "block_2": range(blocks)}
-    coupling = 1 - apart(mean.assign_coords(numbered))
+    coupling = apart(mean.assign_coords(numbered))
     losses = checkpoints.progress(MODEL).values
     matrices = np.stack([_matrix(folder / f"{MODEL}-step{step}.js", told["k"], blocks) for step in steps])
     variables = {

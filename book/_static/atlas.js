@@ -1,5 +1,5 @@
 // The atlas: sorts and filters its table, moves the points of its scatter to other axes, sets two models side by side.
-// All numbers stand in the table; coupling by distance in the script of data beside it.
+// All numbers stand in the table; coupling by distance in the script of data beside it. The address holds axes and rows.
 (function () {
   "use strict";
   const atlas = document.querySelector(".atlas");
@@ -13,7 +13,8 @@
   const numbers = columns.slice(2);
   const value = (row, column) => { const v = row.row.cells[column.at].dataset.value; return v === undefined ? null : +v; };
 
-  // -- a choice with its label
+  // -- a choice with its label; the address may hold another than the usual one
+  const asked = () => new URLSearchParams(location.hash.slice(1));
   function choice(label, options, chosen, change, place) {
     const l = document.createElement("label"), select = document.createElement("select");
     l.append(label + " ", select);
@@ -50,15 +51,21 @@
   const label = document.createElement("label");
   label.append("Name contains ", search);
   bar.append(label);
-  const kind = choice("Rows", [["", "all"], ["measured", "measured"], ["digitised", "digitised"]], "", show, bar);
+  const kind = choice("Rows", [["measured", "measured here"], ["digitised", "digitised"], ["all", "all"]], "measured", told, bar);
   bar.append(said);
   $(".atlas-scroll").before(bar);
   search.addEventListener("input", show);
 
   // -- the scatter
-  const axes = $(".atlas-controls"), options = numbers.map((c) => [c.name, c.label]);
-  const x = choice("Across", options, atlas.dataset.x, show, axes), y = choice("Up", options, atlas.dataset.y, show, axes);
-  const size = { width: 720, height: 380, left: 58, top: 12, right: 14, bottom: 46 };  // as in atlas.py
+  const axes = $(".atlas-axes"), options = numbers.map((c) => [c.name, c.label]);
+  const x = choice("Across", options, atlas.dataset.x, told, axes), y = choice("Up", options, atlas.dataset.y, told, axes);
+  const kept = { x, y, rows: kind }, usual = Object.fromEntries(Object.entries(kept).map(([key, s]) => [key, s.value]));
+  // As in atlas.py, but narrow on a phone, where words would else be too small.
+  const narrow = matchMedia("(max-width: 600px)").matches;
+  const size = { width: narrow ? 400 : 720, height: 380, left: 58, top: 12, right: 14, bottom: 46 };
+  const box = `0 0 ${size.width} ${size.height}`;
+  svg.setAttribute("viewBox", box);
+  $(".atlas-x-name").setAttribute("x", (size.left + size.width - size.right) / 2);
   function scaleOf(values, log) {
     let low = Math.min(...values), high = Math.max(...values);
     const ticks = [];
@@ -76,7 +83,7 @@
   }
   const across = (share) => size.left + share * (size.width - size.left - size.right);
   const up = (share) => size.height - size.bottom - share * (size.height - size.top - size.bottom);
-  const written = (tick) => String(+tick.toPrecision(4));
+  const written = (tick) => String(+tick.toPrecision(6));
   const line = (x1, y1, x2, y2) => `<line x1="${x1}" y1="${y1}" x2="${x2}" y2="${y2}"/>`;
   const text = (tx, ty, anchor, words) => `<text x="${tx}" y="${ty}" text-anchor="${anchor}">${words}</text>`;
   function gridX(scale) {
@@ -87,11 +94,24 @@
     return scale.ticks.map((t) => [t, up(scale.place(t))]).map(([t, at]) =>
       line(size.left, at, size.width - size.right, at) + text(size.left - 8, at + 4, "end", written(t))).join("");
   }
+  function told() {
+    const said = Object.entries(kept).filter(([key, s]) => s.value !== usual[key]).map(([key, s]) => [key, s.value]);
+    history.replaceState(null, "", `#${new URLSearchParams(said)}`);
+    show();
+  }
+  function follow() {
+    for (const [key, select] of Object.entries(kept)) {
+      select.value = asked().get(key) ?? usual[key];
+      if (select.selectedIndex < 0) select.value = usual[key];
+    }
+    show();
+  }
+  addEventListener("hashchange", follow);
   function show() {
     const words = search.value.trim().toLowerCase();
     const [cx, cy] = [x, y].map((s) => columns.find((c) => c.name === s.value));
     for (const r of rows) {
-      r.row.hidden = !r.name.toLowerCase().includes(words) || (kind.value !== "" && r.how !== kind.value);
+      r.row.hidden = !r.name.toLowerCase().includes(words) || (kind.value !== "all" && r.how !== kind.value);
       r.there = !r.row.hidden && value(r, cx) !== null && value(r, cy) !== null;
       r.point.toggleAttribute("hidden", !r.there);
     }
@@ -127,11 +147,11 @@
     top = 1.1 * Math.max(0.1, ...known.flatMap((name) => away[name] || []));
     const scale = { place: (v) => v / top, ticks: scaleOf([0, top], false).ticks.filter((t) => t >= 0 && t <= top) };
     const curves = curve(known[0], "first") + curve(known[1], "second");
-    const figure = curves && `<figure class="atlas-figure"><svg viewBox="0 0 720 380" role="img" aria-label="Coupling against the distance between blocks, of the chosen models"><g class="atlas-y">${gridY(scale)}</g>${curves}` +
+    const figure = curves && `<figure class="atlas-figure"><svg viewBox="${box}" role="img" aria-label="Coupling against the distance between blocks, of the chosen models"><g class="atlas-y">${gridY(scale)}</g>${curves}` +
       text(across(0), size.height - 22, "start", "neighbours") + text(across(1), size.height - 22, "end", "first and last block") +
       '</svg><figcaption>Coupling of whole Jacobians against the distance between blocks. Solid: the first model. Dashed: the second. A digitised model has no line.</figcaption></figure>';
     two.lastElementChild.innerHTML = `<table><caption>The chosen models in numbers</caption><thead><tr><td></td>${chosen.map((r) => `<th scope="col">${r.name}</th>`).join("")}</tr></thead><tbody>${lines.join("")}</tbody></table>${figure}`;
   }
   pair();
-  show();
+  follow();
 })();

@@ -13,7 +13,7 @@ async ([step, text, token]) => {
   const {logits} = model.next(X.subarray(t * config.width, (t + 1) * config.width));
   return {
     ids, logits: [...logits], jacobian: [...jacobians[3]], singular: found.map(one => [...one.S]),
-    residual: Math.max(...found.map(one => one.residual)), miscoupling: pairs.map(row => row.values),
+    residual: Math.max(...found.map(one => one.residual)), coupling: pairs.map(row => row.values),
     matrix: [...pairs[3].matrices[5]],
   };
 }

@@ -7,7 +7,7 @@ import re
 import atlas
 import axe
 import pytest
-from browser import HTML, show
+from browser import HTML, PHONE, address, show
 
 from companion.tables import card as cards
 from companion.tables.generalization import figure_1a
@@ -63,6 +63,9 @@ NAMES = (
 @pytest.mark.browser
 def test_the_table_sorts_and_filters_and_the_figure_follows(tab):
     show(tab, PAGE)
+    assert tab.evaluate(NAMES) == [cards.name_of(card) for card in cards.atlas()]
+    assert tab.locator(".atlas-point.digitised:not([hidden])").count() == 0
+    tab.get_by_label("Rows").select_option("all")
     everything = tab.evaluate(NAMES)
     tab.locator("thead th[data-name=coupling] button").focus()
     tab.keyboard.press("Enter")
@@ -80,7 +83,7 @@ def test_the_table_sorts_and_filters_and_the_figure_follows(tab):
     tab.get_by_label("Name contains").fill("")
     tab.get_by_label("Rows").select_option("digitised")
     assert len(tab.evaluate(NAMES)) == 28
-    tab.locator(".atlas-controls select").nth(1).select_option("line")
+    tab.get_by_label("Up").select_option("line")
     assert tab.locator(".atlas-point:not([hidden])").count() == 0 and tab.wrong == []
 
 
@@ -89,7 +92,7 @@ def test_a_chosen_axis_moves_the_points_and_two_models_stand_side_by_side(tab):
     show(tab, PAGE)
     point = tab.locator(".atlas-point:not([hidden])").first
     before = point.get_attribute("transform")
-    tab.locator(".atlas-controls select").nth(0).select_option("blocks")
+    tab.get_by_label("Across").select_option("blocks")
     assert point.get_attribute("transform") != before
     assert tab.locator(".atlas-x-name").text_content() == "blocks"
     tab.locator(".atlas-two select").first.select_option("nano-neox-step100|measured")
@@ -97,6 +100,25 @@ def test_a_chosen_axis_moves_the_points_and_two_models_stand_side_by_side(tab):
     heads = tab.locator(".atlas-pair thead th").all_inner_texts()
     assert heads == ["nano-neox-step100", "gpt2-large"] and tab.locator(".atlas-pair polyline").count() == 1
     assert "digitised" in tab.locator(".atlas-pair tbody tr").first.inner_text()
+
+
+@pytest.mark.browser
+def test_the_address_holds_axes_and_rows_and_on_a_phone_words_keep_their_size(tab):
+    show(tab, PAGE)
+    tab.get_by_label("Across").select_option("rank")
+    tab.get_by_label("Up").select_option("null")
+    tab.get_by_label("Rows").select_option("digitised")
+    assert address(tab).endswith("#x=rank&y=null&rows=digitised")
+    tab.goto("about:blank")
+    tab.set_viewport_size(PHONE)
+    tab.goto(f"{PAGE.as_uri()}#y=null&x=nothing", wait_until="load")
+    assert [tab.locator(f".atlas-{axis}-name").text_content() for axis in "xy"] == ["width", "by chance"]
+    labels = tab.locator(".atlas-figure .atlas-y").first.locator("text").all_text_contents()
+    assert len(labels) == len(set(labels)) > 2
+    scale = tab.locator(".atlas-figure svg").first.evaluate(
+        "e => e.getBoundingClientRect().width / e.viewBox.baseVal.width"
+    )
+    assert 13 * scale > 10 and tab.wrong == []
 
 
 @pytest.mark.browser

@@ -84,7 +84,7 @@ CUT = """kind => [...document.querySelectorAll(`article ${kind}`)]
   .filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth).map(e => e.textContent)"""
 
 
-@pytest.mark.parametrize("name", ["from-scratch", "gotchas", "own-model", "own-prompt"])
+@pytest.mark.parametrize("name", ["from-scratch", "gotchas", "own-model"])
 def test_code_that_teaches_stands_whole_in_its_column(tab, name):
     show(tab, HTML / "book" / f"{name}.html")
     assert tab.locator("article pre").count() > 0 and tab.evaluate(CUT, "pre") == []

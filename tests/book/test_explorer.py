@@ -95,13 +95,13 @@ def test_the_data_are_the_library_s_numbers_to_the_step_of_their_rounding(small,
     got = decoded(small.whole if part == "whole" else small.shared)
     for state, network in enumerate(one.parts[part] for one in small.found):
         for number, ds in enumerate([network.whole, *network.places]):
-            for reading in explorer.READINGS:
-                null = cl.null_of(ds, reading)["value"].sel(k=explorer.K).values
-                np.testing.assert_allclose(got.chance[reading][state, number], null, rtol=0, atol=6e-7)
+            for name, reading in explorer.READINGS.items():
+                null = cl.null_of(ds, reading.variant)["value"].sel(k=explorer.K).values
+                np.testing.assert_allclose(got.chance[name][state, number], 1 - null, rtol=0, atol=6e-7)
         for place, ds in enumerate(network.places):
-            for reading in explorer.READINGS:
-                values, most = ds[reading].sel(k=explorer.K).values[0], explorer.STEP / 2 + 1e-7
-                np.testing.assert_allclose(got.maps[reading][state, place], values, rtol=0, atol=most)
+            for name, reading in explorer.READINGS.items():
+                values, most = 1 - ds[reading.variant].sel(k=explorer.K).values[0], explorer.STEP / 2 + 1e-7
+                np.testing.assert_allclose(got.maps[name][state, place], values, rtol=0, atol=most)
             np.testing.assert_allclose(got.values[state, place], ds["singular_values"].values[0], rtol=0, atol=1e-3)
             near = abs(got.matrices[state, place] - abs(ds["matrix"].values))
             assert (near <= got.matrices_off[state, place] * 1.001).all()
@@ -110,13 +110,13 @@ def test_the_data_are_the_library_s_numbers_to_the_step_of_their_rounding(small,
 
 
 def test_the_last_place_of_a_prompt_is_what_depth_measures_and_no_other_is(small):
-    got, last = decoded(small.whole).maps["normalized_miscoupling"], [7, 8]
+    got, last = decoded(small.whole).maps["paper"], [7, 8]
     for state, network in enumerate(small.found):
-        whole = network.whole["normalized_miscoupling"].sel(k=explorer.K).values
+        whole = 1 - network.whole["normalized_miscoupling"].sel(k=explorer.K).values
         np.testing.assert_allclose(got[state, last], whole, rtol=0, atol=explorer.STEP)
     assert abs(got[-1, 0] - got[-1, 7]).max() > 0.1
     # The rounded matrices give these values again.
-    values = cl.miscoupling(torch.tensor(decoded(small.whole).matrices), normalized=True).numpy()
+    values = 1 - cl.miscoupling(torch.tensor(decoded(small.whole).matrices), normalized=True).numpy()
     np.testing.assert_allclose(values, got, rtol=0, atol=0.03)
 
 
@@ -143,19 +143,42 @@ def test_the_shared_part_is_that_of_jacobians_without_what_they_do_to_every_dire
     near = np.abs(found.matrices[-1, 7, 2, 5] - A)
     assert near.max() <= float(found.matrices_off[-1, 7, 2, 5].max()) + 1e-4
     whole = decoded(small.whole)
-    assert abs(found.maps["normalized_miscoupling"] - whole.maps["normalized_miscoupling"]).max() > 0.005
+    assert abs(found.maps["paper"] - whole.maps["paper"]).max() > 0.005
     # One scale of colours holds both.
-    assert small.whole[0]["readings"]["mismatch"]["between"] == small.shared[0]["readings"]["mismatch"]["between"]
-    low, high = array(small.whole[0]["readings"]["normalized_miscoupling"]["between"], "<f4", 10, 2)[8]
-    both = np.stack([one.maps["normalized_miscoupling"][:, 7] for one in (found, whole)])
+    assert small.whole[0]["readings"]["project"]["between"] == small.shared[0]["readings"]["project"]["between"]
+    low, high = array(small.whole[0]["readings"]["paper"]["between"], "<f4", 10, 2)[8]
+    both = np.stack([one.maps["paper"][:, 7] for one in (found, whole)])
     apart = both[..., ~np.eye(12, dtype=bool)]
-    assert low == pytest.approx(apart.min(), abs=1e-4) and high >= apart.max() - 1e-4
+    assert high == pytest.approx(apart.max(), abs=1e-4) and low <= apart.min() + 1e-4
 
 
 def test_tokens_are_spread_over_the_first_prompt_and_of_others_the_last_is_taken():
     assert explorer.positions(NEOX, 0, 15) == [0, 2, 4, 6, 8, 10, 12, 14]
     assert explorer.positions(NEOX, 0, 3) == [0, 1, 2]
     assert explorer.positions(NEOX, 4, 15) == explorer.positions("smollm2-135m", 0, 15) == [14]
+
+
+def test_a_decoder_without_weights_has_what_ships_of_it_and_another_has_nothing():
+    texts = cl.load_prompts(n=2)
+    found = explorer.networks("gemma3-270m", texts)
+    assert [state.name for state in found] == ["untrained", "trained"]
+    assert explorer.networks("qwen2.5-coder-1.5b", texts) == {}
+    whole, trained = list(found.values())[1].whole, list(found)[1]
+    data = packing.read(packing.script("data", "m", explorer.data_of("gemma3-270m", found, texts)))
+    values = numbers(data["readings"]["paper"]["pairs"], 2, 2, 18, 18)
+    wanted = 1 - whole["normalized_miscoupling"].sel(k=10).transpose("prompt", "block_1", "block_2").values
+    np.testing.assert_allclose(values[1], wanted, rtol=0, atol=explorer.STEP / 2 + 1e-7)
+    assert data["opens"] == 1 and "pieces" not in data["prompts"][0] and data["kept"] == [0]
+    # Of the matrices, those of the middle blocks alone ship.
+    levels = array(explorer.matrices_of(found[trained])["matrices"]["entries"], "u1", 18, 18, 100)
+    kept = (levels != packing.ABSENT).all(axis=-1)
+    assert kept.sum() == 64 and kept[5:13, 5:13].all() and (levels[kept].max(axis=-1) == packing.LEVELS).all()
+
+
+def test_a_model_opens_at_its_most_coupled_step(small):
+    coupling = [1 - one.whole["normalized_miscoupling"].sel(k=10).mean("prompt").values for one in small.found]
+    means = [values[~np.eye(12, dtype=bool)].mean() for values in coupling]
+    assert small.whole[0]["opens"] == small.shared[0]["opens"] == int(np.argmax(means)) == 1
 
 
 def test_untrained_is_the_same_network_as_in_depth():
@@ -192,10 +215,13 @@ def test_a_script_can_be_read_and_cannot_end_the_element_it_may_stand_in():
 
 
 def test_the_colours_are_the_book_s():
-    look = explorer.look({NEOX: "Nano & co"})
-    assert look["models"] == [(NEOX, "Nano & co")] and look["readings"] == explorer.READINGS
+    look = explorer.look({NEOX: "Nano & co", "other": "Other"}, {NEOX: explorer.states_of(NEOX), "other": []})
+    assert look["models"] == [(NEOX, "Nano & co"), ("other", "Other")] and look["states"]["other"] == []
+    assert look["readings"]["project"] == {"variant": "mismatch", "label": "1 − mismatch", "source": "the project page"}
     assert [name for name, _ in look["states"][NEOX]] == [state.name for state in explorer.states_of(NEOX)]
-    assert look["chance"][9] == pytest.approx(nulls.gaussian_miscoupling(10), abs=1e-5) and len(look["chance"]) == 100
+    assert (
+        look["chance"][9] == pytest.approx(1 - nulls.gaussian_miscoupling(10), abs=1e-5) and len(look["chance"]) == 100
+    )
     for theme in ("light", "dark"):
         with style.theme(theme):
             assert look[theme][style.TRAINED] == style.colour(style.TRAINED)
@@ -206,11 +232,13 @@ def test_the_colours_are_the_book_s():
 
 def test_what_stands_without_script_holds_the_mean_over_prompts(small):
     part = explorer.element(small.found[-1].whole, "Nano & co")
-    assert "of Nano &amp; co, mean over 2 prompts" in part
+    null = 1 - float(cl.null_of(small.found[-1].whole, "normalized_miscoupling")["value"].mean())
+    assert f"Coupling of Nano &amp; co, mean over 2 prompts, K = 10; by chance {null:.3f}." in part
     assert part.startswith('```{raw} html\n<div id="coupling-explorer" data-open>') and part.count("<tr>") == 13
     row = re.findall(r'<tr><th scope="row">3</th>(.*?)</tr>', part)[0]
-    means = small.found[-1].whole["normalized_miscoupling"].sel(k=10).mean("prompt").values[2]
-    assert re.findall(r"<td>(.*?)</td>", row) == [f"{value:.3f}" for value in means]
+    means = 1 - small.found[-1].whole["normalized_miscoupling"].sel(k=10).mean("prompt").values[2]
+    wanted = ["–" if block == 2 else f"{value:.3f}" for block, value in enumerate(means)]
+    assert re.findall(r"<td>(.*?)</td>", row) == wanted
 
 
 def test_all_files_are_written(tmp_path, monkeypatch, small):
@@ -226,7 +254,7 @@ def test_all_files_are_written(tmp_path, monkeypatch, small):
     ]
     assert {path.name for path in folder.iterdir()} == {"look.js", *(f"{NEOX}{end}.js" for end in wanted)}
     look = packing.read((folder / "look.js").read_text(encoding="utf-8"))
-    assert look["models"] == [[NEOX, "nano-neox"]] and look["light"] == explorer.look({})["light"]
+    assert look["models"] == [[NEOX, "nano-neox"]] and look["light"] == explorer.look({}, {})["light"]
     assert [p["name"] for p in packing.read((folder / "nano-neox.js").read_text(encoding="utf-8"))["prompts"]]
     assert "<table>" in (tmp_path / "explorer.md").read_text(encoding="utf-8")
 

@@ -20,6 +20,8 @@ pytestmark = pytest.mark.browser
 
 PAGE = HTML / "book" / "explorer.html"
 NEOX = "nano-neox"
+HERE = [name for name in explorer.MODELS if name != "qwen2.5-coder-1.5b"]
+"""The models that are measured here."""
 
 
 def opened(tab, view: str = "", size: dict[str, int] = DESKTOP, page=PAGE) -> None:
@@ -30,8 +32,13 @@ def opened(tab, view: str = "", size: dict[str, int] = DESKTOP, page=PAGE) -> No
     tab.locator("#coupling-explorer[data-ready]").wait_for()
 
 
+def unfolded(tab) -> None:
+    """Unfold the choices that are rare."""
+    tab.locator(".cx-more").evaluate("fold => { fold.open = true }")
+
+
 def shown(tab) -> list[float]:
-    """Return the numbers beside the map: the pair's value and that of random directions, in both directions."""
+    """Return the numbers beside the map: the pair's coupling and its value by chance, in both directions."""
     return [float(text) for text in tab.locator(".cx-told:visible td").all_text_contents() if text]
 
 
@@ -52,16 +59,16 @@ def measured():
 
 
 def test_a_pair_is_chosen_by_keys_and_its_numbers_are_the_library_s(tab, measured):
-    opened(tab, f"model={NEOX}&l=3&m=4")
+    opened(tab, f"model={NEOX}&state=step10000&l=3&m=4")
     tab.locator('[role=gridcell][tabindex="0"]').focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown"):
         tab.keyboard.press(key)
-    assert address(tab).endswith(f"#model={NEOX}&prompt=mean&l=5&m=5")
+    assert address(tab).endswith(f"#model={NEOX}&state=step10000&prompt=mean&l=5&m=5")
     tab.keyboard.press("ArrowRight")
     assert address(tab).endswith("l=5&m=6")
     focused = tab.evaluate("document.activeElement.getAttribute('aria-label')")
-    pairs = measured["normalized_miscoupling"].sel(k=10).mean("prompt").values
-    null = cl.null_of(measured, "normalized_miscoupling")["value"].sel(k=10).values
+    pairs = 1 - measured["normalized_miscoupling"].sel(k=10).mean("prompt").values
+    null = 1 - cl.null_of(measured, "normalized_miscoupling")["value"].sel(k=10).values
     assert focused == f"Jacobian of block 5, vectors of block 6: {pairs[4, 5]:.3f}"
     assert shown(tab) == pytest.approx([pairs[4, 5], null[4], pairs[5, 4], null[5]], abs=6e-4)
     tab.keyboard.press("Control+Home")
@@ -70,7 +77,7 @@ def test_a_pair_is_chosen_by_keys_and_its_numbers_are_the_library_s(tab, measure
 
 
 def test_the_table_of_a_matrix_holds_the_library_s_entries(tab, measured):
-    opened(tab, f"model={NEOX}&l=5&m=6")
+    opened(tab, f"model={NEOX}&state=step10000&l=5&m=6")
     tab.get_by_text("The entries of |A| as a table").click()
     tab.locator(".cx-pair .cx-scroll td").nth(1).wait_for()
     entries = [float(text) for text in tab.locator(".cx-pair .cx-scroll td").all_text_contents() if text]
@@ -84,25 +91,26 @@ def test_the_table_of_a_matrix_holds_the_library_s_entries(tab, measured):
 
 
 def test_a_linked_view_is_restored_and_a_changed_address_is_followed(tab):
-    view = f"model={NEOX}&state=step316&prompt=gsm8k-style-13&reading=released_norm&l=7&m=4"
+    view = f"model={NEOX}&state=step316&prompt=gsm8k-style-13&reading=released&l=7&m=4"
     opened(tab, view)
     first = shown(tab)
     assert tab.locator(".cx output").first.text_content() == "step 316"
-    assert tab.get_by_label("Reading").input_value() == "released_norm"
+    assert tab.get_by_label("Reading").input_value() == "released"
     assert tab.get_by_label("Prompt").input_value() == "gsm8k-style-13"
     assert len(first) == 4 and tab.locator(".cx-squares canvas:visible").count() == 4
     tab.get_by_label("Training: ").fill("7")
     tab.wait_for_url("**state=step10000**")  # matrices are read when they are shown
     assert shown(tab) != first
-    tab.get_by_label("Reading").select_option("normalized_miscoupling")
-    assert "reading=normalized_miscoupling" in address(tab)
+    tab.get_by_label("Reading").select_option("paper")
+    assert "reading=paper" in address(tab)
     tab.evaluate("view => { location.hash = view }", view)
     tab.wait_for_function("document.querySelector('.cx output').textContent === 'step 316'")
     assert shown(tab) == first and tab.wrong == []
 
 
 def test_a_token_is_chosen_and_its_numbers_are_the_library_s(tab):
-    opened(tab, f"model={NEOX}&l=3&m=4")
+    opened(tab, f"model={NEOX}&state=step10000&l=3&m=4")
+    unfolded(tab)
     assert tab.get_by_label("Token: ").is_disabled()
     tab.get_by_role("button", name="Go from token to token").click()
     slider = tab.get_by_label("Token: ")
@@ -110,11 +118,12 @@ def test_a_token_is_chosen_and_its_numbers_are_the_library_s(tab):
     slider.focus()
     for key in ("Home", "ArrowRight", "ArrowRight"):
         tab.keyboard.press(key)
-    tab.wait_for_url(f"**#model={NEOX}&prompt=arc-style-13&token=9&l=3&m=4")
+    tab.wait_for_url(f"**#model={NEOX}&state=step10000&prompt=arc-style-13&token=9&l=3&m=4")
     assert tab.locator(".cx-prompt mark").text_content() == "car"
     assert tab.locator(".cx-prompt").text_content() == f"“{cl.load_prompts(n=1)[0].text}”"
     ds = cl.measure_depth(cl.load_model(NEOX), cl.load_prompts(n=1), ks=(10,), token=9)
-    pairs, null = ds["normalized_miscoupling"].values[0, 0], cl.null_of(ds, "normalized_miscoupling")["value"].values[0]
+    pairs = 1 - ds["normalized_miscoupling"].values[0, 0]
+    null = 1 - cl.null_of(ds, "normalized_miscoupling")["value"].values[0]
     assert shown(tab) == pytest.approx([pairs[2, 3], null[2], pairs[3, 2], null[3]], abs=6e-4)
     tab.get_by_label("Prompt").select_option("truthfulqa-style-02")
     assert tab.get_by_label("Token: ").is_disabled() and "token" not in address(tab)
@@ -201,7 +210,7 @@ def test_colours_follow_the_theme(tab):
     tab.wait_for_function(f"{colour} === 'rgb(90, 90, 90)'")
 
 
-@pytest.mark.parametrize("model", explorer.MODELS)
+@pytest.mark.parametrize("model", HERE)
 def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(tab, model):
     opened(tab, f"model={model}&l=5&m=6", NARROW)
     assert phone.uncomfortable(tab) == []
@@ -210,7 +219,7 @@ def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(
 def test_the_data_keep_within_seven_megabytes_and_the_page_that_opens_within_three_and_a_half(tab):
     sizes = {path.stem: path.stat().st_size for path in (HTML / "_static" / "explorer-data").glob("*.js")}
     wanted = {"look"}
-    for model in explorer.MODELS:
+    for model in HERE:
         for file in (model, f"{model}-shared"):
             states = [f"{file}-{state.name}" for state in explorer.states_of(model)]
             wanted |= {file, *states, *(f"{state}-earlier" for state in states if explorer.embedded(model))}
@@ -224,7 +233,8 @@ def test_the_data_keep_within_seven_megabytes_and_the_page_that_opens_within_thr
 
 
 def test_the_part_is_chosen_and_its_own_file_is_loaded_for_it(tab):
-    opened(tab)
+    opened(tab, "model=smollm2-135m")
+    unfolded(tab)
     whole = tab.locator(".cx-map .cx-note").inner_text()
     assert "whole Jacobians" in whole
     tab.get_by_label("Part").select_option("shared")
@@ -234,5 +244,5 @@ def test_the_part_is_chosen_and_its_own_file_is_loaded_for_it(tab):
         float(re.search(r"all pairs (\d\.\d+)", text)[1])
         for text in (whole, tab.locator(".cx-map .cx-note").inner_text())
     ]
-    # Without what blocks do to every direction alike there is less coupling: the mismatch is larger.
-    assert 0.02 < means[1] - means[0] < 0.08
+    # Without what blocks do to every direction alike there is less coupling.
+    assert 0.02 < means[0] - means[1] < 0.08

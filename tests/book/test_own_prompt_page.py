@@ -1,4 +1,4 @@
-"""The page on one's own prompt: what the model computes in it, against the library, and how it is used."""
+"""The explorer's tab on one's own prompt: what the model computes in it, against the library, and how it is used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from coupling_lib.metrics import nulls
 
 pytestmark = pytest.mark.browser
 
-PAGE = HTML / "book" / "own-prompt.html"
+PAGE = HTML / "book" / "explorer.html"
 DATA = HTML / "_static" / "own-prompt-data"
 LONG = " ".join(["She looked at the old house by the sea, and did not speak."] * 8)
 ODD = "Zürich – naïve café’s 1234 \n\n  don't   we'll 日本 🙂 <|endoftext|> end\t\u00a0x\ufeff\u0085y  "
@@ -34,10 +34,10 @@ RUN = Path(__file__).with_name("own_prompt.js").read_text(encoding="utf-8")
 
 
 def opened(tab: Page, size: dict[str, int] = DESKTOP, **view: str) -> None:
-    """Open the page with a view in its address, and wait for its first result."""
+    """Open the tab with a view in the address, and wait for its first result."""
     tab.set_viewport_size(size)
     tab.goto("about:blank")
-    tab.goto(f"{PAGE.as_uri()}#{urlencode(view, quote_via=quote)}", wait_until="load")
+    tab.goto(f"{PAGE.as_uri()}#{urlencode({'own-prompt': '', **view}, quote_via=quote)}", wait_until="load")
     tab.locator("#own-prompt-here[data-ready]").wait_for()
 
 
@@ -64,7 +64,7 @@ def models() -> dict[str, cl.Model]:
 def page(chromium: Browser) -> Iterator[Page]:
     """One tab for all comparisons: they only ask it for numbers."""
     page = chromium.new_page()
-    page.goto(PAGE.as_uri(), wait_until="load")
+    page.goto(f"{PAGE.as_uri()}#own-prompt", wait_until="load")
     page.locator("#own-prompt-here[data-ready]").wait_for()
     yield page
     page.close()
@@ -93,7 +93,7 @@ def test_tokens_logits_jacobians_and_all_pairs_are_the_library_s(page, models, w
     assert relative(got.jacobian, trace.jacobian(3, token).dense()) < 1e-4
     np.testing.assert_allclose(got.singular, ds["singular_values"].values[0], rtol=1e-4)
     values = ds["normalized_miscoupling"].isel(prompt=0, k=0).values
-    np.testing.assert_allclose(got.miscoupling, values, rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(1 - np.array(got.coupling), values, rtol=1e-4, atol=1e-9)
     A = np.abs(cl.coupling_matrix(trace.jacobian(3, token).dense(), trace.jacobian(5, token).svd(k=10), 10))
     assert relative(np.abs(got.matrix), A) < 1e-4 and got.residual < 1e-9
 
@@ -115,10 +115,10 @@ def test_singular_vectors_that_are_not_found_are_an_error_and_not_a_result(page,
     assert found == "the singular vectors of a Jacobian were not found"
 
 
-def test_the_page_opens_with_every_step_filled_and_what_is_shown_is_what_was_computed(tab, models):
+def test_the_tab_opens_with_every_step_filled_and_what_is_shown_is_what_was_computed(tab, models):
     opened(tab)
     _, peak, last = steps()
-    ready(tab, f"{last} 10 11")
+    ready(tab, f"{peak} 10 11")
     filled(tab, "10 11")
     buttons = tab.locator(".cx-toggle button")
     shown = tab.locator(".cx-bar-value").all_text_contents()
@@ -129,19 +129,24 @@ def test_the_page_opens_with_every_step_filled_and_what_is_shown_is_what_was_com
     chance = f"{1 - nulls.gaussian_miscoupling(own_prompt.K):.3f}"
     assert shown == [*wanted, chance]
     assert tab.locator(".cx-said").text_content() == (
-        f"Coupling of all pairs of blocks {wanted[2]}, of random directions {chance}."
+        f"Coupling of all pairs of blocks {wanted[1]}, by chance {chance}."
     )
-    buttons.nth(1).click()
-    ready(tab, f"{peak} 10 11")
-    ds = cl.measure_depth(models[peak], [PROMPTS[0]], ks=(own_prompt.K,))
-    values = ds["normalized_miscoupling"].isel(prompt=0, k=0).values
+    for at, name in enumerate((peak, last)):
+        # A pair that nobody chose is the strongest.
+        ds = cl.measure_depth(models[name], [PROMPTS[0]], ks=(own_prompt.K,))
+        values = 1 - ds["normalized_miscoupling"].isel(prompt=0, k=0).values
+        first, second = np.unravel_index(np.where(np.eye(12), -1, values).argmax(), values.shape)
+        buttons.nth(1 + at).click()
+        ready(tab, f"{name} 10 11")
+        line = f"Blocks {first + 1} and {second + 1}: coupling {values[first, second]:.3f}, by chance {chance}"
+        assert tab.locator("#own-prompt-here .cx-here").text_content() == line
     labels = tab.locator("[role=gridcell]").evaluate_all("cells => cells.map(c => c.getAttribute('aria-label'))")
     assert [float(label.rpartition(" ")[2]) for label in labels] == pytest.approx(values.ravel(), abs=6e-4)
-    assert f"step={peak}" in address(tab) and tab.wrong == []
+    assert f"step={last}" in address(tab) and tab.wrong == []
 
 
 def test_everything_can_be_done_by_keys(tab):
-    opened(tab)
+    opened(tab, step=steps()[2], l="5", m="6")
     _, peak, last = steps()
     tab.get_by_label("Prompt", exact=True).focus()
     tab.keyboard.press("ControlOrMeta+A")
@@ -230,7 +235,7 @@ def test_a_newer_prompt_wins_over_one_that_is_still_computed(tab):
     tab.wait_for_function("document.querySelector('#own-prompt-here[aria-busy]')")
     field.fill("Once")
     count = len(small().tokenizer("Once")["input_ids"])
-    ready(tab, f"{steps()[2]} {count - 1} {count}")
+    ready(tab, f"{steps()[1]} {count - 1} {count}")
     tab.wait_for_timeout(500)
     assert tab.locator("#own-prompt-here").get_attribute("data-ready").endswith(f" {count}") and tab.wrong == []
 
@@ -238,7 +243,7 @@ def test_a_newer_prompt_wins_over_one_that_is_still_computed(tab):
 def test_the_gallery_offers_prompts_with_their_maps_and_the_library_s_lines_follow_what_is_typed(tab):
     opened(tab)
     config, code = tab.evaluate(CONFIG), tab.locator(".own-prompt-command pre")
-    assert f'prompt = "{own_prompt.START}"' in code.inner_text() and 'revision="step10000"' in code.inner_text()
+    assert f'prompt = "{own_prompt.START}"' in code.inner_text() and 'revision="step100"' in code.inner_text()
     buttons = tab.locator(".cx-gallery button")
     texts = [one["text"] for one in config["gallery"]]
     assert buttons.all_text_contents() == texts and len(set(texts)) == own_prompt.GALLERY
@@ -246,12 +251,12 @@ def test_the_gallery_offers_prompts_with_their_maps_and_the_library_s_lines_foll
     count = len(small().tokenizer(texts[3])["input_ids"])
     ready(tab, f"{steps()[2]} {count - 1} {count}")
     assert [one.get_attribute("aria-pressed") for one in buttons.all()].index("true") == 3
-    # The small map is the map that is then shown, but for the rounding of weights and colours.
+    # The small map is that of the last step, which is then shown, but for the rounding of weights and colours.
     labels = tab.locator("[role=gridcell]").evaluate_all("cells => cells.map(c => c.getAttribute('aria-label'))")
     values = np.array([float(label.rpartition(" ")[2]) for label in labels])
     shares = unpacked(config["gallery"][3]["map"], "u1") / 255
     apart = ~np.eye(12, dtype=bool).ravel()
-    np.testing.assert_allclose((1 - shares * (1 - config["lowest"]))[apart], values[apart], atol=0.02)
+    np.testing.assert_allclose((shares * config["highest"])[apart], values[apart], atol=0.02)
     tab.get_by_label("Prompt", exact=True).fill('Say "no"\nand \\ é 🙂')
     tab.locator(".cx-toggle button").nth(0).click()
     count = len(small().tokenizer('Say "no"\nand \\ é 🙂')["input_ids"])
@@ -268,9 +273,9 @@ def test_the_gallery_offers_prompts_with_their_maps_and_the_library_s_lines_foll
 
 def test_a_step_or_a_block_that_is_not_there_is_said_and_the_address_holds_what_is_shown(tab):
     opened(tab, step="step5", l="99", m="2")
-    line = "nano-neox has no “step5”, no block 99 (it has 12). Shown instead: step 10,000 (trained), blocks 5 and 2."
-    assert tab.locator(".cx-notice").text_content() == line
-    assert "step=step10000" in address(tab) and address(tab).endswith("l=5&m=2") and tab.wrong == []
+    line = "nano-neox has no “step5”, no block 99 (it has 12). Shown instead: step 100, the strongest pair."
+    assert tab.locator("#own-prompt-here .cx-notice").text_content() == line
+    assert address(tab).endswith("step=step100") and tab.wrong == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -287,5 +292,5 @@ def test_the_data_in_the_page_are_those_the_checkpoints_give(page):
         "blocks": 12, "width": 96, "heads": 4, "longest": 512,
     }  # fmt: skip
     assert config["tokenizer"] == own_prompt.tokenizer_of(model)
-    assert config["start"] == own_prompt.START and config["k"] == own_prompt.K
+    assert config["opens"] == steps()[1] and config["start"] == own_prompt.START and config["k"] == own_prompt.K
     assert config["chance"] == 1 - nulls.gaussian_miscoupling(own_prompt.K)

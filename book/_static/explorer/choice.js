@@ -5,25 +5,23 @@
   const cx = (window.couplingExplorer ??= {});
   const named = (list, name) => list.findIndex(one => one.name === name);
 
-  // A pair of blocks near each other, before the middle.
-  const usual = n => { const l = Math.max(1, Math.round(0.4 * n)); return [l, Math.min(n, l + 2)]; };
-
-  /* `get` gives the keys of the address as text. `v` holds numbers into `data`; `address` the keys as they are shown;
-     `line` what was asked for and is not there; `paired` whether the pair is. `before` is what was shown until now. */
+  /* `get` gives the keys of the address as text. `v` holds numbers into `data`; `address` the keys as they are shown,
+     with a pair only if the reader chose it; `line` what was asked for and is not there; `paired` whether the pair is.
+     `before` is what was shown until now. */
   cx.chosen = (get, data, before, alone = "") => {
-    const lacks = [], instead = [], n = data.blocks, end = data.states.length - 1;
+    const lacks = [], instead = [], n = data.blocks, {opens} = data, end = data.states.length - 1;
     const lack = (what, shown, value) => { lacks.push(what); instead.push(shown); return value; };
     const asked = key => String(get(key) ?? "");
 
-    const known = {"": end, untrained: 0, trained: end};
+    const known = {"": opens, untrained: 0, trained: end};
     let state = named(data.states, asked("state"));
-    if (state < 0) state = known[asked("state")] ?? lack(`“${asked("state")}”`, data.states[end].label, end);
+    if (state < 0) state = known[asked("state")] ?? lack(`“${asked("state")}”`, data.states[opens].label, opens);
     let prompt = named(data.prompts, asked("prompt"));
     if (prompt < 0 && !["", "mean"].includes(asked("prompt"))) lack(`prompt “${asked("prompt")}”`, "the mean over prompts");
     const {tokens, pieces} = data.prompts[Math.max(0, prompt)], wanted = asked("token"), piece = asked("piece");
     let token = wanted === "" ? -1 : tokens.indexOf(+wanted);
     // Models cut a prompt differently: the same position need not be the same word.
-    if (token >= 0 && piece && pieces[wanted] !== piece) token = -1;
+    if (token >= 0 && piece && pieces?.[wanted] !== piece) token = -1;
     if (prompt < 0) token = -1;
     else if (token < 0 && wanted !== "") lack(`token ${piece ? `“${piece.trim()}” at position ` : ""}${wanted} of this prompt`, "its last token");
     const exact = token < 0 ? "" : wanted;
@@ -34,17 +32,19 @@
 
     const pair = ["l", "m"].map(asked), bad = pair.filter(x => x !== "" && !(/^\d+$/.test(x) && +x >= 1 && +x <= n));
     const paired = bad.length === 0, same = before && before.data.name === data.name;
-    const other = same ? [before.v.l + 1, before.v.m + 1] : usual(n);
-    const [l, m] = paired && pair.every(Boolean) ? pair.map(Number) : other;
+    const shown = data.first[Math.max(0, prompt)] + token;
+    const v = {state, prompt, token, reading, shown, place: prompt < 0 ? -1 : shown};
+    // A number that is no block's leaves the pair as it was.
+    const kept = paired ? pair.every(Boolean) && pair.map(Number) : same && [before.v.l + 1, before.v.m + 1];
+    const [l, m] = kept || cx.strongest(data.map(v), n);
     if (!paired) lack(`block ${[...new Set(bad)].join(" or ")} (it has ${n})`, alone || `blocks ${l} and ${m}`);
 
-    const shown = data.first[Math.max(0, prompt)] + token;
     return {
       data, paired,
-      v: {state, prompt, token, reading, shown, place: prompt < 0 ? -1 : shown, l: l - 1, m: m - 1},
+      v: {...v, l: l - 1, m: m - 1},
       address: {
         state: asked("state") && data.states[state].name, prompt: prompt < 0 ? "mean" : data.prompts[prompt].name,
-        token: exact, reading: asked("reading") && reading, l, m, piece: "",
+        token: exact, reading: asked("reading") && reading, l: kept ? l : "", m: kept ? m : "", piece: "",
       },
       line: lacks.length ? `${data.label} has no ${lacks.join(", no ")}. Shown instead: ${instead.join(", ")}.` : "",
     };

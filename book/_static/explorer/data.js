@@ -26,7 +26,8 @@
     const levels = async packed => ({scale: await numbers(packed.scale), entries: new Uint8Array(await cx.bytes(packed.entries))});
     const one = (packed, at) =>
       Array.from(packed.entries.subarray(at * entries, (at + 1) * entries), x => x * packed.scale[at]);
-    const held = {}, isLast = place => last.includes(place);
+    // Of some models the matrices of the middle blocks alone were kept: others have this level.
+    const ABSENT = 255, held = {}, isLast = place => last.includes(place);
     const file = v => `${raw.states[v.state].name}${isLast(v.shown) ? "" : "-earlier"}`;
     const at = (v, l) => raw.kept.filter(place => isLast(place) === isLast(v.shown)).indexOf(v.shown) * n + l;
     const map = (v, place) => maps[v.reading].subarray((v.state * places + place) * size, (v.state * places + place + 1) * size);
@@ -46,14 +47,18 @@
         for (const place of last) map(v, place).forEach((x, pair) => { mean[pair] += x / last.length; });
         return mean;
       },
-      // The same for random directions, one number per block. All prompts together come before the places.
+      // The same by chance, one number per block. All prompts together come before the places.
       chance(v) {
         const from = (v.state * (places + 1) + v.place + 1) * n;
         return chances[v.reading].subarray(from, from + n);
       },
       // The ends of the map's colours: all networks of a model and both parts share them, so that they can be compared.
       ends: v => ends[v.reading].subarray(2 * (v.place + 1), 2 * (v.place + 2)),
-      hasMatrices: v => raw.kept.includes(v.shown),
+      hasMatrices(v) {
+        if (!raw.kept.includes(v.shown)) return false;
+        const first = (l, m) => held[file(v)].matrices.entries[(at(v, l) * n + m) * entries];
+        return first(v.l, v.m) !== ABSENT && first(v.m, v.l) !== ABSENT;
+      },
       matrix: (v, l, m) => one(held[file(v)].matrices, at(v, l) * n + m),
       nothing: (v, l) => one(held[file(v)].nulls, at(v, l)),
       singular(v, l) {

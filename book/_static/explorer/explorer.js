@@ -1,5 +1,5 @@
-/* The explorer: a map of coupling, and the two matrices of a pair of blocks beside random directions; a second network
-   beside the first on the same scale of colours, if one is chosen.
+/* The explorer: a map of coupling, and the two matrices of a pair of blocks beside draws by chance; a second network
+   beside the first on the same scale of colours, if one is chosen; a training that plays step by step.
 
    `render({model, el})` takes a `model` that holds the view (get, change, settle, on) and `load`, which gives the data of
    a network; all that is shown lies in `el`. start.js gives it a model whose state is the page's address. */
@@ -7,28 +7,52 @@
   "use strict";
   const cx = (window.couplingExplorer ??= {});
   const {make} = cx;
-  const OWN = "own";
+  const OWN = "own", PACE = 1000;
 
   cx.render = ({model, el}) => {
     const look = model.get("look"), [[whole]] = look.parts, read = {}, own = {};
     let now = null, asked = 0;
 
-    const change = part => model.change(part);
-    const known = () => [...model.get("models"), ...(own[whole] ? [[OWN, own[whole].label]] : [])];
+    const change = part => { stop(); model.change(part); };
+    const measured = () => model.get("models").filter(([name]) => look.states[name].length);
+    const known = () => [...measured(), ...(own[whole] ? [[OWN, own[whole].label]] : [])];
+    const absent = () => model.get("models").filter(([name]) => !look.states[name].length);
     const statesOf = name => (name === OWN ? own[whole].states.map(s => [s.name, s.label]) : look.states[name]);
 
     // What was chosen goes along to another model, as far as that has it: the first and the last step by these names.
     const models = cx.menu("Model", value => {
       const {v, data} = now, end = data.states.length - 1, prompt = data.prompts[v.prompt];
-      const state = v.state === end ? "trained" : v.state === 0 ? "untrained" : data.states[v.state].name;
+      // A step in the middle has no counterpart: the other model is shown where it is most coupled.
+      const state = v.state === end ? "trained" : v.state === 0 ? "untrained" : "";
       change({model: value, state: model.get("state") && state, piece: prompt?.pieces?.[model.get("token")] ?? ""});
     });
     const prompts = cx.menu("Prompt", value => change({prompt: value, token: ""}));
     const readings = cx.menu("Reading", value => change({reading: value}));
-    readings.box.classList.add("cx-reading");
     const parts = cx.menu("Part", value => change({part: value}));
     const others = cx.menu("Compare with", value => change({with: value}));
     const training = cx.slider("Training", at => change({state: now.data.states[at].name}));
+
+    // Runs over the training from its first step. Who wants no motion gets one step a press.
+    const calm = matchMedia("(prefers-reduced-motion: reduce)");
+    let playing = 0;
+    function stop() {
+      clearTimeout(playing);
+      playing = 0;
+      play.textContent = calm.matches ? "Next step" : "Play";
+    }
+    function next(at) {
+      const {states} = now.data;
+      if (at >= states.length) return stop();
+      model.change({state: states[at].name});
+      playing = calm.matches ? 0 : setTimeout(() => next(at + 1), PACE);
+    }
+    const play = make("button.play-button", {type: "button", onclick() {
+      if (playing) return stop();
+      next(calm.matches ? (now.v.state + 1) % now.data.states.length : 0);
+      if (playing) play.textContent = "Pause";
+    }});
+    stop();
+
     const tokens = cx.slider("Token", at => change({token: now.data.prompts[now.v.prompt].tokens[at]}));
     const quoted = make("p.prompt"), notice = make("p.notice", {role: "status"});
     const choose = (l, m) => change({l: l + 1, m: m + 1});
@@ -42,7 +66,7 @@
     column("", true);
     const numbers = cx.folded("The numbers of this map as a table", "Numbers of the map", () => [now, now.second].filter(Boolean)
       .map(({v, data}) => cx.table(data.map(v), data.blocks, `${data.readings[v.reading].label}, ${data.part.label}, of ${data.label}, `
-        + `${data.states[v.state].label}. Rows: block l, whose Jacobian. Columns: block l′, whose vectors.`)));
+        + `${data.states[v.state].label}${cx.byChance(v, data)}. Rows: block l, whose Jacobian. Columns: block l′, whose vectors.`)));
     const origin = make("p.origin");
     const opened = cx.opener(el, look, given => {
       Object.assign(own, {[whole]: null, shared: null}, given);
@@ -52,11 +76,13 @@
     el.classList.add("cx");
     el.setAttribute("role", "region");
     el.setAttribute("aria-label", "Explorer");
+    // What is rarely chosen is folded away.
+    const more = make("details.more", {}, make("summary", {}, "Prompt, token, reading, part, second network"),
+      make("div.controls", {}, prompts.box, tokens.box, readings.box, parts.box, others.box, quoted));
     el.replaceChildren(
-      make("div.controls", {role: "region", "aria-label": "What is shown"}, models.box, training.box, prompts.box, tokens.box,
-        readings.box, parts.box, others.box, quoted),
-      notice, columns, numbers.box, opened, origin);
-    cx.skip("Skip to the map", shown[0].map);
+      make("div.controls.first", {role: "region", "aria-label": "What is shown"}, models.box, training.box, play),
+      more, notice, columns, numbers.box, opened, origin);
+    cx.skip("Skip to the map", el, shown[0].map);
 
     // A part has a file of its own, and matrices have theirs: read when they are asked for, since most readers never do.
     const dataOf = (name, part) => name === OWN ? own[part] : (read[`${name} ${part}`] ??= (async () => {
@@ -70,7 +96,9 @@
       const lines = [], names = Object.fromEntries(known()), [[usual]] = known(), get = key => model.get(key);
       let name = get("model") || usual, part = get("part") || whole, beside = get("with") || "";
       if (!names[name]) {
-        lines.push(name === OWN ? "A file of your own is not kept in the address: open it again." : `There is no model “${name}” here.`,
+        const [, label] = absent().find(([key]) => key === name) ?? [];
+        lines.push(name === OWN ? "A file of your own is not kept in the address: open it again."
+          : label ? `${label} is not measured here.` : `There is no model “${name}” here.`,
           `Shown instead: ${names[usual]}.`);
         name = usual;
       }
@@ -87,7 +115,7 @@
       if (beside && !there) lines.push(`There is no “${beside}” to compare with here. Shown instead: one network alone.`);
       if (there) {
         const {address, data, v} = one, piece = address.token && (data.prompts[v.prompt]?.pieces?.[address.token] ?? "");
-        const same = {...address, state, reading: v.reading, piece};
+        const same = {...address, state, reading: v.reading, piece, l: v.l + 1, m: v.m + 1};
         one.second = cx.chosen(key => same[key], await dataOf(other, part), null, "its map alone");
         await one.second.data.prepare(one.second.v);
         lines.push(one.second.line);
@@ -102,6 +130,8 @@
       try {
         const one = await found();
         if (ask !== asked) return;
+        more.open ||= !now && ["token", "reading", "part", "with"].some(key => one.address[key]);
+        more.open ||= !now && one.v.prompt >= 0;
         now = one;
         notice.textContent = one.lines.join(" ");
       } catch (error) {
@@ -117,15 +147,16 @@
     function show() {
       if (!now) return;
       const {data, v, second} = now, {states} = data, prompt = data.prompts[v.prompt], colours = cx.coloured(el, look);
-      models.fill(known(), data.name);
+      models.fill([...known(), ...absent().map(([key, label]) => [key, `${label}: not measured here`, true])], data.name);
       const several = p => (p.tokens.length > 1 ? ` (${p.tokens.length} tokens)` : "");
       prompts.fill([["mean", `mean over ${data.prompts.length} prompts`], ...data.prompts.map(p => [p.name, p.text + several(p)])],
         prompt ? prompt.name : "mean");
-      readings.fill(Object.entries(data.readings).map(([key, r]) => [key, r.label]), v.reading);
+      readings.fill(Object.entries(data.readings).map(([key, {label}]) => [key, `${label} (${look.readings[key].source})`]), v.reading);
       parts.fill(look.parts, data.part.name);
       others.fill([["", "nothing"], ...known().flatMap(([name, label]) =>
         statesOf(name).map(([key, words]) => [`${name}.${key}`, `${label}, ${words}`]))], now.address.with);
       training.show(v.state, states.length, states[v.state].label);
+      play.hidden = states.length < 3;
       showToken(v, data, prompt);
       columns.classList.toggle("cx-two", Boolean(second));
       const [bottom, most] = [now, second].filter(Boolean).map(one => one.data.ends(one.v))

@@ -9,15 +9,15 @@
 
   // `choose(l, m)` is told of a pair, counted from 0; `name` stands before the names of a map that is not alone.
   cx.map = (choose, name = "") => {
-    const grid = make("div.grid", {role: "grid", "aria-label": `${name}Map of all pairs of blocks`});
+    const grid = make("div.grid", {role: "grid", "aria-label": `${name}Map of the coupling of all pairs of blocks`});
     const top = make("div.ticks.top", {"aria-hidden": "true"}), side = make("div.ticks.side", {"aria-hidden": "true"});
     const bar = make("canvas", {height: 1, "aria-hidden": "true"}), mark = make("span.mark");
-    const low = make("span"), high = make("span"), caption = make("p.note");
-    const box = make("section.map", {role: "region", "aria-label": `${name}Map`},
+    const low = make("span"), high = make("span"), caption = make("p.note"), here = make("p.here");
+    const box = make("section.map", {role: "region", "aria-label": `${name}Map`}, here,
       make("div.axis", {}, "vectors of block ", make("i", {}, "l′"), " →"),
       make("div.frame", {}, make("div.axis.down", {}, "Jacobian of block ", make("i", {}, "l"), " →"), top, side, grid),
       make("div.bar", {}, bar, mark), make("div.ends", {}, low, high), caption);
-    let cells = [], n = 0, at = {l: 0, m: 0};
+    let cells = [], n = 0, at = {l: 0, m: 0}, tell = () => {};
 
     function build() {
       grid.style.setProperty("--cx-n", n);
@@ -54,27 +54,31 @@
       const values = data.map(v);
       at = v;
       if (n !== data.blocks) { n = data.blocks; build(); }
-      // More ink is more coupling, which is a smaller value.
       cells.forEach((cell, pair) => {
         const l = Math.floor(pair / n), m = pair % n, here = l === v.l && m === v.m, chosen = paired && here;
-        cell.style.backgroundColor = l === m ? colours.mask : cx.shade(colours, (most - values[pair]) / (most - bottom));
+        cell.style.backgroundColor = l === m ? colours.mask : cx.shade(colours, (values[pair] - bottom) / (most - bottom));
         cell.setAttribute("aria-label", `Jacobian of block ${l + 1}, vectors of block ${m + 1}: ${values[pair].toFixed(3)}`);
         cell.setAttribute("aria-selected", chosen);
         cell.classList.toggle("cx-reverse", paired && l === v.m && m === v.l && l !== m);
         cell.tabIndex = here ? 0 : -1;
       });
       if (awaited) focus();
-      const chance = data.chance(v) && mean(data.chance(v));
+      const chances = data.chance(v), chance = chances && mean(chances), {label} = data.readings[v.reading];
+      tell = (l, m) => {
+        here.textContent = l === m ? `Block ${l + 1} with itself: coupled by construction` : `Blocks ${l + 1} and ${m + 1}: `
+          + `${label.toLowerCase()} ${values[l * n + m].toFixed(3)}${chances ? `, by chance ${chances[l].toFixed(3)}` : ""}`;
+      };
+      tell(v.l, v.m);
       bar.width = colours.ink.length;
       const ink = bar.getContext("2d");
-      colours.ink.forEach((c, x) => { ink.fillStyle = c; ink.fillRect(colours.ink.length - 1 - x, 0, 1, 1); });
-      mark.hidden = !chance;
+      colours.ink.forEach((c, x) => { ink.fillStyle = c; ink.fillRect(x, 0, 1, 1); });
+      mark.hidden = !chances;
       mark.style.left = `${(100 * (chance - bottom)) / (most - bottom)}%`;
-      low.textContent = `${bottom.toFixed(2)} ← more coupling`;
-      high.textContent = most.toFixed(2);
+      low.textContent = bottom.toFixed(2);
+      high.textContent = `more coupling → ${most.toFixed(2)}`;
       const others = Array.from(values).filter((_, pair) => pair % (n + 1));
-      caption.textContent = `${[data.readings[v.reading].label, data.part?.label].filter(Boolean).join(", ")}: mean of all pairs ${mean(others).toFixed(3)}`
-        + `${chance ? `; random directions ${chance.toFixed(3)} (the mark)` : ""}. Grey: a block with itself. Dashed: the pair the other way round.`;
+      caption.textContent = `${[label, data.part?.label].filter(Boolean).join(", ")}: mean of all pairs ${mean(others).toFixed(3)}`
+        + `${chances ? `, by chance ${chance.toFixed(3)} (the mark)` : ""}. Grey: a block with itself. Dashed: the pair the other way round.`;
     }
 
     grid.addEventListener("keydown", event => {
@@ -87,10 +91,12 @@
       cells[l * n + m].focus();
     });
 
+    const under = event => {
+      const box = grid.getBoundingClientRect(), part = share => clamp(Math.floor(share * n), 0, n - 1);
+      return [part((event.clientY - box.top) / box.height), part((event.clientX - box.left) / box.width)];
+    };
     const pointed = event => {
-      const box = grid.getBoundingClientRect();
-      const part = share => clamp(Math.floor(share * n), 0, n - 1);
-      const l = part((event.clientY - box.top) / box.height), m = part((event.clientX - box.left) / box.width);
+      const [l, m] = under(event);
       if (l !== at.l || m !== at.m) choose(l, m);
       cells[l * n + m].focus({preventScroll: true});
     };
@@ -102,8 +108,10 @@
       pointed(event);
     });
     grid.addEventListener("pointermove", event => {
-      if (n && event.buttons === 1 && event.pointerType !== "touch") pointed(event);
+      if (!n || event.pointerType === "touch") return;
+      event.buttons === 1 ? pointed(event) : tell(...under(event));
     });
+    grid.addEventListener("pointerleave", () => { if (n) tell(at.l, at.m); });
 
     // A cell of the map says its number by itself when it is moved to.
     return {box, show, focus, speaks: () => grid.contains(document.activeElement)};

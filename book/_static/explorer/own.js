@@ -35,7 +35,8 @@
     }
     const held = file?.data_vars;
     if (!held || !file.coords) throw new Error(`it holds ${some(Object.keys(file ?? {}))}; expected data_vars and coords`);
-    const names = Object.keys(look.readings);
+    const readings = Object.entries(look.readings), names = readings.map(([, {variant}]) => variant);
+    const variant = key => look.readings[key].variant;
     if (!names.some(name => held[name])) throw new Error(`its variables are ${some(Object.keys(held))}; expected one of ${names.join(", ")}`);
     const ks = [file.coords.k?.data ?? file.attrs?.k ?? PREFERRED_K].flat(), at = Math.max(0, ks.indexOf(PREFERRED_K)), k = ks[at];
     const maps = {}, n = array(held, names.find(name => held[name]), ["prompt", "k"], ["block_1", "block_2"]).size("block_1");
@@ -52,14 +53,14 @@
       const [byPrompt, byK] = of.indexOf("k") < of.indexOf("prompt") ? [1, prompts] : [size("k"), 1];
       maps[full] = Array.from({length: prompts}, (_, p) => {
         const from = (p * byPrompt + Math.min(at, size("k") - 1) * byK) * n * n;
-        return Float64Array.from(flat.slice(from, from + n * n));
+        return Float64Array.from(flat.slice(from, from + n * n), x => 1 - x);
       });
     }
     const texts = [file.coords.prompt?.data ?? "the prompt of the file"].flat().map(String);
     const {attrs = {}} = file, label = `${attrs.model ?? "model"} (your file)`;
     const apart = name => parts.flatMap(part => maps[prefix(part) + name] ?? []).flatMap(map => [...map].filter((_, pair) => pair % (n + 1)));
-    const ends = Object.fromEntries(names.map(name => [name, apart(name)]).filter(([, all]) => all.length).map(([name, all]) =>
-      [name, all.concat(name === names[0] ? look.chance[k - 1] ?? [] : []).reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity])]));
+    const ends = Object.fromEntries(readings.map(([key, {variant}]) => [key, apart(variant)]).filter(([, all]) => all.length).map(([key, all]) =>
+      [key, all.concat(key === readings[0][0] ? look.chance[k - 1] ?? [] : []).reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity])]));
 
     return Object.fromEntries(parts.map(part => {
       const own = name => prefix(part) + name;
@@ -70,19 +71,19 @@
       if (kept.length && (A.size("block_1") !== n || A.size("row") < k || S.size("rank") < k))
         throw new Error(`${own("matrix")} is ${A.size("row")} × ${wide} for ${A.size("block_1")} blocks; expected at least ${k} × ${k} for ${n}`);
       return [part, {
-        name: "own", label, blocks: n, k, kept, first: texts.map((_, p) => p), token: `position ${attrs.token ?? "not said"}`,
+        name: "own", label, blocks: n, k, kept, opens: 0, first: texts.map((_, p) => p), token: `position ${attrs.token ?? "not said"}`,
         states: [{name: "measured", label: attrs.untrained ? "untrained" : String(attrs.revision || "as measured")}],
         prompts: texts.slice(0, prompts).map(name => ({name, text: name, tokens: [0]})),
         part: {name: part, label: look.parts.find(([key]) => key === part)[1]},
-        readings: Object.fromEntries(names.filter(name => maps[own(name)]).map(name => [name, {label: look.readings[name]}])),
+        readings: Object.fromEntries(readings.filter(([, {variant}]) => maps[own(variant)])),
         provenance: `${["measure", "model", "revision", "precision", "versions"].map(key => attrs[key]).filter(Boolean).join(" | ")} | K = ${k} | opened from a file`,
         prepare: async () => {},
         map(v) {
-          const several = v.place >= 0 ? [maps[own(v.reading)][v.place]] : maps[own(v.reading)];
+          const all = maps[own(variant(v.reading))], several = v.place >= 0 ? [all[v.place]] : all;
           return several[0].map((_, pair) => several.reduce((sum, map) => sum + map[pair], 0) / several.length);
         },
         // K alone decides it, but for the other readings the spectrum does as well, and the file has no draws.
-        chance: v => v.reading === names[0] && look.chance[k - 1] !== undefined ? new Array(n).fill(look.chance[k - 1]) : null,
+        chance: v => v.reading === readings[0][0] && look.chance[k - 1] !== undefined ? new Array(n).fill(look.chance[k - 1]) : null,
         ends: v => ends[v.reading],
         hasMatrices: v => kept.includes(v.shown),
         matrix: (_, l, m) => Array.from({length: k * k}, (_, e) =>

@@ -1,4 +1,4 @@
-/* The chosen pair: its numbers, its matrices beside random directions, and its singular values. */
+/* The chosen pair: its numbers, its matrices beside draws by chance, and its singular values. */
 (() => {
   "use strict";
   const cx = (window.couplingExplorer ??= {});
@@ -20,9 +20,9 @@
   // `change` is told l and m, counted from 1; `steps` whether they are chosen here. `name` stands before all names.
   cx.pair = (change, steps = true, name = "") => {
     let now = null;
-    const chosen = (key, value) => now && change({[key]: value});
-    const first = cx.stepper("Block l", value => chosen("l", value));
-    const second = cx.stepper("Block l′", value => chosen("m", value));
+    const chosen = part => now && change({l: now.v.l + 1, m: now.v.m + 1, ...part});
+    const first = cx.stepper("Block l", l => chosen({l}));
+    const second = cx.stepper("Block l′", m => chosen({m}));
     const swap = make("button.swap", {type: "button", "aria-label": "swap the two blocks",
       onclick: () => now && change({l: now.v.m + 1, m: now.v.l + 1})}, "⇄");
     const steppers = steps ? [make("div.steppers", {}, first.box, second.box, swap)] : [];
@@ -49,7 +49,7 @@
       const line = (a, b) => make("tr", {},
         make("th", {scope: "row"}, `Jacobian of ${a + 1}, vectors of ${b + 1}`),
         make("td", {}, values[a * n + b].toFixed(3)), make("td", {}, chance ? chance[a].toFixed(3) : "not in the file"));
-      const head = ["", reading.label.replace(/ \(.*/, ""), "random directions"].map(text =>
+      const head = ["", reading.label.toLowerCase(), "by chance"].map(text =>
         text ? make("th", {scope: "col"}, text) : make("td"));
       told.replaceChildren(make("table", {},
         make("caption", {}, (l === m ? `Block ${l + 1} with itself: diagonal by construction` : `Blocks ${l + 1} and ${m + 1}`) + of),
@@ -60,14 +60,17 @@
 
       const kept = data.hasMatrices(v), {text} = data.prompts[0];
       missing.textContent = !kept
-        ? (data.kept?.length ?? 1) ? `The matrices of this model are kept for the first prompt only. Choose “${text}” to see them.` : "The file holds no matrices."
+        ? !(data.kept?.length ?? 1) ? "The file holds no matrices."
+          : data.kept.includes(v.shown) ? "The matrices of this pair were not kept: they are not measured here."
+            : `The matrices of this model are kept for the first prompt only. Choose “${text}” to see them.`
         : v.prompt < 0 ? `Matrices are of one prompt, the first, at its last token: “${text}”` : "";
       for (const part of [squares, entry, plot, entries.box]) part.hidden = !kept;
       if (!kept) return;
       const sets = matrices(v, data);
       sets.forEach((set, k) => square(figures[k], set, most, data.k, colours));
       figures.forEach((figure, k) => { figure.box.hidden = k >= (l === m ? sets.length / 2 : sets.length); });
-      entry.textContent = `|A| / σ₁ of the Jacobian, one scale for all: no ink is 0, full ink is ${most.toFixed(2)}.`;
+      entry.textContent = `|A| / σ₁ of the Jacobian, one scale for all: no ink is 0, full ink is ${most.toFixed(2)}. `
+        + "Percentages are shares of the squared entries.";
       plot.replaceChildren(curves(v, data, colours, tall * 1.04, of));
       entries.update();
     }
@@ -80,8 +83,8 @@
         ink.fillRect(at % k, Math.floor(at / k), 1, 1);
       });
       const share = Math.round(100 * (Math.hypot(...diagonal(values, k)) / Math.hypot(...values)) ** 2);
-      title.textContent = random ? `random, spectrum of ${a + 1}` : `Jacobian ${a + 1}, vectors ${b + 1}`;
-      canvas.setAttribute("aria-label", `${random ? "A draw of random directions with the singular values of" : "Coupling matrix: Jacobian of"} block ${a + 1}`
+      title.textContent = `${random ? `By chance, spectrum of ${a + 1}` : `Jacobian ${a + 1}, vectors ${b + 1}`}: ${share} % on the diagonal`;
+      canvas.setAttribute("aria-label", `${random ? "A draw by chance with the singular values of" : "Coupling matrix: Jacobian of"} block ${a + 1}`
         + `${random ? "" : `, vectors of block ${b + 1}`}, ${k} by ${k}; ${share} % of its square lies on the diagonal`);
       box.dataset.share = share;
       canvas.onpointermove = event => {

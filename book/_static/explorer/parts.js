@@ -19,6 +19,12 @@
 
   cx.clamp = (x, low, high) => Math.min(high, Math.max(low, x));
   cx.mean = values => values.reduce((a, b) => a + b, 0) / values.length;
+  // The most coupled pair of different blocks of a map, counted from 1.
+  cx.strongest = (values, n) => {
+    let best = 1;
+    values.forEach((value, pair) => { if (pair % (n + 1) && value > values[best]) best = pair; });
+    return [Math.floor(best / n) + 1, best % n + 1];
+  };
   // From the least ink to the most.
   cx.shade = (colours, share) => colours.ink[Math.round(cx.clamp(share, 0, 1) * (colours.ink.length - 1))];
 
@@ -52,7 +58,7 @@
       box,
       fill(options, chosen) {
         const key = JSON.stringify(options);
-        if (key !== filled) select.replaceChildren(...options.map(([value, text]) => make("option", {value}, text)));
+        if (key !== filled) select.replaceChildren(...options.map(([value, text, off = false]) => make("option", {value, disabled: off}, text)));
         filled = key;
         select.value = chosen;
       },
@@ -94,11 +100,15 @@
         make("tr", {}, make("th", {scope: "row"}, String(i + 1)), ...row.map(x => make("td", {}, x))))));
   };
 
+  // What follows a caption: the value by chance, mean over blocks, where it is known.
+  cx.byChance = (v, data) => data.chance(v) ? `; by chance ${cx.mean(data.chance(v)).toFixed(3)}` : "";
+
   // A link that stands after the theme's own at the top of the page, and is seen when it has the focus.
-  cx.skip = (words, {focus}) => {
+  cx.skip = (words, of, {focus}) => {
     const link = make("a", {href: "#", onclick: event => { event.preventDefault(); focus(); }}, words);
     const box = make("div", {}, link);
     box.className = "skip-link d-print-none cx-skip";
+    box.dataset.own = Number(of.id === "own-prompt-here");
     (document.getElementById("pst-skip-link") ?? document.body.firstElementChild).after(box);
   };
 

@@ -1,12 +1,12 @@
 /* Starts the explorer on a page of the book: its state is the page's address, its data are classic scripts.
 
-   On its own page it opens at once. In a chapter it is loaded when one of the views that stand above it is chosen, or
-   when the address holds a view. */
+   On its own page it opens at once, unless the address asks for the other tab. In a chapter it is loaded when one of
+   the views that stand above it is chosen, or when the address holds a view. */
 (() => {
   "use strict";
   const here = document.currentScript.src, keys = ["model", "state", "prompt", "token", "reading", "part", "l", "m", "with"];
   // The heading of the page has the name "explorer" already.
-  const el = document.getElementById("coupling-explorer");
+  const el = document.getElementById("coupling-explorer"), atOnce = "open" in el.dataset;
   let models = [], start = {}, opening = null;
 
   const load = name => window.bookAddress.read(new URL(name, here));
@@ -54,11 +54,15 @@
       choose(parsed(view));
     });
   }
+  const elsewhere = () => new URLSearchParams(location.hash.slice(1)).has("own-prompt");
   window.addEventListener("hashchange", () => {
+    if (elsewhere()) return;
     const view = model.inAddress();
     if (Object.keys(view).length) choose(view);
+    else if (atOnce) open(view);
   });
   const asked = model.inAddress();
-  if ("open" in el.dataset) open(asked);
+  if (elsewhere()) return;
+  if (atOnce) open(asked);
   else if (Object.keys(asked).length) open(asked).then(() => el.scrollIntoView());
 })();

@@ -123,14 +123,14 @@
   }
 
   /* Coupling matrices of block l's Jacobian with the vectors of every block: U' J V'^T, one (K, K) after the other,
-     and the normalised mis-coupling of each: its norm off the diagonal over its whole norm (paper, equations 10 and 14). */
+     and the coupling of each: 1 less its norm off the diagonal over its whole norm (paper, equations 10 and 14). */
   function coupled(J, triplets, n, count) {
     const matrices = triplets.map(({U, V}) =>
       timesTransposed(U, timesTransposed(V, J, count, n, n), count, count, n));
     const values = matrices.map(A => {
       let all = 0, off = 0;
       A.forEach((a, at) => { all += a * a; if (at % (count + 1)) off += a * a; });
-      return Math.sqrt(off / all);
+      return 1 - Math.sqrt(off / all);
     });
     return {matrices, values};
   }

@@ -8,7 +8,7 @@
   const cx = window.couplingExplorer, {make, mean} = cx;
   const {tokenizer, makeModel, topTriplets, coupled, gallery, follow} = window.ownPrompt;
 
-  const READING = "normalized_miscoupling", CALM = 500, SLICE = 40, LIKELY = 4;
+  const READING = "paper", CALM = 500, SLICE = 40, LIKELY = 4;
   const visible = text => text.replace(/\n/g, "⏎").replace(/\t/g, "⇥") || "�";
   const offDiagonal = (values, n) => values.filter((_, pair) => pair % (n + 1));
 
@@ -66,7 +66,7 @@
       await breathe();
     }
     if (!current()) return null;
-    const values = pairs.flatMap(row => row.values), chance = new Array(blocks).fill(1 - config.chance);
+    const values = pairs.flatMap(row => row.values), chance = new Array(blocks).fill(config.chance);
     if (!values.every(Number.isFinite)) throw new Error("a coupling is not a number");
     const random = ({spectrum}) => Float64Array.from({length: k * k}, (_, at) => {
       let sum = 0;
@@ -77,11 +77,11 @@
     const absolute = matrix => Array.from(matrix, Math.abs);
     return {
       blocks, k,
-      readings: {[READING]: {label: "Normalised mis-coupling (paper)"}},
+      readings: {[READING]: {label: "Coupling"}},
       prompts: [{text: ""}],
-      coupling: 1 - mean(offDiagonal(values, blocks)),
+      coupling: mean(offDiagonal(values, blocks)),
       map: () => Float64Array.from(values),
-      ends: () => [config.lowest, 1],
+      ends: () => [0, config.highest],
       chance: () => chance,
       hasMatrices: () => true,
       matrix: (_, l, m) => absolute(pairs[l].matrices[m]),
@@ -93,7 +93,7 @@
   function render({model, el}) {
     const config = model.get("config"), look = model.get("look"), tokens = tokenizer(config.tokenizer);
     const networks = new Map(), unpackedFrames = cx.bytes(config.frames).then(found => new Float32Array(found));
-    const passes = {}, before = {l: 5, m: 6};
+    const passes = {}, kept = {l: "", m: ""};
     let asked = 0, data = null, shown = "", count = 1, found = {of: "", steps: {}}, waiting = 0, pairSaid = "";
 
     // What has been typed and waits goes along.
@@ -111,7 +111,8 @@
         waiting = setTimeout(() => change({}), CALM);
       }});
     const button = (text, part) => make("button", {type: "button", onclick: () => change(part)}, text);
-    const offered = gallery(config, text => change({prompt: text, token: ""}));
+    // The small maps are those of the last step.
+    const offered = gallery(config, text => change({prompt: text, token: "", step: config.steps.at(-1).name}));
     const steps = config.steps.map(({name, label}) => button(label, {step: name}));
     const training = make("div.field", {role: "group", "aria-label": "Training"},
       make("span.label", {}, "Training"), make("div.toggle", {}, ...steps));
@@ -124,7 +125,7 @@
     const bars = make("div.bars");
     const map = cx.map((l, m) => change({l: l + 1, m: m + 1})), pair = cx.pair(change);
     const numbers = cx.folded("The numbers of this map as a table", "Numbers of the map", () => data
-      ? cx.table(data.map(), data.blocks, `Normalised mis-coupling of ${config.label}. `
+      ? cx.table(data.map(), data.blocks, `Coupling of ${config.label}${cx.byChance({}, data)}. `
         + "Rows: block l, whose Jacobian. Columns: block l′, whose vectors.")
       : []);
     const result = make("div.result", {hidden: true}, bars,
@@ -136,8 +137,8 @@
       make("div.field", {}, make("label", {htmlFor: field.id}, "Prompt"), field, offered.box),
       make("div.controls", {}, training, slider.box), notice, quoted, said, likely, result);
 
-    cx.skip("Skip to the prompt", field);
-    cx.skip("Skip to the map", map);
+    cx.skip("Skip to the prompt", el, field);
+    cx.skip("Skip to the map", el, map);
 
     const network = async name => {
       if (!networks.has(name)) networks.set(name, await makeModel(config, await model.get("load")(name)));
@@ -149,19 +150,19 @@
       const lacks = [], {blocks, label, steps} = config, step = model.get("step");
       if (!steps.some(s => s.name === step)) {
         lacks.push(`no “${step}”`);
-        model.set("step", steps.at(-1).name);
+        model.set("step", config.opens);
       }
-      for (const key of ["l", "m"]) {
-        const asked = String(model.get(key)), there = /^\d+$/.test(asked) && +asked >= 1 && +asked <= blocks;
-        if (!there) lacks.push(`no block ${asked} (it has ${blocks})`);
-        model.set(key, there ? asked : before[key]);
-      }
-      Object.assign(before, {l: model.get("l"), m: model.get("m")});
+      const pair = ["l", "m"].map(key => String(model.get(key)));
+      const bad = pair.filter(x => x !== "" && !(/^\d+$/.test(x) && +x >= 1 && +x <= blocks));
+      if (bad.length) lacks.push(`no block ${[...new Set(bad)].join(" or ")} (it has ${blocks})`);
+      else Object.assign(kept, pair.every(Boolean) ? {l: pair[0], m: pair[1]} : {l: "", m: ""});
+      for (const key of ["l", "m"]) model.set(key, kept[key]);
       if (lacks.length) model.write();
-      notice.textContent = lacks.length ? `${label} has ${lacks.join(", ")}. Shown instead: ${chosenStep().label}, blocks ${before.l} and ${before.m}.` : "";
+      const shown = kept.l ? `blocks ${kept.l} and ${kept.m}` : "the strongest pair";
+      notice.textContent = lacks.length ? `${label} has ${lacks.join(", ")}. Shown instead: ${chosenStep().label}, ${shown}.` : "";
     }
 
-    const chosenStep = () => config.steps.find(s => s.name === model.get("step")) ?? config.steps.at(-1);
+    const chosenStep = () => config.steps.find(s => s.name === model.get("step"));
 
     // What one step gives at a token. The pass through all blocks is kept for other tokens of the prompt.
     async function resultAt({name}, ids, t, current, breathe) {
@@ -220,8 +221,7 @@
     function report(ids, t, name) {
       const {shares, seconds, coupling} = data;
       el.classList.remove("cx-refused");
-      said.textContent = `Coupling of all pairs of blocks ${coupling.toFixed(3)}, `
-        + `of random directions ${config.chance.toFixed(3)}.`;
+      said.textContent = `Coupling of all pairs of blocks ${coupling.toFixed(3)}, by chance ${config.chance.toFixed(3)}.`;
       const order = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]);
       const words = order.slice(0, LIKELY).map(id => `“${visible(tokens.decode(id))}” ${(100 * shares[id]).toFixed(1)} %`);
       likely.textContent = `Most likely next tokens: ${words.join(", ")}.`;
@@ -246,7 +246,9 @@
       result.hidden = !data;
       quoted.hidden = slider.box.hidden = !data;
       if (!data) return;
-      const v = {l: before.l - 1, m: before.m - 1, prompt: 0, reading: READING};
+      // A pair that the reader did not choose is the strongest.
+      const [l, m] = kept.l ? [kept.l, kept.m] : cx.strongest(data.map(), data.blocks);
+      const v = {l: l - 1, m: m - 1, prompt: 0, reading: READING};
       showBars();
       map.show(v, data, colours);
       // A pair is said when another one was chosen, not again with every result.
@@ -256,16 +258,16 @@
       numbers.update();
     }
 
-    // The same prompt and token at every step, beside random directions.
+    // The same prompt and token at every step, beside the value by chance.
     function showBars() {
       const line = (label, value, kind) => make(`div.bar-line.${kind}`, {}, make("span.bar-name", {}, label),
         make("span.bar-room", {}, make("span.bar-ink", {style: `width: ${100 * (value ?? 0)}%`})),
         make("span.bar-value", {}, value === undefined ? "…" : value.toFixed(3)));
       const chosen = chosenStep().name;
-      const title = "Coupling (1 less the normalised mis-coupling), mean of all pairs, from 0 to 1";
+      const title = "Coupling, mean of all pairs, from 0 to 1";
       bars.replaceChildren(make("p.bar-title", {}, title),
         ...config.steps.map(({name, label}) => line(label, found.steps[name]?.coupling, name === chosen ? "now" : "other")),
-        line("random directions", config.chance, "random"));
+        line("by chance", config.chance, "random"));
     }
 
     const watch = new MutationObserver(show);

@@ -1,18 +1,35 @@
-/* Starts the page on one's own prompt: its state is the page's address, the weights of a step are a classic script. */
+/* Opens the tab on the reader's own prompt when the address asks for it. Its state is the address; its scripts, and the
+   weights of a step, are read then. */
 (() => {
   "use strict";
-  const here = document.currentScript.src, own = window.ownPrompt, config = Object.values(own.models)[0];
-  // Where training has ended, prompts differ the most.
-  const start = {prompt: config.start, step: config.steps.at(-1).name, token: "", l: 5, m: 6};
+  const here = document.currentScript.src, el = document.getElementById("own-prompt-here");
+  const SCRIPTS = [
+    "explorer-data/look", "explorer/parts", "explorer/map", "explorer/pair", "own-prompt-data/model",
+    "own-prompt/tokenizer", "own-prompt/linalg", "own-prompt/model", "own-prompt/beside", "own-prompt/page",
+  ];
+  let config = null, opening = null;
 
-  const load = name =>
-    window.bookAddress.read(new URL(`../own-prompt-data/${name}.js`, here)).then(() => own.weights[name]);
+  const read = name => window.bookAddress.read(new URL(`../${name}.js`, here));
+  const load = name => read(`own-prompt-data/${name}`).then(() => window.ownPrompt.weights[name]);
   const given = () => ({load, config, look: window.couplingExplorer.look.book});
-  const model = window.bookAddress.makeModel(Object.keys(start), given, ["prompt"]);
-  const take = () => { model.state = {...start, ...model.inAddress()}; };
+  const model = window.bookAddress.makeModel(["own-prompt", "prompt", "step", "token", "l", "m"], given, ["own-prompt", "prompt"]);
+  const take = () => {
+    model.state = {"own-prompt": "", prompt: config.start, step: config.opens, token: "", l: "", m: "", ...model.inAddress()};
+  };
 
-  take();
-  window.addEventListener("hashchange", () => { take(); model.tell(); });
-  // The heading of the page has a name of its own.
-  own.render({model, el: document.getElementById("own-prompt-here")});
+  const open = () => (opening ??= (async () => {
+    for (const name of SCRIPTS) await read(name);
+    [config] = Object.values(window.ownPrompt.models);
+    take();
+    window.ownPrompt.render({model, el});
+  })().catch(error => { el.textContent = error.message; }));
+
+  function follow() {
+    if (!("own-prompt" in model.inAddress())) return;
+    if (!config) return open();
+    take();
+    model.tell();
+  }
+  window.addEventListener("hashchange", follow);
+  follow();
 })();

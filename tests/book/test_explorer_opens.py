@@ -1,0 +1,97 @@
+"""The explorer's first screen: it opens at a diagonal with the strongest pair, says what is pointed at, and plays."""
+
+from __future__ import annotations
+
+import re
+
+import explorer
+import numpy as np
+import pytest
+from browser import DESKTOP, PHONE
+from test_explorer_page import HERE, NEOX, choice, opened, shown
+
+import coupling_lib as cl
+
+pytestmark = pytest.mark.browser
+
+
+def coupling_of(step: int) -> np.ndarray:
+    """Measure the coupling of all pairs at a step of the training, mean over prompts."""
+    ds = cl.sweep(cl.measure_depth, cl.load_model(NEOX, revision=f"step{step}"), cl.load_prompts(n=12), ks=(10,))
+    return 1 - ds["normalized_miscoupling"].sel(k=10).mean("prompt").values
+
+
+def strongest(coupling: np.ndarray) -> str:
+    """Name the most coupled pair of different blocks, as the page does."""
+    first, second = np.unravel_index(np.where(np.eye(len(coupling)), -1, coupling).argmax(), coupling.shape)
+    return f"Blocks {first + 1} and {second + 1}: coupling {coupling[first, second]:.3f}"
+
+
+def test_it_opens_where_a_diagonal_is_seen_and_picks_the_strongest_pair_until_one_is_chosen(tab):
+    opened(tab)
+    line = tab.locator(".cx-here")
+    assert tab.locator(".cx output").first.text_content() == "step 100"
+    assert line.text_content().startswith(strongest(coupling_of(100))) and ", by chance 0.05" in line.text_content()
+    assert float(tab.locator(".cx-squares figure").first.get_attribute("data-share")) > 85
+    tab.get_by_label("Training: ").fill("7")
+    tab.wait_for_url("**state=step10000**")
+    assert line.text_content().startswith(strongest(coupling_of(10_000))) and "l" not in choice(tab)
+    opened(tab, f"model={NEOX}&state=step100&l=3&m=9")
+    tab.get_by_label("Training: ").fill("7")
+    tab.wait_for_url("**state=step10000**")
+    assert line.text_content().startswith(f"Blocks 3 and 9: coupling {coupling_of(10_000)[2, 8]:.3f}, by chance ")
+    assert (choice(tab)["l"], choice(tab)["m"]) == ("3", "9") and tab.wrong == []
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_map_stands_on_the_first_screen_and_what_is_pointed_at_is_said(tab, size):
+    opened(tab, size=size)
+    grid, line = tab.locator("[role=grid]").first, tab.locator(".cx-here")
+    box, coupling = grid.bounding_box(), coupling_of(100)
+    assert box["y"] + box["height"] <= size["height"] and box["width"] > 250
+    before = line.text_content()
+    place = {"x": box["width"] * 9.5 / 12, "y": box["height"] * 1.5 / 12}
+    grid.hover(position=place)
+    assert line.text_content().startswith(f"Blocks 2 and 10: coupling {coupling[1, 9]:.3f}, by chance 0.05")
+    grid.hover(position={"x": box["width"] * 3.5 / 12, "y": box["height"] * 3.5 / 12})
+    assert line.text_content() == "Block 4 with itself: coupled by construction"
+    tab.mouse.move(2, 2)
+    assert line.text_content() == before and "l" not in choice(tab)
+    grid.click(position=place)
+    assert choice(tab)["l"] == "2" and choice(tab)["m"] == "10"
+    assert line.text_content().startswith(f"Blocks 2 and 10: coupling {coupling[1, 9]:.3f}") and tab.wrong == []
+
+
+def test_a_button_plays_the_training_and_whoever_wants_no_motion_gets_one_step_a_press(tab):
+    opened(tab, "l=4&m=5")
+    step = tab.locator(".cx output").first
+    tab.get_by_role("button", name="Play").click()
+    for name in ("step 0 (untrained)", "step 10", "step 32"):
+        step.filter(has_text=re.compile(f"^{re.escape(name)}$")).wait_for(timeout=4000)
+    tab.get_by_role("button", name="Pause").click()
+    stopped = step.text_content()
+    tab.wait_for_timeout(1300)
+    assert step.text_content() == stopped and choice(tab)["l"] == "4"
+    tab.emulate_media(reduced_motion="reduce")
+    opened(tab, "state=step3162")
+    following = tab.get_by_role("button", name="Next step")
+    for name in ("step 10,000 (trained)", "step 0 (untrained)"):
+        following.click()
+        step.filter(has_text=name).wait_for()
+        tab.wait_for_timeout(1100)
+        assert step.text_content() == name
+    opened(tab, "model=smollm2-135m")
+    assert following.is_hidden() and tab.wrong == []
+    tab.emulate_media(reduced_motion="null")
+
+
+def test_the_decoders_are_there_as_far_as_they_are_measured(tab):
+    opened(tab, "model=gemma3-270m")
+    options = tab.get_by_label("Model", exact=True).locator("option")
+    last = "Qwen2.5-Coder-1.5B-Instruct (Q4_K_M): not measured here"
+    assert options.all_text_contents() == [*(explorer.MODELS[name] for name in HERE), last]
+    assert options.evaluate_all("all => all.filter(o => o.disabled).map(o => o.value)") == ["qwen2.5-coder-1.5b"]
+    assert tab.locator("[role=gridcell]").count() == 18 * 18 and len(shown(tab)) == 4
+    assert tab.get_by_text("The matrices of this pair were not kept: they are not measured here.").is_visible()
+    opened(tab, "model=gemma3-270m&l=7&m=8")
+    assert tab.locator(".cx-squares canvas:visible").count() == 4 and tab.wrong == []
