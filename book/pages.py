@@ -26,7 +26,7 @@ from claims import read_claims
 from complete import executed, listed
 from experiments import experiments_page
 from idea import idea_neighbours, idea_toy, shared_directions
-from landing import answer_part, verdicts_strip
+from landing import verdicts_strip
 from library import API
 from markdown_table import plain, table
 from named_numbers import cells_of
@@ -215,7 +215,6 @@ READ = {
     "decoders-trajectories": trajectories_of_decoders,
     "experiments": experiments_page,
     "idea-toy": idea_toy,
-    "landing-answer": answer_part,
     "landing-story": story_part,
     "landing-verdicts": verdicts_strip,
     "models": models_page,

@@ -55,15 +55,6 @@ def take_sign(signs: pd.DataFrame, suite: pd.DataFrame, coupling: str = READING)
     return pd.concat([signs.assign(panel="left"), points.assign(panel="right")], ignore_index=True)
 
 
-def take_moments(suite: pd.DataFrame, coupling: str = READING) -> pd.DataFrame:
-    """Select the models of one budget at each step that they share: coupling, loss, and their correlation then."""
-    signs = correlations.sign_along_training(suite, "negative_loss", coupling).set_index("step")
-    chosen = correlations.equal_tokens(correlations.last_checkpoints(suite))["model"]
-    rows = suite[suite["model"].isin(chosen) & suite["step"].isin(signs.index)]
-    table = rows[["model", "step", "validation_loss", coupling]].reset_index(drop=True)
-    return table.assign(**{name: table["step"].map(signs[name]) for name in ("r", "low", "high")})
-
-
 def take_variants(last: pd.DataFrame, score: str = "negative_loss") -> pd.DataFrame:
     """Correlate every reading at every K with a score, as it is and relative to its null."""
     return correlations.variant_table(last, score)
@@ -155,21 +146,6 @@ def draw_sign(table: pd.DataFrame) -> Figure:
     label = COUPLING if coupling.name == READING else "coupling"
     right.set(xlabel="validation loss (better to the right)", ylabel=label)
     parts.legend_under(figure, [right])
-    return figure
-
-
-def draw_moments(table: pd.DataFrame) -> Figure:
-    """Draw the same models at each step of training, the others behind them, with a line through them and its r."""
-    coupling, steps = table.columns[3], sorted(table["step"].unique())
-    figure, row = parts.panels([f"Step {step}" for step in steps], 2.9, sharex=True, sharey=True)
-    for axes, step in zip(row, steps, strict=True):
-        now, later = table[table["step"] == step], table[table["step"] != step]
-        parts.points(axes, later[coupling], later["validation_loss"], style.colour("faint"), markersize=2.5)
-        parts.points(axes, now[coupling], now["validation_loss"], style.colour(style.TRAINED), markersize=4)
-        scatter.line(axes, now[coupling], now["validation_loss"], linewidth=1.4, zorder=2)
-        axes.text(0.97, 0.03, f"$r = {now['r'].iloc[0]:+.2f}$", ha="right", va="bottom", transform=axes.transAxes)
-        axes.set_xlabel("coupling")
-    row[0].set(ylabel="validation loss (better up)", ylim=row[0].get_ylim()[::-1])
     return figure
 
 
