@@ -29,7 +29,7 @@ _DEPTH = (
     "untrained ",
     "by chance ",
 )
-_CURVE = ("trained ", "untrained ", "random bases ", "curve of width ", "trained minus untrained")
+_CURVE = ("trained ", "untrained ", "by chance ", "curve of width ", "trained minus untrained")
 _ABSENT = "–"
 _PATHS = ("change of line-shape score", "change of expodistance", "change of step variation")
 

@@ -73,7 +73,7 @@ def postnorm_page() -> str:
         name="coupling-of-post-norm-blocks",
         caption="Coupling of post-norm blocks under the two maps that can be differentiated, in networks of MiniLM's "
         f"shape: {SHAPE['num_hidden_layers']} blocks of width {SHAPE['hidden_size']}, K = {K}. Bars are 95 % intervals "
-        "over prompts; the dashed line is what random directions give.",
+        "over prompts; dashed: coupling by chance.",
         provenance=origin.line(*records[::2], command="make book"),
     )
     rows = [

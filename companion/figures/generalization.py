@@ -18,7 +18,7 @@ from companion.tables.statistics import beyond_width, cleared, width_curve
 
 REST = ["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]
 TASKS = (*REST, "GSM8K")
-COUPLING = "coupling relative to its null"
+COUPLING = "coupling relative to chance"
 READING = "normalized_miscoupling_k10_relative"
 """The column of the suite that is its coupling where no other is asked for."""
 _ARCHITECTURES = {"neox": ("GPT-NeoX", "o", "nano-neox"), "llama": ("Llama", "s", "nano-llama")}
@@ -94,7 +94,7 @@ def draw_paper(table: pd.DataFrame) -> Figure:
         axes.margins(y=0.12)
     row[2].locator_params(axis="x", nbins=4)
     row[2].set_ylabel("the same, cleared of the curve")
-    scatter.family_legend(figure, row, table, rows=2)
+    scatter.family_legend(figure, row)
     return figure
 
 
@@ -151,7 +151,7 @@ def draw_sign(table: pd.DataFrame) -> Figure:
 
 def draw_variants(table: pd.DataFrame) -> Figure:
     """Draw the correlation of every reading with the score, at every K, as measured and relative to its null."""
-    names, titles = table["variant"].unique(), ["As measured", "Relative to its null"]
+    names, titles = table["variant"].unique(), ["As measured", "Relative to chance"]
     figure, row = parts.panels(titles, 0.25 * len(names) + 1.25, named=True, sharex=True, sharey=True)
     for axes, column in zip(row, ("r", "r_relative"), strict=True):
         axes.axvline(0, color=style.colour("mask"), linewidth=1)
@@ -247,5 +247,5 @@ def draw_leaderboard(board: pd.DataFrame, marked: str = "") -> Figure:
     axes.set_xlabel("mean of the other five", fontsize=8)
     for axes in grid:
         axes.tick_params(labelsize=7.5)
-    scatter.family_legend(figure, grid, board, rows=3)
+    scatter.family_legend(figure, grid)
     return figure

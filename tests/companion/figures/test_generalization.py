@@ -165,7 +165,7 @@ def test_the_suite_s_checkpoints_are_joined_along_training_and_the_last_are_full
     figure = figures.draw_suite(table, "m3")
     last = suite[suite.final]
     for axes, (label, column) in zip(figure.axes, SCORES.items(), strict=False):
-        assert axes.get_ylabel() == label and axes.get_xlabel() == "coupling relative to its null"
+        assert axes.get_ylabel() == label and axes.get_xlabel() == "coupling relative to chance"
         assert drawn_points(axes) == points_of(suite, "coupling", column)
         assert drawn_points(axes, "s") == points_of(suite[suite.architecture == "llama"], "coupling", column)
         full = [line for line in axes.lines if line.get_markerfacecolor() != "none" and line.get_marker() in ("o", "s")]
