@@ -116,15 +116,14 @@ def numbers_of(summary: xr.Dataset, spread: float, **groups: Sequence[str]) -> d
 
 
 def draw_grid(grid: xr.Dataset) -> Figure:
-    """Draw coupling over pairs of tokens of one prompt, trained and small untrained (the paper's 4 and 17 to 19)."""
+    """Draw coupling over pairs of tokens of one prompt, the trained network first (the paper's 4 and 17 to 19)."""
     grid, labels = grid.isel(network=slice(None, None, -1)), grid.tokens
     names = grid.network.values
-    sizes = [1.0, *[0.5] * (len(names) - 1)]
-    height = 3.2 * sum(sizes) + 0.075 * max(map(len, labels)) + 1.9
+    height = 2.95 * len(names) + 0.075 * max(map(len, labels)) + 1.5
     figure = Figure(figsize=(style.WIDTH, height), layout="compressed")
     figure.get_layout_engine().set(wspace=0.06)
     figure.suptitle(grid.title, fontsize=9)
-    left, right = figure.subplots(len(names), 2, squeeze=False, height_ratios=sizes).T
+    left, right = figure.subplots(len(names), 2, squeeze=False).T
     same = grid.block == grid.other
     image, centres = parts.tiles(left, grid.entry, diagonal=not same)
     bar = {"shrink": 0.95, "aspect": 30, "pad": 0.04}
@@ -133,13 +132,13 @@ def draw_grid(grid: xr.Dataset) -> Figure:
     for name, matrices, couplings in zip(names, left, right, strict=True):
         for axes in (matrices, couplings):  # on a phone the columns stand below each other
             axes.set_title(parts.title_of(name))
-        first = name == names[0]
-        _token_ticks(matrices, centres, labels, on_x=first, on_y=first)
-        _token_ticks(couplings, np.arange(len(labels)), labels, on_x=first, on_y=False)
-    left[0].set_ylabel(f"token $t$  (Jacobian, block {grid.block + 1})")
-    for axes in (left[0], right[0]):
+        matrices.set_ylabel(f"token $t$  (Jacobian, block {grid.block + 1})")
+        lowest = name == names[-1]
+        _token_ticks(matrices, centres, labels, on_x=lowest, on_y=True)
+        _token_ticks(couplings, np.arange(len(labels)), labels, on_x=lowest, on_y=False)
+    for axes in (left[-1], right[-1]):
         axes.set_xlabel(f"token $t'$  (vectors, block {grid.other + 1})")
-    figure.align_xlabels([left[0], right[0]])
+    figure.align_xlabels([left[-1], right[-1]])
     return figure
 
 
@@ -209,8 +208,7 @@ def grid_caption(measured: Measured) -> str:
     what = "Self-coupling" if kind == "self" else f"Context coupling with a {KIND_NAMES[kind]} token"
     return (
         f"{what}, {blocks_name(ds)}. Left: coupling matrices of pairs of tokens of one prompt, relative to the "
-        "largest singular value of the row's Jacobian. Right: coupling of the same pairs. One "
-        "scale on each side."
+        "largest singular value of the row's Jacobian. Right: coupling of the same pairs. One scale on each side."
     )
 
 
