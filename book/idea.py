@@ -9,8 +9,8 @@ import numpy as np
 import torch
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 import coupling_lib
 from companion.figures import depth, parts, style
@@ -24,7 +24,8 @@ CASES = ("the same directions", "two of them turned", "unrelated directions")
 # A view from above and from the side, so that no axis of the toy hides another.
 _VIEW = np.array([[-0.72, 0.69, 0.0], [-0.29, -0.31, 0.9]])
 _READING, _K = "normalized_miscoupling", 10
-_TICKS = (0, 0.01, 0.05, 0.1, 0.2, 0.5, 1)
+PAIR = (12, 14)
+"""Whose Jacobian and whose singular vectors the coupling matrix is of, counted from 1: a clear diagonal."""
 
 
 def take_toy(seed: int = 3, turn: float = 30.0) -> xr.Dataset:
@@ -42,14 +43,11 @@ def take_toy(seed: int = 3, turn: float = 30.0) -> xr.Dataset:
     return xr.Dataset({"vectors": vectors, "A": (dims, A), "coupling": ("case", _coupling(A))}, coords)
 
 
-def take_neighbours(networks: dict[str, xr.Dataset]) -> xr.DataArray:
-    """Select |A| of the neighbouring blocks that training coupled most, in every network, on the scale of its J."""
-    # Which pair is coupled most does not depend on chance.
-    trained = depth.take_graph({"trained": networks["trained"]}, _READING, _K, null=1.0).isel(network=0)
-    beside = {int(a): float(trained.sel(block_a=a, block_b=a + 1)) for a in trained.block_a.values[:-1]}
-    first = max(beside, key=beside.get)
-    drawn = depth.take_matrices(networks, [first - 1, first], _K)
-    pair = drawn.sel(block_jacobian=first, block_vectors=first + 1)
+def take_pair(networks: dict[str, xr.Dataset], blocks: tuple[int, int] = PAIR) -> xr.DataArray:
+    """Select |A| of a Jacobian and the vectors of another block, in every network, on the scale of that Jacobian."""
+    first, second = blocks
+    drawn = depth.take_matrices(networks, sorted([first - 1, second - 1]), _K)
+    pair = drawn.sel(block_jacobian=first, block_vectors=second)
     return pair.assign_coords(coupling=("network", _coupling(pair.values)))
 
 
@@ -74,19 +72,21 @@ def draw_toy(toy: xr.Dataset) -> Figure:
     return figure
 
 
-def draw_neighbours(pair: xr.DataArray) -> Figure:
+def draw_pair(pair: xr.DataArray) -> Figure:
     """Draw |A| of one pair of blocks in each network on one scale, with the coupling that it amounts to."""
     figure, row = parts.panels(list(pair.network.values), 1.15, square=True)
-    # On a linear scale the strongest responses would leave the rest of the diagonal in the dark.
-    scale = PowerNorm(0.5, vmin=0, vmax=float(pair.max()))
+    # The strongest responses would leave the rest of the diagonal in the dark.
+    most = float(pair.quantile(0.98))
     for axes, network in zip(row, pair.network.values, strict=True):
         one = pair.sel(network=network)
-        image = axes.imshow(one.values, cmap=style.ink(), norm=scale, interpolation="none")
+        image = axes.imshow(one.values, cmap=style.ink(), vmin=0, vmax=most, interpolation="none")
+        for place in range(_K):
+            axes.add_patch(Rectangle((place - 0.5, place - 0.5), 1, 1, fill=False, edgecolor=style.colour("text")))
         axes.set(xticks=[], yticks=[])
         axes.set_xlabel(f"coupling {float(one.coupling):.2f}", fontsize=10)
     first, second = int(pair.block_jacobian), int(pair.block_vectors)
     label = rf"$|A|\;/\;\sigma_1$: Jacobian of block {first}, singular vectors of block {second}, $K={_K}$"
-    parts.colour_bar(row, image, label, ticks=[tick for tick in _TICKS if tick <= scale.vmax], format="%g")
+    parts.colour_bar(row, image, label, extend="max")
     return figure
 
 
@@ -104,19 +104,18 @@ def idea_toy() -> str:
     )
 
 
-def idea_neighbours() -> str:
+def idea_pair() -> str:
     """Write two real blocks before and after training as a part of a page."""
     networks = _before_and_after()
-    pair = take_neighbours(networks)
-    first, second = int(pair.block_jacobian), int(pair.block_vectors)
+    pair = take_pair(networks)
     return _raw(
         show(
-            draw_neighbours,
+            draw_pair,
             pair,
-            name="idea-neighbours",
-            caption=f"The coupling matrix of blocks {first} and {second} of SmolLM2-135M-Instruct (Q4_1) at the last "
-            "token of one prompt, before and after training: the most strongly coupled neighbours. The colour scale is "
-            "a square root, so that small entries show beside large ones.",
+            name="idea-pair",
+            caption="The coupling matrix of blocks {} and {} of SmolLM2-135M-Instruct (Q4_1) at the last token of "
+            "one prompt, before and after training: two blocks with a clear diagonal, which is outlined. The two in a "
+            "hundred largest entries have one colour.".format(*PAIR),
             provenance=_origin(networks),
         )
     )

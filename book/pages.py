@@ -25,8 +25,8 @@ from chapters import PAGES, page_of, run_page, verdicts_part
 from claims import read_claims
 from complete import executed, listed
 from experiments import experiments_page
-from idea import idea_neighbours, idea_toy, shared_directions
-from landing import answer_part, verdicts_strip
+from idea import idea_pair, idea_toy, shared_directions
+from landing import verdicts_strip
 from library import API
 from markdown_table import plain, table
 from named_numbers import cells_of
@@ -202,7 +202,7 @@ MEASURED = {
     "from-scratch": from_scratch_page,
     "own-lines": own_lines_page,
     "landing": shared_directions,
-    "idea-neighbours": idea_neighbours,
+    "idea-pair": idea_pair,
 }
 READ = {
     "any-model": any_model_page,
@@ -215,7 +215,6 @@ READ = {
     "decoders-trajectories": trajectories_of_decoders,
     "experiments": experiments_page,
     "idea-toy": idea_toy,
-    "landing-answer": answer_part,
     "landing-story": story_part,
     "landing-verdicts": verdicts_strip,
     "models": models_page,

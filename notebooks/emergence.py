@@ -205,7 +205,7 @@ show(
     name="emergence-later",
     caption="Two small models (width 48, 6 blocks) over 200 M training tokens. Coupling of different blocks, of whole "
     "Jacobians and of their traceless part; of neighbours, and of blocks at least half the depth apart; the share of a "
-    "block's Jacobians that is the same on all prompts; loss, induction and effective rank. Grey: by chance.",
+    "block's Jacobians that is the same on all prompts; loss and effective rank. Grey: by chance.",
     provenance=f"data/later.csv · {len(table)} checkpoints · {table['versions'].iloc[0]}",
 )
 

@@ -179,7 +179,7 @@ show(
 # %% tags=["nbval-check-output"]
 table = figures.summary_table(summary)
 shown = [column for name in networks[between[0]] for column in (name, f"{name} conjugated")]
-print(table[[*shown, "random bases"]].T.to_string(float_format="%.2f"))
+print(table[[*shown, "by chance"]].T.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]
 remember("tokens", figures.numbers_of(summary, pair_spread(k), between=between, within=within))

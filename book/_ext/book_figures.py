@@ -2,7 +2,7 @@
 
 What `companion.figures.show` writes stands by itself in a notebook. In the book a figure that a chapter shows gets a
 number, the same wherever it is shown; every figure gets an anchor `fig-NAME`, an alternative text that says what is
-seen, a link to the function that draws it, and its origin folded into one line. `{numref}` names figures of chapters.
+seen, and one line that unfolds to its source. `{numref}` names figures of chapters.
 """
 
 from __future__ import annotations
@@ -128,9 +128,7 @@ class Rewrite(SphinxPostTransform):
             width=round(WIDTH * wide / VIEW_WIDTH),
             label=label,
             caption=html.escape(shown.caption),
-            links=links,
-            origin=html.escape(shown.origin),
-            offers=offers.of_figure(self.app, page, shown, number, *cited, pictures["light"], seen),
+            offers=offers.of_figure(self.app, page, shown, number, *cited, pictures["light"], seen, links),
         )
 
     def _write(self, shown: Shown) -> None:

@@ -74,7 +74,9 @@ def rooted(app: Any, text: str) -> str:
     return text.replace("ROOT", app.config.html_baseurl or '<span class="tbc-root"></span>')
 
 
-def of_figure(app: Any, page: str, shown: Shown, number: str, home: str, anchor: str, picture: str, seen: str) -> str:
+def of_figure(
+    app: Any, page: str, shown: Shown, number: str, home: str, anchor: str, picture: str, seen: str, links: list[str]
+) -> str:
     """Write what a figure offers on a page, by its number where it has one and the place where it is at home."""
     to, kind = app.builder.get_target_uri, picture.rpartition(".")[2]
     address = relative_uri(to(page), f"_images/{picture}")
@@ -87,7 +89,7 @@ def of_figure(app: Any, page: str, shown: Shown, number: str, home: str, anchor:
     snippet = from_template("embed.html.jinja", **told, book=_software()[0]["title"])
     cite = reference(app, home, anchor, f"{number}: {first}" if number else first, shown.csv)
     texts = [("BibTeX", cite), ("HTML", rooted(app, html.escape(snippet)))]
-    return _offers(app, "Save, cite, embed", number or shown.name, saved, texts)
+    return _offers(app, "Source", number or shown.name, [*saved, *links], texts, html.escape(shown.origin))
 
 
 def packed(name: str, drawing: bytes) -> str:
@@ -96,10 +98,9 @@ def packed(name: str, drawing: bytes) -> str:
     return f'tbcPicture("{name.partition(".")[0]}", "{content}");\n'
 
 
-def _offers(app: Any, says: str, name: str, links: list[str], texts: list[tuple[str, str]]) -> str:
-    return from_template(
-        "offers.html.jinja", says=says, of=name, links=links, texts=texts, placed=app.config.html_baseurl
-    )
+def _offers(app: Any, says: str, name: str, links: list[str], texts: list[tuple[str, str]], origin: str = "") -> str:
+    told = {"says": says, "of": name, "links": links, "texts": texts, "origin": origin}
+    return from_template("offers.html.jinja", **told, placed=app.config.html_baseurl)
 
 
 def with_tables(app: Any, page: str, title: str, body: str) -> str:

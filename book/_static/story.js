@@ -102,7 +102,7 @@
     const between = (all) => all[before].map((value, at) => (value === null ? null : mix(value, all[after][at], share)));
     const square = high - HEAD - (phone ? 150 : 0), second = square + GAP;
     const step = share ? "" : ` at step ${data.steps[before].toLocaleString("en")}`;
-    write(`Blocks${step}`, square / 2, 15, "center", square);
+    write(`Coupling${step}`, square / 2, 15, "center", square);
     write(`|A| of blocks ${data.pair.join(" and ")}`, second + square / 2, 15, "center", square);
     squares(between(data.maps), data.top, 0, HEAD, square);
     squares(between(data.matrices), 1, second, HEAD, square);

@@ -106,7 +106,7 @@ def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Nu
     columns = {"all pairs": every["mean"], "low": every.low, "high": every.high, "neighbours": near["mean"]}
     table = pd.DataFrame({name: one.values for name, one in columns.items()}, index=list(summaries.network.values))
     chance = 1 - take.null_beside(both, variant, k, null)
-    table.loc["random bases"] = [chance, np.nan, np.nan, chance]
+    table.loc["by chance"] = [chance, np.nan, np.nan, chance]
     return table
 
 
@@ -119,7 +119,7 @@ def numbers_of(
     k, null = take.chosen_k(trained, k), take.null_beside(trained, variant, k, null)
     summary = take_summary(with_shared_part(**networks), variant, k, null)
     names = with_ends("coupling-{}", "all pairs") | {"neighbours": "neighbours-{}"}
-    found = cells(summary.drop(index="random bases"), names)
+    found = cells(summary.drop(index="by chance"), names)
     found |= effects.numbers(effects.of_depth(networks, variant, k), "")
     found |= effects.numbers(effects.of_shared_depth(networks, variant, k), "shared")
     found["on-diagonal-trained"] = effects.diagonal_share(found["coupling-trained"])
@@ -160,9 +160,9 @@ def draw_graph(coupling: xr.DataArray, beyond: bool = False) -> Figure:
     null, names = coupling.null, coupling.network.values
     inks = [style.dataset_colour(name, place) for place, name in enumerate(names)]
     if beyond:
-        excess = "coupling of two transformer blocks, beyond that of random bases"
+        excess = "coupling of two transformer blocks, beyond chance"
         return circle.circles(names, coupling - (1 - null), inks, {}, excess, "+.2f")
-    samples = {f"{1 - null:.2f} (random bases)": 1 - null}
+    samples = {f"{1 - null:.2f} (by chance)": 1 - null}
     return circle.circles(names, coupling, inks, samples, f"{coupling.label}, mean of both directions and over prompts")
 
 

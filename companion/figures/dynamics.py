@@ -16,7 +16,7 @@ GROWTH = {
     "along": (r"$\prod|1+u^\top J\,u|$: predicted along $u$", {"dashes": (1.2, 1.2)}),
     "response": (r"$|u^\top\prod(I+J)\,u|$: linearised network", {}),
     "state": (r"$|u^\top x^l|\,/\,|u^\top x^0|$: the state itself", {"dashes": (6, 1.5, 1, 1.5)}),
-    "null": ("linearised network, random bases", {"dashes": (4, 3)}),
+    "null": ("linearised network, by chance", {"dashes": (4, 3)}),
 }
 """Kinds of growth along a direction, how figures name them and how they dash them."""
 
@@ -35,7 +35,7 @@ def take_carried(both: xr.Dataset, quantity: str = "cosine") -> xr.Dataset:
     routes = {
         "from embedding": carried.isel(start=0, drop=True),
         "to last": carried.isel(level=-1, drop=True).rename(start="level").assign_coords(level=both.level),
-        "random bases": both[f"null_{name}"],
+        "by chance": both[f"null_{name}"],
     }
     return interval(joined(routes, "route")).assign_attrs(quantity=quantity)
 
@@ -81,8 +81,8 @@ def draw_carried(carried: xr.Dataset) -> Figure:
     for axes, route in zip(row, titles, strict=True):
         parts.bands(axes, carried.sel(route=route), "level", marker="o", markersize=3)
         parts.block_axis(axes, "level $l$")
-    for name, ink, one in parts.networks(carried.sel(route="random bases")):
-        line = {"linewidth": 1.2, "dashes": (4, 3), "label": f"{name}, random bases"}
+    for name, ink, one in parts.networks(carried.sel(route="by chance")):
+        line = {"linewidth": 1.2, "dashes": (4, 3), "label": f"{name}, by chance"}
         parts.band(row[0], one, "level", (ink, 0.75), 0.12, **line)
     if carried.quantity == "cosine":
         row[0].set(ylim=(None, 1.05), ylabel="cosine with the true state")
@@ -166,7 +166,7 @@ def draw_left_right(cosines: xr.Dataset) -> Figure:
         axes.plot(blocks.values.ravel(), values.values.ravel(), "o", **dots)
         axes.plot(one.block, one.mean_over_ranks, color=ink, label="mean over ranks")
         null = {"color": style.colour(style.NULL), "alpha": 0.2, "linewidth": 0}
-        axes.axhspan(-spread, spread, label="random bases: two thirds of pairs", **null)
+        axes.axhspan(-spread, spread, label="by chance: two thirds of pairs", **null)
         axes.axhline(0, color=style.colour("text"), linewidth=0.7)
         parts.block_axis(axes)
     parts.legend_under(figure, row[-1:])

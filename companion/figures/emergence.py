@@ -31,6 +31,8 @@ PROFILES = {
 }
 """Quantities that are drawn against depth: the dimension that depth is, and the axis's label."""
 _BLOCKS = ["block_1", "block_2"]
+ALIKE = 0.02
+"""Below this difference of coupling two lines coincide, and one of them is drawn."""
 
 
 @of_one
@@ -115,7 +117,7 @@ def take_summary(ds: xr.Dataset, variant: str = VARIANT, k: K = None) -> pd.Data
     """Select emergence in a few numbers per step."""
     table, progress = _table(ds, variant, take.chosen_k(ds, k)), ds.attrs.get("progress_label", "")
     names = {"shared": SHARED} if "shared" in table else {}
-    names |= {"random_bases": "random bases"} | SCORES | {"progress": _word(progress)}
+    names |= {"random_bases": "by chance"} | SCORES | {"progress": _word(progress)}
     return table[["coupling", "low", "high", *names]].rename(columns=names)
 
 
@@ -150,16 +152,18 @@ def draw_coupling(couplings: xr.Dataset) -> Figure:
     known = couplings.progress.notnull().values
     quantities = [couplings.label, couplings.progress_label][: 1 + known.any()]
     figure, (axes, *beside) = parts.panels(quantities, 3.4, plain=True)
-    places = _draw_steps(axes, couplings, style.colour(style.TRAINED), "coupling")
+    alike = "shared_mean" in couplings and float(abs(couplings.shared_mean - couplings["mean"]).max()) < ALIKE
+    name = "coupling, whole or of the traceless part" if alike else "coupling"
+    places = _draw_steps(axes, couplings, style.colour(style.TRAINED), name)
     if couplings.step[0] == 0:
         untrained = couplings["mean"].values[0]
         axes.axhline(untrained, color=style.colour(style.UNTRAINED), linewidth=1, dashes=(1, 2))
         _mark_untrained(axes, places[0], untrained)
-    if "shared_mean" in couplings:
+    if "shared_mean" in couplings and not alike:
         names = ("mean", "low", "high")
         shared = couplings[[f"shared_{name}" for name in names]].rename({f"shared_{name}": name for name in names})
         _draw_steps(axes, shared, style.colour(style.SHARED), "coupling of the traceless part")
-    axes.plot(places, couplings.random_bases, **parts.null_look("random bases"))
+    axes.plot(places, couplings.random_bases, **parts.null_look("by chance"))
     parts.from_zero(axes)
     for second in beside:
         parts.step_axis(second, couplings.step.values)
@@ -180,7 +184,7 @@ def draw_locality(locality: xr.Dataset) -> Figure:
     near = {"neighbours": locality[["mean", "low", "high"]].sel(distance=1), "half the depth or more apart": far}
     for position, (name, one) in enumerate(near.items(), start=1):
         places = _draw_steps(right, one, style.dataset_colour(name, position), name)
-    right.plot(places, locality.random_bases, **parts.null_look("random bases"))
+    right.plot(places, locality.random_bases, **parts.null_look("by chance"))
     parts.from_zero(right)
     figure.legend(*right.get_legend_handles_labels(), loc="outside upper right", ncols=3)
     _step_bar([left, right], locality.step.values)
@@ -190,7 +194,7 @@ def draw_locality(locality: xr.Dataset) -> Figure:
 def draw_graphs(graphs: xr.DataArray) -> Figure:
     """Draw blocks on a circle, joined by their coupling, at three steps (the paper's figures 1c to 1e)."""
     inks = [style.colour(style.UNTRAINED if title == "step 0" else style.TRAINED) for title in graphs.step.values]
-    samples = {f"{graphs.null:.2f} (random bases)": graphs.null}
+    samples = {f"{graphs.null:.2f} (by chance)": graphs.null}
     meaning = f"{graphs.label}, mean of both directions and over prompts"
     return circle.circles(graphs.step.values, graphs, inks, samples, meaning)
 

@@ -18,7 +18,7 @@ from companion.tables.statistics import beyond_width, cleared, width_curve
 
 REST = ["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]
 TASKS = (*REST, "GSM8K")
-COUPLING = "coupling relative to its null"
+COUPLING = "coupling relative to chance"
 READING = "normalized_miscoupling_k10_relative"
 """The column of the suite that is its coupling where no other is asked for."""
 _ARCHITECTURES = {"neox": ("GPT-NeoX", "o", "nano-neox"), "llama": ("Llama", "s", "nano-llama")}
@@ -53,15 +53,6 @@ def take_sign(signs: pd.DataFrame, suite: pd.DataFrame, coupling: str = READING)
     """Select the correlation at each step, and the coupling and loss of all checkpoints."""
     points = suite[["model", "step", "tokens", "validation_loss", coupling]]
     return pd.concat([signs.assign(panel="left"), points.assign(panel="right")], ignore_index=True)
-
-
-def take_moments(suite: pd.DataFrame, coupling: str = READING) -> pd.DataFrame:
-    """Select the models of one budget at each step that they share: coupling, loss, and their correlation then."""
-    signs = correlations.sign_along_training(suite, "negative_loss", coupling).set_index("step")
-    chosen = correlations.equal_tokens(correlations.last_checkpoints(suite))["model"]
-    rows = suite[suite["model"].isin(chosen) & suite["step"].isin(signs.index)]
-    table = rows[["model", "step", "validation_loss", coupling]].reset_index(drop=True)
-    return table.assign(**{name: table["step"].map(signs[name]) for name in ("r", "low", "high")})
 
 
 def take_variants(last: pd.DataFrame, score: str = "negative_loss") -> pd.DataFrame:
@@ -103,7 +94,7 @@ def draw_paper(table: pd.DataFrame) -> Figure:
         axes.margins(y=0.12)
     row[2].locator_params(axis="x", nbins=4)
     row[2].set_ylabel("the same, cleared of the curve")
-    scatter.family_legend(figure, row, table, rows=2)
+    scatter.family_legend(figure, row)
     return figure
 
 
@@ -158,24 +149,9 @@ def draw_sign(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw_moments(table: pd.DataFrame) -> Figure:
-    """Draw the same models at each step of training, the others behind them, with a line through them and its r."""
-    coupling, steps = table.columns[3], sorted(table["step"].unique())
-    figure, row = parts.panels([f"Step {step}" for step in steps], 2.9, sharex=True, sharey=True)
-    for axes, step in zip(row, steps, strict=True):
-        now, later = table[table["step"] == step], table[table["step"] != step]
-        parts.points(axes, later[coupling], later["validation_loss"], style.colour("faint"), markersize=2.5)
-        parts.points(axes, now[coupling], now["validation_loss"], style.colour(style.TRAINED), markersize=4)
-        scatter.line(axes, now[coupling], now["validation_loss"], linewidth=1.4, zorder=2)
-        axes.text(0.97, 0.03, f"$r = {now['r'].iloc[0]:+.2f}$", ha="right", va="bottom", transform=axes.transAxes)
-        axes.set_xlabel("coupling")
-    row[0].set(ylabel="validation loss (better up)", ylim=row[0].get_ylim()[::-1])
-    return figure
-
-
 def draw_variants(table: pd.DataFrame) -> Figure:
     """Draw the correlation of every reading with the score, at every K, as measured and relative to its null."""
-    names, titles = table["variant"].unique(), ["As measured", "Relative to its null"]
+    names, titles = table["variant"].unique(), ["As measured", "Relative to chance"]
     figure, row = parts.panels(titles, 0.25 * len(names) + 1.25, named=True, sharex=True, sharey=True)
     for axes, column in zip(row, ("r", "r_relative"), strict=True):
         axes.axvline(0, color=style.colour("mask"), linewidth=1)
@@ -271,5 +247,5 @@ def draw_leaderboard(board: pd.DataFrame, marked: str = "") -> Figure:
     axes.set_xlabel("mean of the other five", fontsize=8)
     for axes in grid:
         axes.tick_params(labelsize=7.5)
-    scatter.family_legend(figure, grid, board, rows=3)
+    scatter.family_legend(figure, grid)
     return figure

@@ -12,6 +12,8 @@ from companion.tables.texts import PROBLEMS, QUESTIONS
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 
 _INKS = {"whole": style.TRAINED, "traceless part": style.SHARED}
+_MOST = 0.25
+"""The end of an axis of coupling: what the public decoders of this book reach, mean over pairs of blocks."""
 _ADDED = {"step by step": "“step by step”", "control sentence": "control sentence"}
 
 
@@ -71,4 +73,10 @@ def draw_questions(taken: pd.DataFrame) -> Figure:
     row[0].set(xlabel="reasoning steps, as many sentences", ylabel=coupling_label(VARIANT, effects.K))
     row[1].axhline(0, color=style.colour("text"), linewidth=0.7)
     row[1].set_ylabel("change of coupling")
+    # From chance on: the same length is the same coupling in both panels.
+    null = gaussian_miscoupling(effects.K)
+    row[0].axhline(1 - null, **parts.null_look(style.null_label(null)))
+    row[0].set_ylim(0, _MOST)
+    row[1].set_ylim(-_MOST / 4, 3 * _MOST / 4)
+    parts.legend_under(figure, row[:1])
     return figure

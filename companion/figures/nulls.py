@@ -46,7 +46,7 @@ _FIGURE_1A = {
     "digitised": ("the paper's figure 1a, digitised", "text", "x", 5, 1.0),
     "trained": ("trained, measured here", style.TRAINED, "o", 6, 1.6),
     "untrained": ("untrained, measured here", style.UNTRAINED, "o", 6, 1.6),
-    "random bases": ("random bases with the trained spectra", style.NULL, "_", 12, 1.6),
+    "by chance": ("by chance, with the trained spectra", style.NULL, "_", 12, 1.6),
 }
 """Label, role, marker, its size and its edge of what is drawn beside the value of no coupling."""
 
@@ -82,7 +82,7 @@ def take_figure_1a(models: Mapping[str, Networks], points: pd.DataFrame | None =
         tenth = both[["value", "null"]].sel(variant="released_trace", rule="0.1 d", pairs="different")
         width, means = int(both.attrs["width"]), 1 - tenth.mean("prompt")
         rows += [(model, width, name, means.value.sel(network=name).item()) for name in both.network.values]
-        rows.append((model, width, "random bases", means.null.sel(network=take.decisive(networks)).item()))
+        rows.append((model, width, "by chance", means.null.sel(network=take.decisive(networks)).item()))
     table = pd.DataFrame(rows, columns=["model", "width", "network", "coupling"])
     flat = table.drop_duplicates("model").assign(network="flat", coupling=lambda one: width_curve(one.width))
     return pd.concat([table, flat], ignore_index=True)
@@ -143,7 +143,7 @@ def parts_table(measured: Measured) -> pd.DataFrame:
     found = joined({k: take_parts(both, k) for k in both.k.values}, "k")
     table = found["mean"].to_dataframe("coupling")["coupling"].unstack("kind")[list(SHOWN)]
     chance = found.random_bases.to_dataframe().random_bases
-    table.insert(1, "random bases", chance.reorder_levels(table.index.names).loc[table.index])
+    table.insert(1, "by chance", chance.reorder_levels(table.index.names).loc[table.index])
     return table.reorder_levels(["network", "k", "part"]).sort_index()
 
 
@@ -211,7 +211,7 @@ def draw_parts(both: xr.Dataset) -> Figure:
     rows = [f"{part}: {SHOWN[kind]}" for part, kind in product(both.part.values, both.kind.values)]
     figure, row = parts.panels(both.network.values, 0.2 * len(rows) + 1.2, named=True, sharex=True, sharey=True)
     for axes, (_, ink, own) in zip(row, parts.networks(both), strict=True):
-        axes.axvline(float(own.random_bases.mean()), **parts.null_look("random bases"))
+        axes.axvline(float(own.random_bases.mean()), **parts.null_look("by chance"))
         for place, (part, kind) in enumerate(product(both.part.values, both.kind.values)):
             one = own.sel(part=part, kind=kind)
             look = {} if kind == "measured" else {"marker": "s", "markersize": 3.8, "markerfacecolor": "none"}
@@ -228,7 +228,7 @@ def draw_across_k(couplings: xr.Dataset) -> Figure:
     for variant, axes in zip(REPORTED, row, strict=True):
         axes.title.set_fontsize(7.8)
         parts.bands(axes, couplings.sel(variant=variant), "k", marker="o", markersize=3.5)
-        axes.axhline(0, **parts.null_look("random bases"))
+        axes.axhline(0, **parts.null_look("by chance"))
         axes.set_xlabel("$K$")
     parts.legend_under(figure, row)
     return figure

@@ -65,7 +65,7 @@ def draw_sizes(table: pd.DataFrame) -> Figure:
             axes.margins(y=0.2)
     for axes, label in zip(grid[-1], SIZES.values(), strict=True):
         axes.set_xlabel(label)
-    scatter.family_legend(figure, grid[0], table, rows=2)
+    scatter.family_legend(figure, grid[0])
     return figure
 
 
@@ -105,7 +105,7 @@ def draw_each_k(table: pd.DataFrame) -> Figure:
             parts.points(axes, part.coupling, part.score, ink, label=f"width {width}")
         r = scatter.line(axes, shown.coupling, shown.score)
         scatter.write(axes, f"$r = {r:.2f}$")
-        axes.set_xlabel("coupling relative to its null")
+        axes.set_xlabel("coupling relative to chance")
         axes.locator_params(axis="x", nbins=5)
         axes.margins(y=0.15)
     parts.legend_under(figure, row[:1])

@@ -19,7 +19,7 @@ from coupling_lib.datasets.summaries import interval
 CARRIERS = {
     "network": ("network", {"linewidth": 3.6, "alpha": 0.45}),
     "linear": ("linearised", {"linewidth": 1.4, "dashes": (4, 1.6)}),
-    "random": ("linearised, random bases", {"linewidth": 1.4, "dashes": (1.2, 1.6)}),
+    "random": ("linearised, by chance", {"linewidth": 1.4, "dashes": (1.2, 1.6)}),
 }
 """What carries a perturbation, how figures name it, and a line of its own: two that coincide are both seen."""
 _COSINE = "cosine with the clean state"

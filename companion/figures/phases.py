@@ -14,7 +14,7 @@ _PANELS = {
 
 _LONG = {
     "coupling": r"coupling $1-\tilde m$", "near": "near and far blocks", "alike": _PANELS["alike"],
-    "validation_loss": "validation loss", "induction": "induction score", "rank": "effective rank",
+    "validation_loss": "validation loss", "rank": "effective rank",
 }  # fmt: skip
 _DASHED = {"coupling": "shared", "near": "far"}
 """What is drawn dashed beside a quantity."""
@@ -53,7 +53,8 @@ def take_long(table: pd.DataFrame) -> pd.DataFrame:
 def draw_long(courses: pd.DataFrame) -> Figure:
     """Draw coupling, its traceless part, that of near and far blocks, and other changes, against training tokens."""
     figure, grid = parts.grid(2, 3, 4.9)
-    for axes, (quantity, title) in zip(grid.flat, _LONG.items(), strict=True):
+    grid[-1, -1].remove()
+    for axes, (quantity, title) in zip(grid.flat, _LONG.items(), strict=False):
         for at, (name, part) in enumerate(courses.groupby("model", sort=False)):
             ink = style.dataset_colour(name, at)
             axes.plot(part["tokens"], part[quantity], color=ink, marker=style.marker(at), markersize=3.5, label=name)
@@ -63,7 +64,7 @@ def draw_long(courses: pd.DataFrame) -> Figure:
         axes.set_xscale("log")
         axes.set_xlabel("training tokens")
         if quantity in _DASHED:
-            axes.axhline(courses["random_bases"].mean(), **parts.null_look("random bases"))
+            axes.axhline(courses["random_bases"].mean(), **parts.null_look("by chance"))
         if quantity != "validation_loss":
             parts.from_zero(axes)
     grid[0, 0].plot(

@@ -148,7 +148,7 @@ def draw_pairs(pairs: xr.Dataset) -> Figure:
         axes.locator_params(nbins=4)
         axes.label_outer()
     place = {"xytext": (-2, -2), "textcoords": "offset points", "ha": "right", "va": "top", "fontsize": 7}
-    row[0].annotate("random bases", (ends[1] + room, 1 - pairs.null), color=grey, **place)
+    row[0].annotate("by chance", (ends[1] + room, 1 - pairs.null), color=grey, **place)
     return figure
 
 

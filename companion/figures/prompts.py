@@ -196,7 +196,7 @@ def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Nu
         for end, name in (("", "mean"), (" low", "low"), (" high", "high")):
             columns[f"{version} difference{end}"] = change[name].sel(version=version)
     table = pd.DataFrame({name: values.values for name, values in columns.items()}, index=both.network.values)
-    table.loc["random bases", [ALONE, *added]] = 1 - take.null_beside(both, variant, k, null)
+    table.loc["by chance", [ALONE, *added]] = 1 - take.null_beside(both, variant, k, null)
     return table
 
 
@@ -212,7 +212,7 @@ def numbers_of(measured: Measured, variant: str = VARIANT, k: K = None, null: Nu
                 found |= effects.numbers({f"{name.replace(' ', '-')}-{network}": one}, "")
     parted = {column: column.partition(" difference") for column in means}
     names = {column: f"{version}{word}-{{}}{end}" for column, (version, word, end) in parted.items()}
-    found |= cells(means.drop(index="random bases"), names)
+    found |= cells(means.drop(index="by chance"), names)
     versions = version_couplings(both.sel(network="trained"), variant, k)
     by_name = {name: versions.sel(version=name).values for name in versions.version.values}
     return found | effects.numbers(effects.of_prompts(by_name, ALONE), "")

@@ -81,7 +81,7 @@ def take_summary(both: xr.Dataset, k: K = None, nulls: Given = None) -> pd.DataF
     means = take_values(both, nulls)
     chosen = means.sel(k=take.chosen_k(both, k))
     columns = {name: chosen["mean"].sel(network=name) for name in means.network.values}
-    columns |= {"random bases": chosen.null.isel(network=-1), "beyond chance": chosen.share.isel(network=-1)}
+    columns |= {"by chance": chosen.null.isel(network=-1), "beyond chance": chosen.share.isel(network=-1)}
     # Adding 0 takes the sign off a value that is rounded to zero.
     return pd.DataFrame(columns, index=means["variant"].to_index()).round(2) + 0.0
 
@@ -109,7 +109,7 @@ def draw_values(means: xr.Dataset) -> Figure:
             axes.vlines(range(len(ks)), one.low, one.high, color=ink, linewidth=2.2, alpha=0.5)
             axes.plot(one["mean"], color=ink, marker="o", markersize=3, linewidth=1.2, label=network)
             look = {"color": style.colour(style.NULL), "linewidth": 1, "dashes": (4, 2) if position else (1.2, 1.6)}
-            axes.plot(one.null, **look, zorder=1.5, label=f"random bases, {network}'s spectra")
+            axes.plot(one.null, **look, zorder=1.5, label=f"by chance, {network}'s spectra")
         axes.set_title(name, fontsize=7, fontweight="normal", pad=3, loc="left", x=-0.2)
         axes.set_xticks(range(len(ks)), ks)
         axes.tick_params(labelsize=7)
@@ -131,7 +131,7 @@ def draw_beyond_chance(means: xr.Dataset) -> Figure:
     """Draw how far each variant lies from chance, on the way to perfect coupling."""
     variants, k = means["variant"].values, means.attrs["k"]
     figure, axes, right = parts.one_panel(_ROW * len(variants) + 0.8, beside=1.35)
-    axes.axvline(0, **parts.null_look("random bases"))
+    axes.axvline(0, **parts.null_look("by chance"))
     percent = 100 * means[["share", "share_low", "share_high"]]
     for position, (network, ink, shares) in enumerate(parts.networks(percent)):
         rows = np.arange(len(variants)) + (0.17 if position else -0.17)
@@ -139,14 +139,14 @@ def draw_beyond_chance(means: xr.Dataset) -> Figure:
             axes.plot(shares.share.sel(k=other), rows, ".", color=ink, alpha=0.4, markersize=4, markeredgewidth=0)
         here = shares.sel(k=k)
         parts.dots(axes, rows, here.share, (here.share_low, here.share_high), ink, label=network)
-    parts.rows_axis(axes, variants)
+    parts.rows_axis(axes, [name.replace("_", " ") for name in variants])
     # A variant that is not normalised lies far outside the others; the scale is linear where these are.
     axes.set_xscale("symlog", linthresh=5, linscale=1.6)
     low, high = axes.get_xlim()
     axes.set_xticks([tick for tick in (-100, -20, -5, 0, 5, 20, 100) if low <= tick <= high])
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(f"per cent of the way from random bases\nto perfect coupling\n($K={k}$; small dots: other $K$)")
+    axes.set_xlabel(f"per cent of the way from chance\nto perfect coupling\n($K={k}$; small dots: other $K$)")
     parts.legend_beside(right, [axes])
     return figure
 
@@ -196,8 +196,8 @@ def draw_choices(choices: pd.DataFrame) -> Figure:
         parts.dots(axes, shifted, part.coupling, (part.low, part.high), ink, label=network)
         chance = axes.scatter(part.null, shifted, marker="|", s=45, color=grey, linewidths=1.6, zorder=2)
         _write_column(numbers, (position + 0.9) / (len(networks) + 1), network, part.row, part.coupling, ink)
-    chance.set_label("random bases")
-    _write_column(numbers, (len(networks) + 0.9) / (len(networks) + 1), "random", part.row, part.null, grey)
+    chance.set_label("by chance")
+    _write_column(numbers, (len(networks) + 0.9) / (len(networks) + 1), "chance", part.row, part.null, grey)
     parts.rows_axis(axes, labels.reading, labels.row)
     axes.set_ylim(top=-1.7)
     numbers.tick_params(length=0, labelbottom=False)

@@ -1,4 +1,4 @@
-"""Points of models: families with their look, the line through them, a word in the corner."""
+"""Points of models: groups of families with their look, the line through them, a word in the corner."""
 
 from collections.abc import Sequence
 
@@ -10,24 +10,32 @@ from numpy.typing import ArrayLike
 
 from companion.figures import parts, style
 
+_TUNED = "Llama-2 and models tuned from it"
+_GROUPS = {"GPT-2": "GPT-2", "Llama-2": _TUNED, "Vicuna": _TUNED, "Orca-2": _TUNED}
+"""Families that stand out, and the group that each belongs to; all others share one look."""
+_OTHERS = "other families"
+
 
 def families(axes: Axes, table: pd.DataFrame, x: str, y: str) -> None:
-    """Draw models as dots that show their family."""
-    for family, part in table.groupby(table.family.map(_family)):
-        ink, marker = style.family_style(family)
-        parts.points(axes, part[x], part[y], ink, marker=marker, alpha=0.85, label=family)
+    """Draw models as dots: two groups of families stand out of all others."""
+    groups = table.family.map(_group)
+    for place, name in enumerate((_OTHERS, *dict.fromkeys(_GROUPS.values()))):
+        part, ink = table[groups == name], style.colour(style.NULL)
+        look = {"markersize": 4, "alpha": 0.7}
+        if name != _OTHERS:
+            ink, look = style.dataset_colour(name, place - 1), {"marker": style.marker(place), "alpha": 0.9}
+        if len(part):
+            parts.points(axes, part[x], part[y], ink, label=name, **look)
 
 
-def _family(name: str) -> str:
-    """Return a family without its generation; "other", which stands last, for those without a look of their own."""
-    root = name.split(" (")[0]
-    return root if style.family_style(root) != style.family_style("other") else "other"
+def _group(family: str) -> str:
+    """Return the group of a family, which may carry a generation."""
+    return _GROUPS.get(family.split(" (")[0], _OTHERS)
 
 
-def family_legend(figure: Figure, row: Sequence[Axes], table: pd.DataFrame, rows: int) -> None:
-    """Name each family once under a row of panels, in several rows."""
-    columns = -(-table.family.map(_family).nunique() // rows)
-    parts.legend_under(figure, row, columns=columns, columnspacing=1.2, handletextpad=0.2, fontsize=8)
+def family_legend(figure: Figure, row: Sequence[Axes]) -> None:
+    """Name the groups of families once under a row of panels."""
+    parts.legend_under(figure, row, fontsize=8)
 
 
 def line(axes: Axes, x: ArrayLike, y: ArrayLike, degree: int = 1, **look: object) -> float:

@@ -35,9 +35,10 @@ def take_top(both: xr.Dataset) -> xr.Dataset:
 
 @of_networks
 def take_inverse(both: xr.Dataset, fits: Given = None) -> xr.Dataset:
-    r"""Select $1/\sigma_1$ against depth with its interval, the line through it, and how well lines fit."""
+    r"""Select $1/\sigma_1$ against depth, of every prompt and their median, the line, and how well lines fit."""
     fits = take.belonging(both, fits, _FITS)
-    inverse = _from_one(interval(1 / both.singular_values.isel(rank=0)))
+    each = 1 / both.singular_values.isel(rank=0, drop=True)
+    inverse = _from_one(xr.Dataset({"median": each.median("prompt"), "each": each}))
     lines = fits.intercept.mean("prompt") + fits.slope.mean("prompt") * inverse.block
     shown = lines.where(inverse.block > fits.attrs["first_block"])
     r_squared = interval(fits.r_squared).rename(mean="r_squared", low="r_squared_low", high="r_squared_high")
@@ -76,7 +77,7 @@ def take_summary(both: xr.Dataset, fits: Given = None, nulls: Given = None) -> p
         lines[name] = [rank.mean(), *aligned.values(), exchanged.mean(), *r_squared.values()]
     table = pd.DataFrame.from_dict(lines, orient="index", columns=list(_COLUMNS)).astype(float)
     chance = {"alignment": float(last.left_right_alignment), "exchanged": 1 - float(last.exchanged_miscoupling.mean())}
-    table.loc["random bases"] = pd.Series(chance).reindex(table.columns)
+    table.loc["by chance"] = pd.Series(chance).reindex(table.columns)
     return table
 
 
@@ -85,8 +86,8 @@ def numbers_of(networks: Networks, fits: Given = None, nulls: Given = None) -> d
     both = take.side_by_side(networks)
     fits, nulls = take.belonging(both, fits, _FITS), take.belonging(both, nulls, _NULLS)
     summary = take_summary(both, fits, nulls)
-    chance = summary.loc["random bases"]
-    found = cells(summary.drop(index="random bases"), _COLUMNS)
+    chance = summary.loc["by chance"]
+    found = cells(summary.drop(index="by chance"), _COLUMNS)
     found |= {f"decay-{name}": one.decay_exponent.mean().item() for name, _, one in parts.networks(both)}
     found |= effects.numbers(effects.of_spectra(networks, take.by_name(fits)), "")
     return found | {
@@ -123,8 +124,11 @@ def draw_inverse(inverse: xr.Dataset) -> Figure:
     narrow = inverse.sizes["network"] > 2
     figure, row = parts.panels(inverse.network.values, 4.0 if narrow else 3.7, sharey=True, y=r"$1\,/\,\sigma_1(J_l)$")
     for axes, (name, ink, one) in zip(row, parts.networks(inverse), strict=True):
-        axes.plot(one.block, one["mean"], "o", markersize=4, color=ink, label=f"{name}, mean over prompts")
-        axes.vlines(one.block, one.low, one.high, color=ink, linewidth=1.2)
+        for prompt in one.prompt.values:
+            axes.plot(one.block, one.each.sel(prompt=prompt), ".", markersize=2.5, alpha=0.5, color=ink, zorder=1)
+        axes.plot(
+            one.block, one["median"], "o", markersize=4, color=ink, label=f"{name}, median of prompts (small dots)"
+        )
         axes.plot(one.block, one.line, color=style.colour("text"), linewidth=1.3, label="least-squares line")
         ends = "" if np.isnan(one.r_squared_low) else f"  [{one.r_squared_low:.2f}, {one.r_squared_high:.2f}]"
         fit = f"from block {inverse.first_block}: slope {one.slope:.3f},", f"$R^2={one.r_squared:.2f}${ends}"
@@ -162,7 +166,7 @@ def draw_alignment(alignment: xr.Dataset) -> Figure:
         here = alignment.sel(quantity=quantity)
         parts.bands(axes, here, "block", marker="o", markersize=3)
         chance = here.isel(network=-1)
-        axes.plot(here.block, chance.null, **parts.null_look("random bases"))
+        axes.plot(here.block, chance.null, **parts.null_look("by chance"))
         ends = chance.null - chance.null_error, chance.null + chance.null_error
         axes.fill_between(here.block, *ends, color=style.colour(style.NULL), alpha=0.25, linewidth=0)
         axes.set_ylim(bottom=0)

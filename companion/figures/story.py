@@ -88,7 +88,7 @@ def draw_paper(row: Figure, points: pd.DataFrame) -> None:
     widths = np.arange(points.width.min(), points.width.max() + 1, 10)
     axes.plot(widths, width_curve(widths), zorder=0, **parts.null_look("no coupling at this width"))
     axes.set(xlabel="width of the model", ylabel="the paper's coupling")
-    parts.legend_under(beside, [axes], columns=2, loc="center left", fontsize=8)
+    parts.legend_under(beside, [axes], columns=1, loc="center left", fontsize=8)
 
 
 def _map(axes: Axes, coupling: xr.DataArray, top: float) -> None:

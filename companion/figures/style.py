@@ -106,7 +106,7 @@ def colour(role: str) -> str:
 def null_label(null: float) -> str:
     """Label of a null line, with the coupling that it stands for where that is known to more digits than it shows."""
     error = getattr(null, "error", None)
-    return "random bases" if error is None or error > 5e-4 else f"random bases {1 - null:.3f}"
+    return "by chance" if error is None or error > 5e-4 else f"by chance {1 - null:.3f}"
 
 
 def one_digit(error: float) -> str:

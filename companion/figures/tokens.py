@@ -14,6 +14,7 @@ from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, Given, Measured, Null, of_networks
 from companion.tables import effects
 from companion.tables.arrays import from_one, joined
+from coupling_lib.datasets.parts import SHARED
 from coupling_lib.datasets.summaries import apart, interval
 
 KIND_NAMES = {"self": "self", "input": "fixed input", "output": "fixed output"}
@@ -31,6 +32,7 @@ _MOST_LABELS = 20
 @of_networks
 def take_grid(both: xr.Dataset, variant: str = VARIANT, null: Null = None) -> xr.Dataset:
     r"""Select the first prompt's $|A|/\sigma_1(J)$ and coupling of all pairs of tokens, by the tokens' positions."""
+    both = both.sel(network=[name for name in both.network.values if name != SHARED])
     first = both.isel(prompt=0, network=0)
     count, k = int((first.position >= 0).sum()), both.attrs["k"]
     relative = abs(both.matrix / both.singular_values.isel(prompt=0, rank=0))
@@ -89,7 +91,7 @@ def summary_table(summary: xr.Dataset) -> pd.DataFrame:
             table[f"{network}{word}"] = summary[end].sel(network=network).values
         for null in ("conjugated", "conjugated_error") if "conjugated" in summary else ():
             table[f"{network} {null.replace('_', ' ')}"] = summary[null].sel(network=network).values
-    table["random bases"], table["random bases error"] = summary.random_bases, summary.random_bases_error
+    table["by chance"], table["error by chance"] = summary.random_bases, summary.random_bases_error
     return table
 
 
@@ -114,8 +116,9 @@ def numbers_of(summary: xr.Dataset, spread: float, **groups: Sequence[str]) -> d
 
 
 def draw_grid(grid: xr.Dataset) -> Figure:
-    """Draw coupling over pairs of tokens of one prompt, a row per network (the paper's figures 4 and 17 to 19)."""
-    names, labels = grid.network.values, grid.tokens
+    """Draw coupling over pairs of tokens of one prompt, the trained network first (the paper's 4 and 17 to 19)."""
+    grid, labels = grid.isel(network=slice(None, None, -1)), grid.tokens
+    names = grid.network.values
     height = 2.95 * len(names) + 0.075 * max(map(len, labels)) + 1.5
     figure = Figure(figsize=(style.WIDTH, height), layout="compressed")
     figure.get_layout_engine().set(wspace=0.06)
@@ -161,7 +164,7 @@ def draw_summary(summary: xr.Dataset) -> Figure:
             chance, ends = here.isel(comparison=place), [place - 0.45, place + 0.45]
             look = {"color": style.colour(style.NULL), "alpha": 0.15, "linewidth": 0}
             axes.fill_between(ends, chance.random_bases_low, chance.random_bases_high, **look)
-            axes.plot(ends, [chance.random_bases] * 2, **parts.null_look("" if place else "random bases"))
+            axes.plot(ends, [chance.random_bases] * 2, **parts.null_look("" if place else "by chance"))
         axes.set_xticks(range(here.sizes["comparison"]), here.kind.values)
         axes.set_ylim(bottom=min(0, 1.05 * float(here.coupling.min())))
     parts.legend_under(figure, row)
@@ -205,8 +208,7 @@ def grid_caption(measured: Measured) -> str:
     what = "Self-coupling" if kind == "self" else f"Context coupling with a {KIND_NAMES[kind]} token"
     return (
         f"{what}, {blocks_name(ds)}. Left: coupling matrices of pairs of tokens of one prompt, relative to the "
-        "largest singular value of the row's Jacobian. Right: coupling of the same pairs. Traceless part: after "
-        "training. One scale on each side."
+        "largest singular value of the row's Jacobian. Right: coupling of the same pairs. One scale on each side."
     )
 
 

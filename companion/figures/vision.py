@@ -20,7 +20,7 @@ CLASS = Reading()
 """What is drawn of the grid where nothing is asked for: the class token, in the paper's variant."""
 _NAMES = {"class": "class token", "patch": "last patch"}
 _ACCURACY = "test accuracy (%)"
-_REFERENCES = {"untrained": (style.UNTRAINED, (1, 1.5)), "random bases": (style.NULL, (4, 3))}
+_REFERENCES = {"untrained": (style.UNTRAINED, (1, 1.5)), "by chance": (style.NULL, (4, 3))}
 
 
 def take_accuracy(

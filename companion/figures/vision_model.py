@@ -84,7 +84,7 @@ def draw_relations(relations: xr.Dataset) -> Figure:
     axes.set(xlim=(-0.55, len(names) - 0.45), ylim=(0, None))
     axes.set(xlabel=r"token, or $t_1\to t_2$", ylabel=relations.label)
     handles = [Line2D([], [], color=ink, marker="o", markersize=4, label=name) for name, ink, _ in networks]
-    handles.append(Line2D([], [], **parts.null_look("random bases")))
+    handles.append(Line2D([], [], **parts.null_look("by chance")))
     right.legend(handles=handles, loc="center left")
     return figure
 
@@ -116,7 +116,7 @@ def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Nu
     each = mean_couplings(both, variant, take.chosen_k(both, k))
     table = interval(each).to_dataframe()[["mean", "low", "high"]]
     table = table.rename(columns={"mean": "coupling"}).rename_axis(None)
-    table.loc["random bases"] = [1 - take.null_beside(both, variant, k, null), np.nan, np.nan]
+    table.loc["by chance"] = [1 - take.null_beside(both, variant, k, null), np.nan, np.nan]
     return table
 
 

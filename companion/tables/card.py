@@ -194,7 +194,7 @@ def write_card(card: Mapping[str, Any], out: str | Path = "") -> Path:
 
 def table_of(card: Mapping[str, Any]) -> pd.DataFrame:
     """Tabulate the numbers of a card that are one for the model, with the ends of their intervals."""
-    rows = {"random bases": card["coupling"]["whole"]["null"]}
+    rows = {"by chance": card["coupling"]["whole"]["null"]}
     for part in ("whole", "shared"):
         rows |= {part: card["coupling"][part]["all"], f"{part} neighbours": card["coupling"][part]["neighbours"]}
     rows |= {name.replace("_", " "): found for name, found in card["trajectories"].items()}

@@ -41,9 +41,19 @@ def test_panels_are_cut_where_they_end_in_the_light_and_in_the_dark(tab):
         assert all(padding == "0px" and abs(width - wide) < 1 for padding, width, wide in shown), scheme
 
 
-def test_a_figure_is_two_clicks_from_the_source_of_the_function_that_draws_it(tab):
+def test_a_caption_counts_panels_that_stand_below_each_other(tab):
+    show(tab, HTML / "book" / "depth.html")
+    caption = tab.locator("#fig-depth-distribution .tbc-caption")
+    assert "Left: " in caption.inner_text() and "First: " not in caption.inner_text()
+    tab.set_viewport_size(PHONE)
+    expect(caption).to_contain_text("First: ")
+    assert "Left: " not in caption.inner_text() and "Last: " in caption.inner_text()
+
+
+def test_under_a_figure_its_source_leads_to_the_function_that_draws_it(tab):
     show(tab, HTML / "book" / "depth.html")
     figure = tab.locator("#fig-depth-mismatch")
+    figure.locator("summary", has_text="Source").click()
     figure.get_by_role("link", name="figures.depth.draw_map").click()
     tab.wait_for_url("**/book/api/figures.html#companion.figures.depth.draw_map")
     tab.locator('[id="companion.figures.depth.draw_map"] a[href*="_modules/"]').click()
@@ -110,5 +120,5 @@ def test_without_script_a_figure_shows_its_light_picture_and_its_origin_unfolds(
     figure = plain_tab.locator("#fig-depth-mismatch")
     assert figure.locator("img.only-light").is_visible() and not figure.locator("img.only-dark").is_visible()
     assert not figure.locator(".tbc-provenance").is_visible()
-    figure.locator("summary", has_text="Where it comes from").click()
+    figure.locator("summary", has_text="Source").click()
     assert figure.locator(".tbc-provenance").is_visible()

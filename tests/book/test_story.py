@@ -105,7 +105,8 @@ def test_the_story_plays_and_pauses_and_has_time_for_thirty_frames_a_second_on_a
     expect(tab.locator(".story-now .story-label")).to_contain_text("Step 32:", timeout=15_000)
     button.click()
     assert button.inner_text() == "Play"
-    # The processor's own time, which does not depend on what else it does.
+    # Processor time of all that a frame takes (scripts, layout, paint), which does not depend on what else runs; a
+    # processor throttled four times takes four times as long for it.
     meter = tab.context.new_cdp_session(tab)
     meter.send("Performance.enable", {"timeDomain": "threadTicks"})
     before = _busy(meter)

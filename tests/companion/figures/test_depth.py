@@ -113,13 +113,13 @@ def test_matrices_are_relative_to_the_jacobians_largest_singular_value_and_have_
 
 def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_names_for_its_numbers(datasets):
     table = depth.take_summary(datasets, NAME, 4, NULL)
-    assert list(table.index) == ["untrained", "trained", "random bases"]
+    assert list(table.index) == ["untrained", "trained", "by chance"]
     values = datasets["trained"][NAME].sel(k=4).values
     each = 1 - values.sum(axis=(1, 2)) / 30
     near = 1 - np.mean([values[:, i, j] for i in range(6) for j in range(6) if abs(i - j) == 1])
     low, high = (float(end) for end in mean_interval(each)[1:3])
     assert table.loc["trained"].tolist() == pytest.approx([each.mean(), low, high, near])
-    chance = table.loc["random bases"]
+    chance = table.loc["by chance"]
     assert chance["all pairs"] == chance["neighbours"] == pytest.approx(0.05) and np.isnan(chance["low"])
     numbers = depth.numbers_of(datasets, {"all pairs": 0.002, "neighbours": 0.003}, NAME, 4, NULL)
     named = [numbers[f"coupling-trained{end}"] for end in ("", "-low", "-high")]
@@ -217,7 +217,7 @@ def test_edges_are_proportional_to_coupling_on_one_scale_across_panels(both):
     assert np.allclose(np.concatenate(widths), np.concatenate(expected))
     sample = figure.legends[0].get_lines()[0]
     assert sample.get_linewidth() == pytest.approx(2.8 * 0.05 / table.coupling.max())
-    assert figure.legends[0].get_texts()[0].get_text() == "0.05 (random bases)"
+    assert figure.legends[0].get_texts()[0].get_text() == "0.05 (by chance)"
     # Nodes stand clockwise from the top and count from 1.
     nodes = figure.axes[0].collections[0].get_offsets()
     assert np.allclose(nodes[[0, 3]], [[0, 1], [0, -1]], atol=1e-12) and (nodes[1:3, 0] > 0).all()
@@ -241,7 +241,7 @@ def test_distribution_shows_every_prompt_the_median_and_the_null(both):
     medians = [line.get_ydata()[0] for line in left.lines if np.ptp(line.get_xdata()) == pytest.approx(0.16)]
     assert medians[1] == pytest.approx(np.median(shown))
     assert any(np.allclose(line.get_ydata(), 0.05) for line in right.lines)
-    assert [text.get_text() for text in right.get_legend().get_texts()] == ["untrained", "trained", "random bases"]
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["untrained", "trained", "by chance"]
 
 
 def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance(datasets):
@@ -255,7 +255,7 @@ def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance(d
     assert second.images[0].get_array().shape == (4, 4)
     lines = {line.get_label(): line for line in curves.lines}
     assert lines["nano-llama"].get_color() == style.family_style("nano-llama")[0]
-    assert len(lines["second"].get_xdata()) == 3 and np.allclose(lines["random bases"].get_ydata(), 0.03)
+    assert len(lines["second"].get_xdata()) == 3 and np.allclose(lines["by chance"].get_ydata(), 0.03)
     expected = 1 - datasets["trained"].by_distance.sel(variant=NAME, k=4).mean("prompt").values[1:]
     assert np.allclose(lines["nano-llama"].get_ydata(), expected)
     dotted = [line for line in curves.lines if line.get_linestyle() == ":" and len(line.get_xdata())]

@@ -105,7 +105,7 @@ def test_coupling_figure_shows_that_table_its_null_and_progress_beside_it(measur
     left, right = figure.axes
     drawn = {line.get_label(): line for line in left.lines}
     np.testing.assert_allclose(drawn["coupling"].get_ydata(), table["mean"][1:])  # step 0 is joined by dots
-    np.testing.assert_allclose(drawn["random bases"].get_ydata(), table.random_bases)
+    np.testing.assert_allclose(drawn["by chance"].get_ydata(), table.random_bases)
     assert drawn["untrained (step 0)"].get_ydata() == [table["mean"][0]]
     assert drawn["untrained (step 0)"].get_color() == style.colour(style.UNTRAINED)
     np.testing.assert_allclose(right.lines[-1].get_ydata(), table.progress)
@@ -208,7 +208,7 @@ def test_summary_and_quoted_numbers_agree_with_the_tables(measured):
     quoted = emergence.numbers_of(measured, OtherRuns(90.0, 0.02, 6), NAME, K)
     assert summary.index.tolist() == list(STEPS)
     assert list(summary.columns) == [
-        "coupling", "low", "high", "traceless part", "random bases", "line-shape score", "expodistance",
+        "coupling", "low", "high", "traceless part", "by chance", "line-shape score", "expodistance",
         "validation loss",
     ]  # fmt: skip
     assert quoted["peak-shared"] == summary["traceless part"].max() == quoted["shared-peak-shared"]

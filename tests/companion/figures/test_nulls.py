@@ -124,15 +124,15 @@ def test_both_parts_are_drawn_beside_random_bases_with_the_vectors_of_every_kind
         drawn = [line.get_xdata()[0] for line in axes.lines if line.get_marker() in ("o", "s")]
         np.testing.assert_allclose(drawn, own.transpose("part", "kind").values.ravel())
         chance = 1 - both.normalised_null.sel(network=network, k=K).mean()
-        (line,) = [line for line in axes.lines if line.get_label() == "random bases"]
+        (line,) = [line for line in axes.lines if line.get_label() == "by chance"]
         assert line.get_xdata()[0] == pytest.approx(float(chance))
     table = nulls.parts_table(both)
-    assert table.columns.tolist() == ["measured", "random bases", *list(nulls.SHOWN)[1:]]
+    assert table.columns.tolist() == ["measured", "by chance", *list(nulls.SHOWN)[1:]]
     row = table.loc["trained", K, "traceless"]
     assert row["conjugated"] == pytest.approx(
         float(couplings["mean"].sel(network="trained", part="traceless", kind="conjugated"))
     )
-    assert row["random bases"] == pytest.approx(float(couplings.random_bases.sel(network="trained", part="traceless")))
+    assert row["by chance"] == pytest.approx(float(couplings.random_bases.sel(network="trained", part="traceless")))
 
 
 def test_relative_coupling_is_drawn_against_the_number_of_vectors(both):
@@ -147,7 +147,7 @@ def test_relative_coupling_is_drawn_against_the_number_of_vectors(both):
             (line,) = [line for line in axes.lines if line.get_label() == network]
             np.testing.assert_allclose(line.get_data(), [found.k, found])
             assert to_hex(line.get_color()) == style.colour(network)
-        (chance,) = [line for line in axes.lines if line.get_label() == "random bases"]
+        (chance,) = [line for line in axes.lines if line.get_label() == "by chance"]
         assert set(chance.get_ydata()) == {0}
     assert panels[0].get_ylabel() == "relative coupling"
 
@@ -163,10 +163,10 @@ def test_figure_1a_stands_beside_the_value_without_coupling_and_what_was_measure
     place = {"variant": "released_trace", "rule": "0.1 d", "pairs": "different"}
     means = 1 - decisive["tiny"][["value", "null"]].sel(place).mean("prompt")
     wanted = {name: float(means["value"].sel(network=name)) for name in ("untrained", "trained")}
-    wanted["random bases"] = float(means["null"].sel(network="trained"))
+    wanted["by chance"] = float(means["null"].sel(network="trained"))
     for name, value in wanted.items():
         assert table.loc[table.network == name, "coupling"].tolist() == pytest.approx([value])
-        label = "random bases with the trained spectra" if name == "random bases" else f"{name}, measured here"
+        label = "by chance, with the trained spectra" if name == "by chance" else f"{name}, measured here"
         assert lines[label].get_data() == ([32], pytest.approx([value]))
     assert [text.get_text() for text in axes.texts] == ["tiny"]
 

@@ -75,7 +75,7 @@ def test_chance_is_one_minus_the_null_with_its_error_on_an_axis_that_holds_0():
     parts.chance(axes, Chance(0.95, 2e-5))
     line = axes.lines[1]
     assert line.get_ydata() == pytest.approx([0.05, 0.05]) and axes.get_ylim()[0] == 0
-    assert line.get_label() == "random bases 0.050"
+    assert line.get_label() == "by chance 0.050"
 
 
 def test_shades_run_from_a_middle_tone_to_the_strongest():

@@ -30,7 +30,7 @@ def test_the_long_runs_are_drawn_against_tokens_with_shared_part_far_blocks_and_
         drawn = [line.get_ydata() for line in axes.lines if len(line.get_ydata()) == 12]
         assert len(drawn) == 4 and any(np.array_equal(ys, own[solid]) for ys in drawn)
         assert any(np.array_equal(ys, own[dashed]) for ys in drawn)
-        (null,) = (line for line in axes.lines if line.get_label() == "random bases")
+        (null,) = (line for line in axes.lines if line.get_label() == "by chance")
         assert null.get_ydata()[0] == pytest.approx(0.0516, abs=2e-4)
     assert panels[3].lines[1].get_xdata().tolist() == own["tokens"].tolist()
     assert panels[3].lines[1].get_ydata() == pytest.approx(own["validation_loss"].to_numpy())

@@ -132,7 +132,7 @@ def test_mean_coupling_shows_null_untrained_and_paired_differences():
     found = precision.take_coupling(DS, UNTRAINED)
     left, right = precision.draw_coupling(found).axes
     levels = {label: values[0] for label, values in lines(left).items()}
-    assert levels["random bases 0.180"] == pytest.approx(0.18)
+    assert levels["by chance 0.180"] == pytest.approx(0.18)
     assert levels["untrained, float32"] == pytest.approx(BLANK)
     assert [tick.get_text() for tick in right.get_xticklabels()] == ["int8\n", "nf4\n"]
     assert right.lines[1].get_ydata()[0] == pytest.approx(found.difference.values[2])

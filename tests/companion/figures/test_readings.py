@@ -73,7 +73,7 @@ def test_beyond_chance_shows_shares_in_per_cent_with_intervals_and_the_other_ks_
     trained = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 17][1]
     np.testing.assert_allclose(trained.get_xdata(), 100 * means.share.sel(network="trained", k=4))
     assert sum(line.get_marker() == "." for line in axes.lines) == 2  # one other K of two networks
-    assert [label.get_text() for label in axes.get_yticklabels()] == list(VARIANTS)
+    assert [label.get_text().replace(" ", "_") for label in axes.get_yticklabels()] == list(VARIANTS)
 
 
 def cells_of(figure: Figure, rows: int) -> list[Text]:

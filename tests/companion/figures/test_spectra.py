@@ -54,12 +54,12 @@ def test_top_values_are_medians_per_rank_with_the_first_ten_in_the_networks_colo
     assert list(axes.lines[0].get_xdata()) == [1, 2, 3, 4, 5, 6]
 
 
-def test_inverse_is_the_mean_with_its_interval_and_the_line_spans_the_blocks_of_the_fit():
+def test_inverse_is_of_every_prompt_with_the_median_and_the_line_spans_the_blocks_of_the_fit():
     taken = spectra.take_inverse(both(), fits())
     trained, fit = taken.sel(network="trained"), fits().sel(network="trained")
     inverse = 1 / both().sel(network="trained").singular_values.values[:, :, 0]
-    np.testing.assert_allclose(trained["mean"], inverse.mean(axis=0))
-    np.testing.assert_allclose(trained.low, mean_interval(inverse).low)
+    np.testing.assert_allclose(trained["median"], np.median(inverse, axis=0))
+    np.testing.assert_allclose(trained.each.transpose("prompt", "block"), inverse)
     assert np.isnan(trained.line).values.tolist() == [True, True, False, False, False, False]
     np.testing.assert_allclose(trained.line.sel(block=5), float(fit.intercept.mean() + 5 * fit.slope.mean()))
     (text,) = [text.get_text() for text in spectra.draw_inverse(taken).axes[1].texts]
@@ -99,17 +99,17 @@ def test_alignment_stands_beside_its_null_and_coupling_is_one_minus_the_mismatch
     assert np.isnan(taken.sel(quantity="stable rank").null).all()
     lines = {line.get_label(): line.get_ydata() for line in spectra.draw_alignment(taken).axes[2].lines}
     np.testing.assert_allclose(lines["trained"], exchanged["mean"])
-    np.testing.assert_allclose(lines["random bases"], exchanged.null)
+    np.testing.assert_allclose(lines["by chance"], exchanged.null)
 
 
 def test_summary_gives_means_and_intervals_that_hold_them_and_the_book_has_names_for_them():
     table = spectra.take_summary(both(), fits(), nulls())
-    assert table.index.tolist() == ["untrained", "trained", "random bases"]
+    assert table.index.tolist() == ["untrained", "trained", "by chance"]
     trained = both().sel(network="trained")
     assert table.loc["trained", "stable rank"] == pytest.approx(trained.stable_rank.values.mean())
     assert table.loc["trained", "R2"] == pytest.approx(fits().sel(network="trained").r_squared.values.mean())
     assert table.loc["trained", "low"] < table.loc["trained", "alignment"] < table.loc["trained", "high"]
-    assert table.loc["random bases", "alignment"] == 0.16
+    assert table.loc["by chance", "alignment"] == 0.16
     numbers = spectra.numbers_of(take.by_name(both()), fits(), nulls())
     assert numbers["alignment-trained-low"] == table.loc["trained", "low"]
     assert numbers["r2-untrained-high"] == table.loc["untrained", "R2 high"]

@@ -129,6 +129,6 @@ def test_an_error_is_written_with_one_digit_and_no_exponent(error, written):
 
 
 def test_a_null_says_its_value_in_the_legend_where_its_error_cannot_be_seen():
-    assert style.null_label(0.95) == "random bases"
-    assert style.null_label(Chance(0.94842, 8.7e-6)) == "random bases 0.052"
-    assert style.null_label(Chance(0.94842, 8.7e-4)) == "random bases"
+    assert style.null_label(0.95) == "by chance"
+    assert style.null_label(Chance(0.94842, 8.7e-6)) == "by chance 0.052"
+    assert style.null_label(Chance(0.94842, 8.7e-4)) == "by chance"

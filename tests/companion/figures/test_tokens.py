@@ -117,8 +117,8 @@ def test_labels_are_the_first_prompts_tokens_or_their_positions():
 def test_grids_show_matrices_relative_to_the_rows_jacobian_beside_their_coupling():
     both = networks()
     figure = tokens.draw_grid(tokens.take_grid(both, NAME, 0.95))
-    assert [axes.get_title() for axes in figure.axes[:4]] == ["Untrained", "Untrained", "Trained", "Trained"]
-    grid, map_ = (axes.images[0].get_array() for axes in figure.axes[2:4])
+    assert [axes.get_title() for axes in figure.axes[:4]] == ["Trained", "Trained", "Untrained", "Untrained"]
+    grid, map_ = (axes.images[0].get_array() for axes in figure.axes[:2])
     data = both.sel(network="trained")
     expected = abs(data.matrix.values[1, 2]) / data.singular_values.values[0, 1, 0]
     assert grid.shape == (FULL * (K + 1) - 1,) * 2
@@ -163,7 +163,7 @@ def test_summary_holds_means_intervals_and_the_null_and_names_them_for_the_book(
     assert line["trained"] == pytest.approx(values.mean())
     expected = scipy.stats.t.interval(0.95, len(values) - 1, values.mean(), scipy.stats.sem(values))
     assert (line["trained low"], line["trained high"]) == pytest.approx(expected)
-    assert line["random bases"] == pytest.approx(0.05) and line["random bases error"] == pytest.approx(2e-5)
+    assert line["by chance"] == pytest.approx(0.05) and line["error by chance"] == pytest.approx(2e-5)
     book = tokens.numbers_of(summary, 0.02, between=["input 3-4"], within=["self 3-3"])
     assert book["between-input-trained-low"] == line["trained low"]
     assert len([name for name in book if name.startswith(("between", "within"))]) == 2 * 8
@@ -184,7 +184,7 @@ def test_summary_draws_every_prompt_the_mean_and_the_spread_of_single_random_pai
     assert len(frame(summary).coupling.dropna()) == 2 * 6 * 2
     assert set(summary.kind.values) == {"self", "fixed input", "fixed output"}
     assert set(summary.blocks.values) == {"blocks 3 and 4", "block 3"}
-    assert "random bases" in left.get_legend_handles_labels()[1]
+    assert "by chance" in left.get_legend_handles_labels()[1]
     null = summary.sel(comparison="self 3-4")
     found = [null.random_bases, null.random_bases_low, null.random_bases_high]
     assert found == pytest.approx([0.05, 0.0025, 0.0975])
@@ -210,7 +210,7 @@ def test_the_null_by_conjugation_stands_at_its_network_and_is_named_for_the_book
     assert sorted(line.get_ydata()[0] for line in dotted) == pytest.approx(
         np.sort(summary.conjugated.values, axis=None)
     )
-    assert panels[0].get_legend_handles_labels()[1] == ["untrained", "trained", "conjugated", "random bases"]
+    assert panels[0].get_legend_handles_labels()[1] == ["untrained", "trained", "conjugated", "by chance"]
     assert "conjugated" not in tokens.take_summary(comparisons(), NAME, NULLS)
 
 

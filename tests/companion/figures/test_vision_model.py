@@ -99,7 +99,7 @@ def test_summary_and_quoted_numbers_agree():
     summary = vision_model.take_summary(networks(2), NAME, 3, 0.95)
     dropped = make_dropped()
     found = vision_model.numbers_of(networks(2), make_relations(2), dropped, Chance(0.95, 1e-5), make_nulls())
-    assert list(summary.index) == ["untrained", "trained", "random bases"]
+    assert list(summary.index) == ["untrained", "trained", "by chance"]
     assert found["model-trained"] == summary.loc["trained", "coupling"] and found["model-null"] == pytest.approx(0.05)
     assert found["class-to-patch-null"] == pytest.approx(0.05) and found["model-null-error"] == 1e-5
     assert found["class-to-patch-null-error"] == pytest.approx(2e-5)
