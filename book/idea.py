@@ -115,8 +115,8 @@ def idea_neighbours() -> str:
             pair,
             name="idea-neighbours",
             caption=f"The coupling matrix of blocks {first} and {second} of SmolLM2-135M-Instruct (Q4_1) at the last "
-            "token of one prompt, before and after training: the most strongly coupled neighbours. The colour scale is "
-            "a square root, so that small entries show beside large ones.",
+            "token of one prompt, before and after training: of all neighbours, the two that are coupled most. The "
+            "scale is that of a root, so that small entries are seen beside large ones.",
             provenance=_origin(networks),
         )
     )
