@@ -10,6 +10,7 @@ import axe
 import phone
 import pytest
 from browser import DESKTOP, HTML, PHONE, pages_by_kind, show
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
@@ -88,6 +89,16 @@ CUT = """kind => [...document.querySelectorAll(`article ${kind}`)]
 def test_code_that_teaches_stands_whole_in_its_column(tab, name):
     show(tab, HTML / "book" / f"{name}.html")
     assert tab.locator("article pre").count() > 0 and tab.evaluate(CUT, "pre") == []
+
+
+def test_a_table_that_scrolls_says_so(tab):
+    said = """box => [box.scrollWidth > box.clientWidth, getComputedStyle(box, "::before").content]"""
+    for size, scrolls in ((PHONE, True), (DESKTOP, False)):
+        tab.set_viewport_size(size)
+        show(tab, HTML / "book" / "definitions.html")
+        table = tab.locator(".pst-scrollable-table-container").first
+        expect(table).to_have_attribute("tabindex", "0" if scrolls else "-1")
+        assert table.evaluate(said) == [scrolls, '"The table scrolls sideways."' if scrolls else "none"]
 
 
 def test_the_definitions_stand_whole_on_a_phone(tab):

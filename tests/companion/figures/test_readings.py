@@ -101,7 +101,7 @@ def test_choices_show_each_value_its_interval_its_chance_and_its_number():
     for values, network in zip(dots, ("untrained", "trained"), strict=True):
         np.testing.assert_allclose(values, choices[choices.network == network].coupling)
     assert {text.get_text() for text in axes.texts} == {"coupling", "last block"}
-    assert {"untrained", "random", "−0.900", "0.300", "0.060"} <= {text.get_text() for text in numbers.texts}
+    assert {"untrained", "chance", "−0.900", "0.300", "0.060"} <= {text.get_text() for text in numbers.texts}
     ticks = np.concatenate([c.get_offsets()[:, 0] for c in axes.collections if len(c.get_offsets()) == 3])
     np.testing.assert_allclose(sorted(ticks), sorted(choices.null))
 
