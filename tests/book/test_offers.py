@@ -49,19 +49,13 @@ def shown(**changed: str) -> Shown:
 
 
 def test_a_figure_is_cited_by_number_place_version_and_digest_of_its_data(tmp_path):
-    place = (
-        "book/depth",
-        shown(),
-        "Figure 3",
-        "book/depth",
-        "fig-demo",
-        "abc.svg",
-        "Coupling from 0.",
-        ["<a>Notebook</a>"],
+    told = ("Figure 3", "book/depth", "fig-demo", "abc.svg", "Coupling from 0.", ["<a>Notebook</a>"])
+    made = offers.of_figure(
+        book(tmp_path, "https://example.org/"), "book/depth", shown(origin="model a · seed 0"), *told
     )
-    made = offers.of_figure(book(tmp_path, "https://example.org/"), *place)
     assert '<summary aria-label="Source: Figure 3">Source</summary>' in made
     assert '<li><a download="demo.svg" href="../_images/abc.svg">SVG</a></li><li><a download="demo.csv"' in made
+    assert "<li><a>Notebook</a></li></ul>" in made and '<pre class="tbc-provenance">model a · seed 0</pre>' in made
     bibtex, snippet = (html.unescape(text) for text in re.findall(r"<pre>(.*?)</pre>", made, re.DOTALL))
     assert bibtex.startswith("@misc{coupling-demo,\n") and r"{Figure 3: A \& 5\% of B\_1}" in bibtex
     assert "= {https://example.org/book/depth.html#fig-demo}" in bibtex and f"data sha256 {digest(CSV)}" in bibtex
@@ -69,7 +63,9 @@ def test_a_figure_is_cited_by_number_place_version_and_digest_of_its_data(tmp_pa
     assert '<img src="https://example.org/_images/abc.svg" alt="Coupling from 0.">' in snippet
     assert "<figcaption>Figure 3. A &amp; 5% of B_1. And more. <a href=" in snippet and "folder of the book" not in made
     # Of a notebook's own figure the model is part of the key; without an address a script puts it.
-    made = offers.of_figure(book(tmp_path), "results/m/depth", shown(), "", "results/m/depth", "fig-demo", "a.png", "")
+    made = offers.of_figure(
+        book(tmp_path), "results/m/depth", shown(), "", "results/m/depth", "fig-demo", "a.png", "", []
+    )
     assert "@misc{coupling-m-demo," in made and '<span class="tbc-root"></span>results/m/depth.html#fig-demo' in made
     assert '<a download="demo.png"' in made and made.count("tbc-root") == 3 and "folder of the book" in made
 
@@ -118,7 +114,7 @@ def test_by_keys_a_figure_is_saved_as_drawing_and_as_pixels_in_the_colours_of_th
     assert (sum(picture.getpixel((2, 2))) > 600) == (scheme == "light")
     data = saved["CSV"].read_bytes()
     text = (gzip.decompress(data) if saved["CSV"].suffix == ".gz" else data).decode()
-    assert f"data sha256 {digest(text)}" in menu.locator("pre").first.inner_text()
+    assert f"data sha256 {digest(text)}" in menu.locator("pre:not(.tbc-provenance)").first.inner_text()
     tab.keyboard.press("Escape")
     assert not menu.evaluate("menu => menu.open")
     assert menu.locator("summary").evaluate("summary => summary === document.activeElement") and tab.wrong == []
