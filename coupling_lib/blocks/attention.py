@@ -1,10 +1,8 @@
 """Frozen attention: a few tokens differentiated, all others held fixed.
 
-transformers lets a function be registered under a name and chosen as a model's attention. The one below computes
-exactly what the family's own plain attention computes. During a trace it also records every layer's keys and values;
-later, within `frozen`, it answers the queries of a few chosen tokens against those recorded constants, with the chosen
-tokens' own keys and values put into their places. The work per query does not grow with the prompt beyond the products
-with the keys themselves, and what a cotangent costs does not grow with it at all.
+The function registered below with transformers computes what the family's own plain attention computes. During a trace
+it also records every layer's keys and values; within `frozen` it answers the queries of a few tokens against those
+constants, with the tokens' own keys and values in their places. A cotangent's cost does not grow with the prompt.
 """
 
 import sys

@@ -1,18 +1,12 @@
 """One block as a function of a few tokens alone, all other tokens held fixed.
 
-$J_{t_1 t_2}$ needs the block at positions $t_1$ and $t_2$ only. The other tokens enter through their keys and values,
-or through the state of a recurrence, which are constants; with those frozen, a column of the Jacobian costs one token's
-work instead of the whole sequence's. Four routes give the same map:
+The other tokens enter through their keys and values, or through the state of a recurrence, which are constants; with
+those frozen, a column of the Jacobian costs one token's work instead of the whole sequence's. Four routes:
 
-- `attention`: the family calls its attention through transformers' interface, and `coupling_lib.blocks.attention`
-  answers against the constants recorded in the trace;
-- `cache`: the family has an attention of its own but reads and writes a cache object, and one that gives back the
-  constants stands in for it;
-- `state`: the block carries a state from token to token (a convolution, a recurrence, beside attention or alone): the
-  tokens before $t_1$ leave theirs in the family's own cache, and the block takes the next ones from there;
+- `attention`: the family calls its attention through transformers' interface, and `attention` answers in its place;
+- `cache`: the family has an attention of its own, but a cache object that gives back the constants stands in for its;
+- `state`: the block carries a state from token to token: the tokens before t_1 leave theirs in the family's own cache;
 - `sequence`: the block mixes tokens in some other way, and the whole sequence is evaluated for every column.
-
-The route of each block is chosen at load, by what it calls, and then put to the test, see `route_choice`.
 """
 
 import copy

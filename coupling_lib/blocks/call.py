@@ -1,8 +1,8 @@
 """One call of one block, as the model made it: what it was given, by name, what it chose, and what it gave.
 
-A mixture takes for each token the experts of the largest gates, and some attention chooses the tokens it looks at. Such
-a choice is a step function of the state, with a derivative of zero almost everywhere, and another number format, or a
-token evaluated alone, may rank two gates the other way round. So the choice of the model's own pass is held.
+Which experts a mixture takes, and which tokens some attention looks at, is a step function of the state, with a
+derivative of zero almost everywhere; another number format may rank two gates the other way round. So the choice of the
+model's own pass is held.
 """
 
 import inspect

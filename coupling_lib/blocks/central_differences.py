@@ -1,14 +1,12 @@
 r"""Central differences of a block's own forward, against the derivative that autograd has of it.
 
-Autograd is trusted for nothing here. A part that runs without a graph, a `torch.autograd.Function` with a backward of
-its own choice, a rounding that is passed straight through, a hook on gradients: each changes derivatives and no value,
-so that nothing else at load can notice it. A block is moved along a random direction $v$ of its stream, by two steps,
+A part without a graph, a `backward` of its own, a rounding passed straight through, a hook on gradients: each changes
+derivatives and no value. A block is moved along a random direction $v$ of its stream, by two steps,
 
 $$D = \tfrac43 D_{h/2} - \tfrac13 D_h, \qquad D_h = \frac{f(x + h v) - f(x - h v)}{2 h},$$
 
-and $u^\top D$ is compared with $(J^\top u)^\top v$ for a random $u$, over all tokens at once. In float64, whatever the
-block's own code casts to float32, steps can be so small that almost no unit changes its sign on the way. Where one
-does, $f(x + h v) + f(x - h v) - 2 f(x)$ shows it, and a smaller step is taken, along another direction.
+and $u^\top D$ is compared with $(J^\top u)^\top v$ for a random $u$, over all tokens at once, in float64. Where a unit
+changes its sign on the way, $f(x + h v) + f(x - h v) - 2 f(x)$ shows it, and a smaller step is taken elsewhere.
 """
 
 import warnings

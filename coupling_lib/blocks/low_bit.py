@@ -1,13 +1,9 @@
 """Dequantisation of 4-bit and 8-bit weights from their tables and scales, in plain torch.
 
-bitsandbytes stores two weights a byte, the first in the high bits. Each is an index into a table of 16 values (nf4 or
-fp4), and flat entry i of the matrix is `table[index] * absmax[i // blocksize]`. Nested scales are themselves stored in
-8 bits: `absmax[j] = code[index] * absmax2[j // blocksize2] + offset`. An int8 matrix has one scale a row, and its
-product rounds activations as well.
-
-None of bitsandbytes' kernels is used on the CPU. The one of its release 0.50.2 for processors with AVX-512 takes the
-scale at `row * (width // blocksize) + column // blocksize`, which is another entry's wherever the width is no multiple
-of the blocksize.
+bitsandbytes stores two 4-bit weights a byte, the first in the high bits: indices into a table of 16 values, times one
+scale for each block of weights. Nested scales are themselves stored in 8 bits. An int8 matrix has one scale a row, and
+its product rounds activations as well. None of bitsandbytes' kernels is used on the CPU: that of its release 0.50.2 for
+AVX-512 takes another entry's scale wherever the width is no multiple of the blocksize.
 """
 
 import sys

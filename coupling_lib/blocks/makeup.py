@@ -1,10 +1,8 @@
 """What a block computes with, but for its weights: modules, settings, functions, and what users put on them.
 
-User modifications (hooks, a patched `forward`, parametrised weights) are part of the network: they are in what a block
-computes, and so in its derivative. Rules that know what a module of some class computes (`rules`) leave alone whatever
-carries one. A function that a block calls by a name (`F.silu`), a class's `forward` or a setting can be exchanged with
-nothing put on any module. All of it is compared with what it was when a block's route was chosen (`validate`), and with
-what it was when the block was traced.
+User modifications (hooks, a patched `forward`, parametrised weights) are part of what a block computes, and so of its
+derivative. A function that it calls by name (`F.silu`), a class's `forward` or a setting can be exchanged with nothing
+put on any module. All of it is compared with what it was at load (`validate`), and when the block was traced.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,15 +1,9 @@
 """A model larger than one card: its blocks lie on several, or stay in their files and are read one at a time.
 
-Everything outside the blocks (embeddings, final norm, output layer) is held on one device. In a forward pass a hook of
-accelerate brings what a block is called with to its card and the stream back, or reads a block's weights before the
-block runs and drops them after it; where such a block is differentiated, `storage.dense_copy` reads them into a copy
-of its own. The files are the model's own safetensors. Only what transformers builds anew from several stored tensors,
-such as the fused experts of a mixture-of-experts layer, is written to a temporary folder that lives as long as the
-model.
-
-Tensors are read, not mapped: a mapped file counts towards the limits on a process's memory that batch systems set
-and is resident as far as it has been touched. The operating system keeps pages of files it has read in whatever
-memory is free, so a budget well below the machine's memory costs little time.
+In a forward pass a hook of accelerate brings what a block is called with to its card and the stream back, or reads a
+block's weights before it runs and drops them after it; `storage.dense_copy` reads them into its own copy. Only what
+transformers builds from several stored tensors, such as fused experts, is written to a folder that lives as long as the
+model. Tensors are read, not mapped: mapped pages count towards the memory limits that batch systems set.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Experts of mixtures in 4 and in 8 bits: stacks of matrices, which bitsandbytes' layers leave as they are.
 
-transformers keeps the matrices of all experts of a layer in one parameter of three dimensions, and bitsandbytes
-quantises linear layers. So nine tenths of a mixture "in nf4" stay in float32. Here such a stack is quantised while it
-is read, by bitsandbytes' own functions, as if each expert's matrix (outputs x inputs) were a linear layer: 4 bits in
-blocks that end with the matrix, or 8 bits with one scale a row. What they stand for is worked out in `low_bit`. The
-layer computes with these values; unlike a linear layer of 8 bits it rounds no activations.
+transformers keeps the matrices of all experts in one parameter of three dimensions. While it is read, each expert's
+matrix is quantised by bitsandbytes' own functions, as if it were a linear layer: 4 bits in blocks that end with the
+matrix, or 8 bits with one scale a row. The layer computes with what they stand for, and rounds no activations.
 """
 
 import copy

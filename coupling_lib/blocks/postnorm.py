@@ -1,21 +1,15 @@
 r"""Post-norm blocks: told by what they do, and measured without the norms of their stream.
 
-A pre-norm block adds to its stream: $y = x + f(x)$. The blocks of the original transformer and of BERT normalise what
-they have added, $y = \mathrm{N}_2(h + \mathrm{MLP}(h))$ with $h = \mathrm{N}_1(x + \mathrm{Attn}(x))$. What is
-normalised cannot change along the all-ones vector nor along itself, so that block minus identity has about the same
-directions in every block, whatever the weights: it couples trivially, before any training.
-
-What such a block computes apart from normalising is what its sub-layers add to the stream,
+A pre-norm block adds to its stream: $y = x + f(x)$. Those of BERT normalise what they have added,
+$y = \mathrm{N}_2(h + \mathrm{MLP}(h))$ with $h = \mathrm{N}_1(x + \mathrm{Attn}(x))$. What is normalised cannot change
+along the all-ones vector nor along itself, so that block minus identity couples trivially. What such a block computes
+apart from normalising is what its sub-layers add to the stream,
 
 $$f(x) = \mathrm{Attn}(x) + \mathrm{MLP}(h) = y - x - \sum_k \big(\mathrm{N}_k(p_k) - p_k\big),$$
 
-$p_k$ being what the k-th norm of the stream is given. The sub-layers still read the normalised state. A pre-norm block
-has no norm in its stream, and $f$ is block minus identity there. Neither question is answered by a name: a block that
-lets a large stream through adds to it, and the norms of a stream are the modules that give the same for a stream ten
-thousand times as large and stand where what a sub-layer gave has just been added.
-
-A block that multiplies its stream by a number, $y = s \, (x + f(x))$, gives that share of a large one. Block minus
-identity then holds $(s - 1) I$, which counts as coupling without any shared direction.
+$p_k$ being what the k-th norm of the stream is given. A block that lets a large stream through adds to it; the norms of
+a stream are the modules that give the same for a stream ten thousand times as large and stand where what a sub-layer
+gave has just been added. A block that multiplies its stream, $y = s \, (x + f(x))$, gives that share of a large one.
 """
 
 import warnings

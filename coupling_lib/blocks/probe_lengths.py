@@ -1,9 +1,4 @@
-"""Lengths beyond which a family computes otherwise, reduced to those of a short probe.
-
-A window of attention, the length from which a rotary table is stretched, the positions from which scores are scaled,
-the number of tokens that attention chooses: with what a model is released with, no prompt of seven tokens comes near
-any of them, and a mistake beyond would not be seen.
-"""
+"""Lengths beyond which a family computes otherwise (windows, rotary tables), reduced to those of a short probe."""
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager

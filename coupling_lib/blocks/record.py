@@ -1,8 +1,7 @@
 """Recording how each block of a model is called: the one place that runs nnsight.
 
-A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by name: one
-nnsight trace records what each block is called with and what it returns. Whether they behave as the definitions of the
-paper need is `validate`'s business.
+A transformer is a list of blocks that read and write one residual stream. One nnsight trace records what each block is
+called with and what it returns; whether they behave as the paper's definitions need is `validate`'s business.
 """
 
 import inspect

@@ -1,26 +1,19 @@
 """Rules of differentiation that autograd lacks: kept slopes of activations, rows handed out, gates of one layer.
 
-**Pointwise slopes.** An activation works entry by entry, so its derivative at a point is one number per entry. Autograd
-does not know that: it pulls every cotangent back through each operation the activation is made of (eight, for the tanh
-form of GELU), at the width of the MLP. Inside `linearised` the derivative is taken once, when the block is evaluated,
-and each cotangent is multiplied with it.
+**Pointwise slopes.** An activation works entry by entry, so its derivative is one number per entry. Inside `linearised`
+it is taken once, and each cotangent is multiplied with it instead of pulled back through every operation.
 
-**Picked rows.** A Jacobian is formed by pulling the unit vectors back. The last linear layer before the residual stream
-meets them as they are: its product with e_i is row i of its weights, so that a third of a block's arithmetic (GPT-2:
-8 d^3 of 24 d^3 operations) is a product with the identity. Inside `picking_rows` each linear layer looks at its
-cotangents first: where none has more than one entry, rows are taken, equal to the product in every digit; elsewhere it
-multiplies.
+**Picked rows.** A Jacobian is formed by pulling unit vectors back, and W's product with e_i is row i of W: a third of a
+block's arithmetic is a product with the identity. Inside `picking_rows` a linear layer looks at its cotangents first:
+where none has more than one entry, rows are taken, equal to the product in every digit.
 
 **Merged gates.** A gated MLP has two layers that share their input and meet again entry by entry: h = a(W x) * (V x).
-At one token h changes with x as a single layer with the weights M = diag(s) W + diag(t) V does, where s and t are its
-slopes by both outputs. Inside `merging_gates` such an h is that layer, which saves more than a quarter of the products
-of a Llama block, and with picked rows more than a third. Layers are found by what they do: h depends on nothing but the
-outputs of layers with one input, and a random cotangent is pulled back to the product of its entries with the slopes.
+At one token h changes with x as one layer with the weights M = diag(s) W + diag(t) V does, s and t being the slopes
+by both outputs. Inside `merging_gates` such an h is that layer. Layers are found by what they do: h depends on nothing
+but the outputs of layers with one input, and a random cotangent is pulled back to the product with the slopes.
 
-A rule is applied where a module computes what its class computes. One that carries a hook of somebody else's, or a
-`forward` of its own, is left to autograd.
-
-Second derivatives, and derivatives by the weights, are not available for what is evaluated inside.
+A module that carries a hook or a `forward` of somebody else's is left to autograd. Second derivatives, and derivatives
+by the weights, are not available for what is evaluated inside.
 """
 
 import inspect

@@ -1,8 +1,8 @@
 """What a forward pass changes in a model, beside what it returns: seen, undone, and done again where it is needed.
 
-BigBird exchanges its sparse attention for a full one, for good, when it reads a short text; a rotary table is stretched
-when a prompt is long; a module counts its calls, or keeps what it saw. A pass that only looks at a model must leave
-no trace of that kind. A block that is differentiated later has to be as the pass had it, which `Changes.applied` does.
+BigBird exchanges its sparse attention for a full one when it reads a short text; a rotary table is stretched by a long
+prompt; a module counts its calls. A pass that only looks at a model leaves no such trace, and a block that is
+differentiated later has to be as the pass had it (`Changes.applied`).
 """
 
 import random

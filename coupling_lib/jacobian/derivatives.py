@@ -1,8 +1,4 @@
-"""Derivatives of one block at token positions: many cotangents pulled back through one graph.
-
-A column of the Jacobian costs one token's work, see `blockmap`; d of them are pulled back together, in batches that
-fit a memory budget. Several positions are further rows of the same matrix products.
-"""
+"""Derivatives of one block at token positions: many cotangents pulled back through one graph, in batches."""
 
 from __future__ import annotations
 

@@ -1,15 +1,12 @@
 r"""The Jacobian lens of one token: what its state at each depth comes to in the last one, to first order.
 
-In a causal decoder nothing that leaves token $t$ comes back to it: later tokens read it, and it reads none of them. So
-where blocks hand on nothing but their stream, the derivative of its last state by its state at depth $l$ is the product
-of the blocks' own maps at that token,
+In a causal decoder nothing that leaves token $t$ comes back to it, so where blocks hand on nothing but their stream,
 
 $$\frac{\partial x^L_t}{\partial x^l_t} = (I + J^L_{tt}) \cdots (I + J^{l+1}_{tt}),$$
 
 exactly, for L Jacobians and L - 1 products of matrices at all depths together. Both conditions are put to the test, by
-one cotangent pulled back through the whole model (`blocks.whole_model`). Other programs add
-$\partial x^L_{t'} / \partial x^l_t$ over all $t' \ge t$ and average over tokens and prompts: another quantity,
-`targets="later"` here; see the chapter on lenses.
+one cotangent pulled back through the whole model (`blocks.whole_model`). Other programs add over all later tokens and
+average over tokens and prompts: another quantity, `targets="later"` here; see the chapter on lenses.
 """
 
 from __future__ import annotations

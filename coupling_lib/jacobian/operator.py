@@ -1,13 +1,8 @@
 r"""The residual Jacobian of one block, as a linear operator.
 
-For one pair of token positions, $J^l_{t_1 t_2} = \partial f^l(X^{l-1})_{t_2} / \partial x^{l-1}_{t_1}$: how the
-residual branch of block $l$ at position $t_2$ answers to the state at position $t_1$, every other position held fixed.
-Hugging Face's blocks return $x + f(x)$, so the identity is subtracted where $t_1 = t_2$, and only there: for
-$t_1 \ne t_2$ the skip path contributes nothing.
-
-Derivatives are reverse-mode throughout (`torch.autograd.grad`, batched over cotangents). Forward mode returns zeros
-without a word on quantised layers, and on some attention kernels not at all. Jacobians at several tokens at once are
-formed by `derivatives`.
+$J^l_{t_1 t_2} = \partial f^l(X^{l-1})_{t_2} / \partial x^{l-1}_{t_1}$, every other position held fixed. Blocks return
+$x + f(x)$, so the identity is subtracted where $t_1 = t_2$. Derivatives are reverse-mode throughout: forward mode
+returns zeros without a word on quantised layers, and on some attention kernels not at all.
 """
 
 from __future__ import annotations

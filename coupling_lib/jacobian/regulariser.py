@@ -1,11 +1,10 @@
 r"""Coupling as something to train for: a differentiable loss from a few vector products, with no Jacobian formed.
 
-The loss of two blocks $l$, $l'$ is the distance from symmetry of $J_l J_{l'}^\top$ and $J_l^\top J_{l'}$, both of which
-are symmetric if and only if the blocks share their singular vectors (`metrics.regulariser`, with the derivation). A
-product $J^\top z$ is one backward pass through one block. A product $J z$ is a backward pass through that backward
-pass, which is linear in the vector that enters it. Both are differentiated once more when the loss is trained on,
-and that third derivative is where PyTorch's fused layer norm goes wrong: the derivative of its double backward pass
-takes the mean and the standard deviation for constants. Blocks are therefore run with the norm written out.
+The loss of two blocks $l$, $l'$ is the distance from symmetry of $J_l J_{l'}^\top$ and $J_l^\top J_{l'}$, symmetric if
+and only if the blocks share their singular vectors (`metrics.regulariser`, with the derivation). A product $J z$ is a
+backward pass through the backward pass for $J^\top z$. Training differentiates both once more, which PyTorch's fused
+layer norm gets wrong: its double backward takes the mean and the standard deviation for constants. Blocks are therefore
+run with the norm written out.
 """
 
 from collections.abc import Sequence

@@ -1,16 +1,12 @@
 r"""Block Golub-Kahan bidiagonalisation: the top singular triplets from products $J V$ and $J^\top U$ alone.
 
-Two orthonormal bases grow together, $b$ columns at a time: $V$ from products with $J^\top$, $U$ from products with $J$,
-so that $J V = U B$ with a small upper triangular $B$. The singular triplets of $B$, carried back by the bases, converge
-to the largest ones of $J$ from the outside inwards. Because $J$ itself is projected, and not $J^\top J$, a singular
-value $\sigma_i$ is found to the accuracy of $J$'s own arithmetic times $\sigma_1$ instead of that times
-$\sigma_1^2 / \sigma_i$: an outlying $\sigma_1$ does not drown the others.
+Two orthonormal bases grow together, $b$ columns at a time, so that $J V = U B$ with a small upper triangular $B$, whose
+singular triplets, carried back by the bases, converge to the largest ones of $J$. Because $J$ itself is projected, and
+not $J^\top J$, an outlying $\sigma_1$ does not drown the others.
 
-Any operator will do that has a `shape` and the products `operator @ (d, m)` and `operator.T @ (d, m)`. Of several
-matrices one step is a handful of batched products (`golub_kahan_stacked`): on one of width 768 a step takes longer to
-start than to compute. The new columns are then orthonormalised by two Cholesky factorisations instead of Householder
-reflections, which is less robust: a block that loses rank, a singular value that occurs more often than a block is wide
-or a basis that fills without convergence is not mended but reported, and the caller takes another route for it.
+Of several matrices one step is a handful of batched products (`golub_kahan_stacked`), and new columns are
+orthonormalised by two Cholesky factorisations: a block that loses rank, a singular value that occurs more often than a
+block is wide or a basis that fills without convergence is reported, and the caller takes another route for it.
 """
 
 import math

@@ -1,7 +1,6 @@
 """What may stand in the place of a matrix, the factors it is given, and LAPACK's decompositions.
 
-LAPACK's divide and conquer, the faster driver, fails on few matrices, and differently from one build to the next. QR
-iteration, in float64, nearly always converges, and stands in for it.
+LAPACK's faster driver, divide and conquer, fails on few matrices; QR iteration, in float64, stands in for it.
 """
 
 from collections.abc import Callable, Sequence

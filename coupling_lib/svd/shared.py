@@ -1,10 +1,8 @@
 r"""A Jacobian in its two parts: what a block does to every direction alike, and the rest.
 
-The *isotropic part* of $J$ is $t I$ with $t = \mathrm{tr} J / d$, of all multiples of the identity the one that is
-nearest to $J$. Two blocks need not share any direction for it to count as coupling: where the left and right singular
-vectors of block $l'$ are close to each other up to sign, $U_{l'}^\top (t I) V_{l'}$ is nearly diagonal. What is left,
-$J - t I$, is the traceless part. Its coupling by chance depends on how the left and right vectors of one block lie to
-each other: independent symmetric traceless matrices couple more than random bases do.
+The *isotropic part* of $J$ is $t I$ with $t = \mathrm{tr} J / d$. It counts as coupling without any shared direction:
+where the left and right singular vectors of block $l'$ are close to each other, $U_{l'}^\top (t I) V_{l'}$ is nearly
+diagonal. What is left, $J - t I$, is the traceless part.
 """
 
 from functools import cached_property

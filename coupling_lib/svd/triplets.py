@@ -1,14 +1,12 @@
 r"""Top-K singular triplets of a matrix or an operator, each with a certificate.
 
 A singular triplet $(u, \sigma, v)$ of $J$ satisfies $J v = \sigma u$ and $J^\top u = \sigma v$. How far a computed one
-is from that, relative to the largest singular value, is its residual; a triplet without a small residual is not
-returned. The pair $(u, v)$ has a joint sign: $(-u, -v)$ is the same triplet. It is fixed here by making the largest
-entry of $v$ positive, so that results print the same everywhere; nothing may depend on it.
+is from that, relative to $\sigma_1$, is its residual; a triplet without a small residual is not returned. The joint
+sign of $(u, v)$ is fixed by making the largest entry of $v$ positive; nothing may depend on it.
 
-Three routes lead to the same numbers. Small matrices go through the eigenvectors of $J^\top J$, formed in float64:
-squaring costs half of the digits, and float64 has them to spare where float32 would lose every $\sigma_i$ far below an
-outlying $\sigma_1$. Wide ones go through `krylov.golub_kahan_stacked`, several at once, and operators whose matrix is
-not formed through `krylov.golub_kahan`. Whatever these cannot certify goes to LAPACK's full decomposition in float64.
+Small matrices go through the eigenvectors of $J^\top J$, formed in float64, wide ones through
+`krylov.golub_kahan_stacked`, several at once, and operators whose matrix is not formed through `krylov.golub_kahan`.
+Whatever these cannot certify goes to LAPACK's full decomposition in float64.
 """
 
 import warnings
