@@ -74,13 +74,7 @@ class Lens:
     def __matmul__(self, v: Tensor | np.ndarray) -> Tensor:
         """Multiply v, `(d,)`, with the matrix of every depth: what a change v at depth l comes to, `(L + 1, d)`."""
         v = self._vector(v)
-        if self._formed:
-            return self._dense @ v
-        columns = v[:, None]
-        for J in self._blocks:
-            # One more depth begins behind each block.
-            columns = torch.cat([columns + (J @ columns).to(columns), v[:, None]], dim=1)
-        return columns.T
+        return self._dense @ v if self._formed else self._carried(v.expand(len(self), -1))
 
     def of(self, direction: Tensor | np.ndarray) -> Tensor:
         r"""Return the gradient of $u^\top x^L_t$ by $x^l_t$ at every depth, `(L + 1, d)`, in L products."""
@@ -95,8 +89,10 @@ class Lens:
     def states(self) -> Tensor:
         """Return what the state of each depth comes to in the last one, the matrix times x^l_t, `(L + 1, d)`."""
         x = self.trace.hidden[:, self.token]
-        if self._formed:
-            return torch.einsum("lij,lj->li", self._dense, x)
+        return torch.einsum("lij,lj->li", self._dense, x) if self._formed else self._carried(x)
+
+    def _carried(self, x: Tensor) -> Tensor:
+        """Carry one vector from every depth to the last, `(L + 1, d)`; one more begins behind each block."""
         columns = x[:1].T
         for J, state in zip(self._blocks, x[1:], strict=True):
             columns = torch.cat([columns + (J @ columns).to(columns), state[:, None]], dim=1)
@@ -193,24 +189,16 @@ def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) ->
     if targets not in TARGETS:
         raise ParameterError(f"targets is {shown(targets)}; it must be {' or '.join(map(repr, TARGETS))}")
     if targets == "later":
-        check_whole(
-            "skip", skip, 0, trace.n_tokens - 2, f"of {trace.n_tokens} tokens so many and the last are left out"
-        )
+        why = f"of {trace.n_tokens} tokens so many and the last are left out"
+        check_whole("skip", skip, 0, trace.n_tokens - 2, why)
         if trace.model.offloaded:
             raise UnsupportedModelError(
                 f"the blocks of {trace.model.name} lie on disk, and targets='later' differentiates the whole model at "
                 "once; load it with more memory, or take targets='own'"
             )
         return SummedLens(trace, position, skip)
-    whole_model.refuse_other_paths(
-        trace.model.hf,
-        trace.blocks,
-        trace.calls,
-        trace.inputs,
-        trace.first + position,
-        partial(_rows, trace, position),
-        trace.model.name,
-    )
+    model, place, product = trace.model, trace.first + position, partial(_rows, trace, position)
+    whole_model.refuse_other_paths(model.hf, trace.blocks, trace.calls, trace.inputs, place, product, model.name)
     return Lens(trace, position)
 
 

@@ -104,7 +104,7 @@ def coupling_loss(
 def _chosen(blocks: int | Sequence[int], depth: int, generator: torch.Generator | None) -> list[int]:
     """Blocks by number: those given, or as many as are asked for, drawn without replacement."""
     if isinstance(blocks, int):
-        wanted, chosen = blocks, torch.randperm(depth, generator=generator)[: max(0, blocks)].sort().values.tolist()
+        wanted, chosen = blocks, sorted(torch.randperm(depth, generator=generator)[: max(0, blocks)].tolist())
     else:
         wanted, chosen = len(blocks), sorted({block for block in blocks if 0 <= block < depth})
     if len(chosen) != wanted or wanted < 2:
@@ -150,13 +150,19 @@ def _layer_norm(norm: nn.LayerNorm, given: tuple[Tensor], _: Tensor) -> Tensor:
 def _products(entered: Tensor, left_it: Tensor, token: int, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Products of one block's transposed Jacobian with `left` and of the Jacobian with `right`, `(p, sequences, d)`."""
     branch = left_it - entered
+
+    def at(vector: Tensor) -> Tensor:
+        placed = torch.zeros_like(branch)
+        placed[:, token] = vector
+        return placed
+
     seed = torch.zeros_like(branch, requires_grad=True)
     # Linear in `seed`, with the Jacobian's transpose as its matrix: its own derivative is the Jacobian.
     (pulled,) = torch.autograd.grad(branch, entered, seed, create_graph=True)
     transposed, straight = [], []
     for back, forth in zip(left, right, strict=True):
-        (at_input,) = torch.autograd.grad(branch, entered, _at(branch, token, back), create_graph=True)
-        (at_output,) = torch.autograd.grad(pulled, seed, _at(branch, token, forth), create_graph=True)
+        (at_input,) = torch.autograd.grad(branch, entered, at(back), create_graph=True)
+        (at_output,) = torch.autograd.grad(pulled, seed, at(forth), create_graph=True)
         transposed.append(at_input[:, token])
         straight.append(at_output[:, token])
     return torch.stack(transposed), torch.stack(straight)
@@ -170,10 +176,3 @@ def _without_isotropic(transposed: Tensor, straight: Tensor, left: Tensor, right
     by_others = (told.sum(dim=0) - told) / (len(probes) - 1)
     back, forth = (by_others * probes).chunk(2)
     return transposed - back, straight - forth
-
-
-def _at(like: Tensor, token: int, vector: Tensor) -> Tensor:
-    """A stream that is zero but for one token."""
-    placed = torch.zeros_like(like)
-    placed[:, token] = vector
-    return placed
