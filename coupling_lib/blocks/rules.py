@@ -47,10 +47,7 @@ _KNOWN = {kind: kind.forward for kind in (*_OF_TORCH, *_OF_TRANSFORMERS, *_WEIGH
 
 
 class Function(torch.autograd.Function):
-    """A `torch.autograd.Function` whose `forward` has its signature looked up once."""
-
-    # torch asks for it at every call. In a narrow model, where a call is a product of a few rows, asking takes longer
-    # than computing.
+    """A `torch.autograd.Function` whose `forward` has its signature looked up once: torch asks at every call."""
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
@@ -77,7 +74,7 @@ def picking_rows(block: nn.Module) -> AbstractContextManager[None]:
 
 @contextmanager
 def merging_gates(block: nn.Module) -> Generator[None]:
-    """Join linear layers of one input whose outputs meet entry by entry, for one token: see above."""
+    """Join linear layers of one input whose outputs meet entry by entry, for one token."""
     made: dict[Any, _Made] = {}
 
     def keep(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> None:
@@ -158,13 +155,12 @@ def hooked(
 
 
 def _is_large(module: nn.Module) -> bool:
-    return _is_known(module) and type(module) in _WEIGHTS and module.weight.numel() >= LEAST_WEIGHTS
+    return type(module) in _WEIGHTS and _is_known(module) and module.weight.numel() >= LEAST_WEIGHTS
 
 
 def _is_activation(module: nn.Module) -> bool:
-    if not _is_known(module) or type(module) in _WEIGHTS:
-        return False
-    return next(module.parameters(), None) is None and next(module.children(), None) is None
+    bare = next(module.parameters(), None) is None and next(module.children(), None) is None
+    return type(module) not in _WEIGHTS and _is_known(module) and bare
 
 
 def _is_known(module: nn.Module) -> bool:
@@ -216,8 +212,7 @@ class _Linear(Function):
 class TimesConstant(Function):
     """Multiply `x` `(..., g, a)` by constants `C` `(g, a, b)`, all leading dimensions folded into rows."""
 
-    # Under `torch.vmap` a plain product would first repeat the constants for every column of the Jacobian; here the
-    # columns become more rows of one matrix product.
+    # Under `torch.vmap` a plain product would repeat the constants; here columns become more rows of one product.
 
     @staticmethod
     def forward(x: Tensor, C: Tensor) -> Tensor:
@@ -256,8 +251,7 @@ def _times(rows: Tensor, W: Tensor) -> Tensor:
     """Multiply rows by W, in the way that takes least time where there are few of them."""
     width = math.gcd(W.shape[1], _SLAB)
     if 1 < len(rows) <= _SLAB_ROWS and W.numel() >= _LARGE and width >= _SLAB // 4 and W.device.type == "cpu":
-        # A product rearranges its larger factor first, which takes longer than to multiply it by a few rows. Slabs of
-        # it that stay in the cache are multiplied as they are.
+        # A product rearranges its larger factor first, but for slabs of it that stay in the cache.
         slabs = W.unflatten(1, (-1, width)).transpose(0, 1)
         return torch.bmm(rows.expand(len(slabs), -1, -1), slabs).transpose(0, 1).flatten(1)
     turned = len(rows) <= _FEW_ROWS and not W.is_contiguous()
