@@ -1,8 +1,7 @@
 """How weights are stored, and the copy of a block with plain, wide ones on which it is differentiated.
 
 Jacobians are formed in float32 or wider. A block with other weights is replaced, while it is measured, by a *dense
-copy*: the same block, its weights widened. Tensors of two bytes or more are known here; every further way to store
-weights stands in `REGISTERED`, and weights that none of them knows are refused.
+copy*. Every way to store weights beside torch's own is in `REGISTERED`; weights that none of them knows are refused.
 """
 
 import copy
@@ -14,8 +13,7 @@ from transformers import PreTrainedModel
 
 from coupling_lib.errors import UnsupportedModelError
 
-# What nnsight (its controller) and accelerate (its hook) put in the place of a module's own `forward`; a copy runs
-# the class's own.
+# What nnsight and accelerate put in the place of a module's own `forward`; a copy runs the class's own.
 _REPLACED = ("forward", "_hf_hook", "_old_forward")
 
 
@@ -40,9 +38,6 @@ class Storage:
 
     def prepare(self, hf: PreTrainedModel, name: str) -> None:
         """Make a model's layers compute what their weights stand for, or refuse the model."""
-
-    def failing_layer(self, hf: PreTrainedModel, error: Exception) -> str | None:
-        """Name the layer stored in this way at which a pass failed."""
 
 
 # Filled from above (`models.storages`).
