@@ -3,13 +3,14 @@
 import copy
 import math
 import re
+from pathlib import Path
 
+import psutil
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks import packed
-from coupling_lib.blocks.free_memory import available
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError, shown
 
 # Bytes per weight; the scales of bitsandbytes add one float32 for every block of 64 weights in 4 bits.
@@ -17,6 +18,23 @@ _PLAIN = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 _LINEAR = {"nf4": 0.5 + 4 / 64, "fp4": 0.5 + 4 / 64, "int8": 1.0}
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def available(device: torch.device) -> int:
+    """Measure the memory that is free on a device, limits of a container included."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what torch keeps of a model that was let go counts as used
+        return torch.cuda.mem_get_info(device)[0]
+    free = psutil.virtual_memory().available
+    try:
+        limit = int((CGROUP / "memory.max").read_text())
+        # Cached file pages count as used but are given back when memory runs short.
+        stat = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        used = int((CGROUP / "memory.current").read_text()) - int(stat["inactive_file"])
+    except (OSError, ValueError, KeyError):
+        return free
+    return max(0, min(free, limit - used))
 
 
 def skeleton(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
@@ -31,13 +49,8 @@ def skeleton(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Pr
         ) from error
 
 
-def needed(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict[str, int]:
-    """Compute what the weights of a model need, without making them."""
-    return needed_by(skeleton(model_class, config))
-
-
-def needed_by(hf: PreTrainedModel) -> dict[str, int]:
-    """Compute what the weights of a model need, from its skeleton."""
+def bytes_needed(hf: PreTrainedModel) -> dict[str, int]:
+    """Compute what the weights of a model need in each precision; its skeleton will do."""
     # The linear layers and experts of the blocks are quantised; embeddings and the output layer stay in float32.
     total, head = sum(parameter.numel() for parameter in hf.parameters()), hf.get_output_embeddings()
     linear = sum(m.weight.numel() for m in hf.modules() if isinstance(m, nn.Linear) and m is not head)
@@ -53,9 +66,7 @@ def bytes_per_weight(precision: str) -> float:
 
 def aligned(weight: torch.Tensor) -> torch.Tensor:
     """Put a weight where the processor's vector instructions like it: at a multiple of 64 bytes."""
-    # In a safetensors file a weight begins at any multiple of 8 bytes, and so it does where the file is mapped. The
-    # order in which matrix products add up depends on it, so that the same weights would give other last digits from
-    # another file.
+    # The order in which matrix products add up depends on it; in a file a weight begins at any multiple of 8 bytes.
     return weight.clone() if weight.device.type == "cpu" and weight.data_ptr() % 64 else weight
 
 

@@ -99,7 +99,7 @@ def test_almost_all_weights_of_a_wide_mixture_are_narrow(tmp_path, recwarn):
     model = cl.load_model(tmp_path, precision="nf4", untrained=True)
     assert model.share_in_precision > 0.99
     assert not [one for one in recwarn if issubclass(one.category, PrecisionWarning)]
-    need = weight_memory.needed(transformers.MixtralForCausalLM, config)
+    need = weight_memory.bytes_needed(weight_memory.skeleton(transformers.MixtralForCausalLM, config))
     held = sum(x.nbytes for x in (*model.hf.parameters(), *model.hf.buffers()))
     held += sum(m.weight.quant_state.absmax.nbytes for m in model.hf.modules() if hasattr(m, "quant_state"))
     assert need["nf4"] == pytest.approx(held, rel=0.02)
