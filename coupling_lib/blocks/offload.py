@@ -40,8 +40,8 @@ def load(read: Callable[..., PreTrainedModel], placing: Placing) -> PreTrainedMo
         folder.cleanup()
         raise
     weakref.finalize(hf, folder.cleanup)
-    # accelerate hooks every layer. One hook per block reads or calls the block as a whole, which also serves families
-    # whose layers use each other's weights, and leaves everything outside the blocks as plain modules on one device.
+    # accelerate hooks every layer. One hook per block also serves families whose layers use each other's weights, and
+    # leaves everything outside the blocks as plain modules on one device.
     path = placing.division.path
     modules = hf.get_submodule(path)
     stored = next((hook.weights_map.dataset.index for module in modules.modules() if (hook := _hook(module))), {})
@@ -62,7 +62,7 @@ def _read_what_memory_holds() -> Generator[None]:
     mapped, convert = modeling_utils.safe_open, modeling_utils.convert_and_load_state_dict_in_model
     modeling_utils.safe_open = lambda file, **options: mapped(file, **options | {"backend": "pread"})
     modeling_utils.convert_and_load_state_dict_in_model = partial(_leave, convert)
-    # accelerate warns that there are parameters on the meta device, which is what was asked for.
+    # accelerate warns of parameters on the meta device, which is what was asked for.
     log = logging.getLogger("accelerate.big_modeling")
     level = log.level
     log.setLevel(logging.ERROR)
