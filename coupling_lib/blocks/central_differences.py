@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from coupling_lib.blocks import attention
 from coupling_lib.blocks.call import BlockCall, on_tensors
-from coupling_lib.blocks.weight_memory import available
+from coupling_lib.blocks.free_memory import available
 from coupling_lib.errors import UnsupportedModelError
 
 # Lengths of the three steps, as a share of each token's own; and the most by which the two derivatives may differ.

@@ -3,14 +3,13 @@
 import copy
 import math
 import re
-from pathlib import Path
 
-import psutil
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks import packed
+from coupling_lib.blocks.free_memory import available
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError, shown
 
 # Bytes per weight; the scales of bitsandbytes add one float32 for every block of 64 weights in 4 bits.
@@ -18,23 +17,6 @@ _PLAIN = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 _LINEAR = {"nf4": 0.5 + 4 / 64, "fp4": 0.5 + 4 / 64, "int8": 1.0}
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-CGROUP = Path("/sys/fs/cgroup")
-
-
-def available(device: torch.device) -> int:
-    """Measure the memory that is free on a device, limits of a container included."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # what torch keeps of a model that was let go counts as used
-        return torch.cuda.mem_get_info(device)[0]
-    free = psutil.virtual_memory().available
-    try:
-        limit = int((CGROUP / "memory.max").read_text())
-        # Cached file pages count as used but are given back when memory runs short.
-        stat = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
-        used = int((CGROUP / "memory.current").read_text()) - int(stat["inactive_file"])
-    except (OSError, ValueError, KeyError):
-        return free
-    return max(0, min(free, limit - used))
 
 
 def skeleton(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:

@@ -19,10 +19,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from coupling_lib.blocks import attention, storage
 from coupling_lib.blocks.agreement import REPLAY as TOLERANCE
 from coupling_lib.blocks.call import BlockCall, Held, on_tensors, residual_stream
+from coupling_lib.blocks.free_memory import available
 from coupling_lib.blocks.makeup import modifications
 from coupling_lib.blocks.record import Blocks, passed, uncached
 from coupling_lib.blocks.state import kept
-from coupling_lib.blocks.weight_memory import available
 from coupling_lib.errors import UnsupportedModelError
 from coupling_lib.modes import differentiating, exclusive
 

@@ -11,7 +11,7 @@ import torch
 import transformers
 
 import coupling_lib as cl
-from coupling_lib.blocks import placing
+from coupling_lib.blocks import free_memory, placing
 from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.errors import ModelUnavailableError, ParameterError
 from coupling_lib.models.load import load_model
@@ -127,7 +127,7 @@ def test_what_is_no_amount_of_memory_is_refused_in_one_line(llama, budget):
 
 
 def test_free_memory_is_bounded_by_the_control_group(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
     unbounded = memory.available(torch.device("cpu"))
     for name, value in {
         "memory.max": "5000",
