@@ -121,7 +121,7 @@ class OnDisk(Storage):
 
     on_disk = True
 
-    def holds(self, module: nn.Module) -> bool:
+    def stores(self, module: nn.Module) -> bool:
         """Return whether a hook reads a module's weights."""
         return _hook(module) is not None
 

@@ -36,7 +36,7 @@ _PASSED, _LEAST, _ALONG = 0.02, 1e-3, 0.1
 _SAME, _AS_NORMED = 1e-4, 0.1
 
 
-class _Seen(NamedTuple):
+class _ModuleCall(NamedTuple):
     """One call of a module inside a block: its name, the one tensor that it was given (if one), and what it gave."""
 
     name: str
@@ -121,16 +121,18 @@ def warn_of_streams(blocks: Blocks, name: str) -> None:
         warnings.warn(message, ScaledStreamWarning, stacklevel=5)
 
 
-def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_Seen], Tensor]:
+def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_ModuleCall], Tensor]:
     """Replay a block and note every module inside it that gives a tensor of the stream's size, in order of its end."""
-    seen: list[_Seen] = []
+    seen: list[_ModuleCall] = []
 
     def note(name: str, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         gave = output[0] if isinstance(output, tuple | list) and output else output
         if _fits(gave, x):
             tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
             alone = len(tensors) == 1 and _fits(tensors[0], x)
-            seen.append(_Seen(name, module, tensors[0].reshape(x.shape) if alone else None, gave.reshape(x.shape)))
+            seen.append(
+                _ModuleCall(name, module, tensors[0].reshape(x.shape) if alone else None, gave.reshape(x.shape))
+            )
 
     with ExitStack() as hooks:
         for name, module in block.named_modules():
@@ -139,7 +141,7 @@ def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_Seen]
         return seen, call.replay(block, x)
 
 
-def _is_norm(seen: _Seen) -> bool:
+def _is_norm(seen: _ModuleCall) -> bool:
     """Return whether a module is a norm: its output does not depend on the size of its input, above its epsilon."""
     if seen.given is None or next(seen.module.children(), None) is not None:
         return False
@@ -147,7 +149,7 @@ def _is_norm(seen: _Seen) -> bool:
     return isinstance(once, Tensor) and all(_near(once, each, _AS_NORMED) for each in (more, seen.gave))
 
 
-def _is_sum(total: Tensor, stream: Tensor, seen: list[_Seen]) -> bool:
+def _is_sum(total: Tensor, stream: Tensor, seen: list[_ModuleCall]) -> bool:
     """Return whether a state is the stream plus what one of the modules gave, or two of them."""
     added, given = total - stream, [each.gave for each in seen]
     sums = chain(given, (one + other for one, other in combinations(given, 2)))

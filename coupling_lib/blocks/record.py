@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks.attention import NAME, KeysValues, recording
-from coupling_lib.blocks.call import BlockCall, Noting, block_call
+from coupling_lib.blocks.call import BlockCall, RecordedChoices, block_call
 from coupling_lib.blocks.makeup import Makeup, Modifications, is_outdated, refuse_on_backward, replaced_forward
 from coupling_lib.errors import UnsupportedModelError
 
@@ -95,7 +95,7 @@ class _EnoughError(Exception):
 
 
 @contextmanager
-def _seen(blocks: Blocks, count: int | None = None) -> Generator[tuple[list[tuple], Callable[[], int | None]]]:
+def _observed(blocks: Blocks, count: int | None = None) -> Generator[tuple[list[tuple], Callable[[], int | None]]]:
     """List the calls of blocks, with all that stands on them, and tell which one runs; end a pass after `count`."""
     calls: list[tuple[int, tuple, dict[str, Any], Any]] = []
     entered: list[tuple[int, tuple, dict[str, Any]]] = []
@@ -119,7 +119,7 @@ def _seen(blocks: Blocks, count: int | None = None) -> Generator[tuple[list[tupl
 @torch.no_grad()
 def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
     """Run a model once, without nnsight, and give the call of every block, or of the first so many."""
-    with recording() as keys_values, _seen(blocks, count) as (seen, running), Noting(running) as noting:
+    with recording() as keys_values, _observed(blocks, count) as (seen, running), RecordedChoices(running) as noting:
         hf(**uncached(hf, inputs))
     _refuse_again(hf, seen)
     found = {number: call for number, *call in seen}
@@ -167,9 +167,9 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     modules = list(blocks.modules)[:count]
     # nnsight reads between the hooks of others on a block itself, which is what it does with these.
     hooked = {number for number, block in enumerate(modules) if block._forward_hooks or block._forward_pre_hooks}
-    with recording() as keys_values, _seen(blocks) as (seen, running):
+    with recording() as keys_values, _observed(blocks) as (seen, running):
         tracer, envoys = watched(hf, blocks)
-        with Noting(running) if blocks.choosing else nullcontext() as noting:
+        with RecordedChoices(running) if blocks.choosing else nullcontext() as noting:
             with tracer.trace(**uncached(hf, inputs)) as run:
                 recorded = list().save()
                 for envoy in list(envoys)[:count]:

@@ -26,7 +26,7 @@ class Storage:
         """Count, by name, the weights of a module's own that are stored in few bits."""
         return {}
 
-    def holds(self, module: nn.Module) -> bool:
+    def stores(self, module: nn.Module) -> bool:
         """Return whether a module stores weights in this way."""
         return bool(self.weights(module))
 
@@ -51,7 +51,7 @@ def in_few_bits(module: nn.Module) -> bool:
 
 def on_disk(module: nn.Module) -> bool:
     """Return whether weights of a module are on disk."""
-    return any(each.holds(part) for each in REGISTERED if each.on_disk for part in module.modules())
+    return any(each.stores(part) for each in REGISTERED if each.on_disk for part in module.modules())
 
 
 def share_in(precision: str, module: nn.Module) -> float:
@@ -74,7 +74,7 @@ def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None
     """Return a block with plain, wide weights, on a device if one is named: itself where they are so, else a copy."""
     # The parts of a module before the module itself, whose plain layer may hold theirs.
     parts = list(block.modules())[::-1]
-    stored = [(each, part) for each in REGISTERED for part in parts if each.holds(part)]
+    stored = [(each, part) for each in REGISTERED for part in parts if each.stores(part)]
     _refuse_unknown(block, {id(weight) for _, part in stored for weight in part.parameters()})
     if not stored and all(p.dtype == dtype and device in (None, p.device) for p in block.parameters()):
         return block

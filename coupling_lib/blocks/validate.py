@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from coupling_lib.blocks import attention, attention_choice, central_differences, state, storage
 from coupling_lib.blocks.agreement import first_line, replay_error
-from coupling_lib.blocks.call import BlockCall, Noting
+from coupling_lib.blocks.call import BlockCall, RecordedChoices
 from coupling_lib.blocks.find import find_blocks
 from coupling_lib.blocks.makeup import makeups, modifications, replaced_forward, settings, where
 from coupling_lib.blocks.model_config import lengths, random_input
@@ -95,11 +95,11 @@ class _Probe:
             # Those of a kind that is not of one mind, one by one.
             alike = found[members[0]] if len(set(found.values())) == 1 else None
             for number in (number for number in members if number not in few):
-                found[number] = self._like(alike, number) if alike else self._validate(number, members[0])
+                found[number] = self._alike(alike, number) if alike else self._validate(number, members[0])
             every |= found
-        return _with(blocks, every)
+        return _updated(blocks, every)
 
-    def _like(self, one: Validated, number: int) -> Validated:
+    def _alike(self, one: Validated, number: int) -> Validated:
         """Take what was found of others of a kind for a block, but for the scale of its stream, which is a weight."""
         if self.slow or one.norms is not None:
             return one
@@ -112,8 +112,8 @@ class _Probe:
         """Put a block to the test; `like` is one of its kind that the model ran."""
         block = self.blocks.modules[number]
         _refuse_lost_forward(block, self.dtype)
-        module = _at_hand(block)
-        call = self.calls.get(number) or _called(block, module, self.calls[like])
+        module = _in_memory(block)
+        call = self.calls.get(number) or _call_alike(block, module, self.calls[like])
         if self.slow:
             _check_finite(self.hf, self.blocks, {number: call}, self.name)
             _check_replay(call, module, number, self.family)
@@ -128,7 +128,7 @@ class _Probe:
         return found
 
 
-def _with(blocks: Blocks, found: Mapping[int, Validated]) -> Blocks:
+def _updated(blocks: Blocks, found: Mapping[int, Validated]) -> Blocks:
     """Enter what was found of some blocks."""
     routes = [*blocks.routes] or [""] * len(blocks)
     norms, scales = ({n: x for n, x in old.items() if n not in found} for old in (blocks.post_norm, blocks.scales))
@@ -178,12 +178,12 @@ def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockC
             label += " a module, setting or function of which was changed since,"
         else:
             label += f" on which {where(call.block)} carries a hook or a forward,"
-        dense = storage.dense_copy(_at_hand(call.block), dtype)
+        dense = storage.dense_copy(_in_memory(call.block), dtype)
         found[number] = validate_route(call, call, dense, label, dtype, blocks.attention)
         if number in firsts and _compared.get(call.block) != now[number]:
             central_differences.check(call, dense, blocks.attention, label)
             _compared[call.block] = now[number]
-    return replace(_with(blocks, found), makeup=tuple(made for _, made in now))
+    return replace(_updated(blocks, found), makeup=tuple(made for _, made in now))
 
 
 def _refuse_lost_forward(block: nn.Module, dtype: torch.dtype) -> None:
@@ -200,9 +200,9 @@ def _refuse_lost_forward(block: nn.Module, dtype: torch.dtype) -> None:
 
 
 @torch.no_grad()
-def _called(block: nn.Module, module: nn.Module, call: BlockCall) -> BlockCall:
+def _call_alike(block: nn.Module, module: nn.Module, call: BlockCall) -> BlockCall:
     """Call a block, by its copy at hand, as the model called another of its kind."""
-    with attention.recording() as keys_values, Noting(lambda: 0) as noting:
+    with attention.recording() as keys_values, RecordedChoices(lambda: 0) as noting:
         output = replace(call, chosen=()).replay(module, call.input)
     recorded = {name: keys_values[part] for name, part in module.named_modules() if part in keys_values}
     output, chosen = output.detach(), tuple(noting.chosen.get(0, ()))
@@ -221,7 +221,7 @@ def _check_replay(call: BlockCall, block: nn.Module, number: int, family: str, a
         raise UnsupportedModelError(f"{label} depends on more than its residual stream")
 
 
-def _at_hand(block: nn.Module) -> nn.Module:
+def _in_memory(block: nn.Module) -> nn.Module:
     """Read a block from disk once for all that it is asked; one that is in memory is taken as it is."""
     if not storage.on_disk(block):
         return block

@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks import attention, storage
 from coupling_lib.blocks.agreement import REPLAY as TOLERANCE
-from coupling_lib.blocks.call import BlockCall, Held, on_tensors, residual_stream
+from coupling_lib.blocks.call import BlockCall, FixedChoices, on_tensors, residual_stream
 from coupling_lib.blocks.free_memory import available
 from coupling_lib.blocks.makeup import modifications
 from coupling_lib.blocks.record import Blocks, passed, uncached
@@ -93,7 +93,7 @@ def _at_states(
             seen.streams.append(calls[0].input.to(dtype).clone().requires_grad_(True).clone())
         first, call = len(seen.streams) == 1, calls[len(seen.streams) - 1]
         if call.chosen:
-            held.enter_context(Held(call.chosen))
+            held.enter_context(FixedChoices(call.chosen))
 
         def chosen(name: str, value: Any) -> Any:
             if name == call.stream:
