@@ -52,15 +52,8 @@ class Pass:
 
     def pulled_back(self, cotangent: Tensor, sources: Sequence[Tensor], **options: Any) -> tuple[Tensor, ...]:
         """Pull a cotangent of X^L back to some of the streams."""
-        return torch.autograd.grad(
-            self.streams[-1],
-            sources,
-            cotangent,
-            retain_graph=True,
-            allow_unused=True,
-            materialize_grads=True,
-            **options,
-        )
+        options |= dict(retain_graph=True, allow_unused=True, materialize_grads=True)
+        return torch.autograd.grad(self.streams[-1], sources, cotangent, **options)
 
 
 @exclusive
@@ -228,15 +221,15 @@ def _refuse_moved(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tens
     after = _passed(hf, blocks, inputs, before[0].stream)
     half = before[0].input.shape[1] // 2
     if half:
-        kept = ((a.output[0, :half].float(), b.output[0, :half].float()) for a, b in zip(before, after, strict=True))
-        if not (ahead := max(float((a - b).norm() / a.norm()) for a, b in kept)) <= least:
+        first = ((a.output[0, :half].float(), b.output[0, :half].float()) for a, b in zip(before, after, strict=True))
+        if not (ahead := max(float((a - b).norm() / a.norm()) for a, b in first)) <= least:
             raise _bidirectional(name, ahead)
     changed = {
         key
         for a, b in zip(before, after, strict=True)
         for key, value in a.arguments.items()
-        if (first := _summed(value)) is not None and (second := _summed(b.arguments.get(key))) is not None
-        if first.shape != second.shape or not float((first - second).abs().max()) <= least * float(first[1::2].max())
+        if (one := _summed(value)) is not None and (other := _summed(b.arguments.get(key))) is not None
+        if one.shape != other.shape or not float((one - other).abs().max()) <= least * float(one[1::2].max())
     }
     if changed:
         raise _beside(name, changed, "is not the derivative of the whole model")
