@@ -11,24 +11,26 @@ average over tokens and prompts: another quantity, `targets="later"` here; see t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coupling_lib.blocks import whole_model
+from coupling_lib.blocks import storage, whole_model
 from coupling_lib.errors import ParameterError, UnsupportedModelError, check_whole, shown
 from coupling_lib.jacobian.derivatives import batch_size, block_jacobians
 from coupling_lib.jacobian.differentiate import evaluate
-from coupling_lib.jacobian.readout import Readout, head_of, read
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.modes import exclusive
 from coupling_lib.svd.operators import real_factor
 
 TARGETS = ("own", "later")
 """Whose last states a lens differentiates: the token's own, or those of all later tokens, added up."""
+# Logits of one state by two ways differ by rounding alone.
+_SAME_LOGITS = 1e-2
 
 
 class Lens:
@@ -210,3 +212,57 @@ def _rows(trace: Trace, token: int, u: Tensor, wide: bool) -> Tensor:
         (row,) = torch.autograd.grad(y, x, rows[-1].to(y)[None], allow_unused=True, materialize_grads=True)
         rows.append(row[0])
     return torch.stack([row.to(rows[0].device, rows[0].dtype) for row in rows[::-1]])
+
+
+class Readout(NamedTuple):
+    """The strongest tokens that a lens reads at each of its depths."""
+
+    ids: Tensor
+    """Token ids, (depths, k)."""
+    logits: Tensor
+    """Their logits, (depths, k); before a cap on logits, which changes no order, where the model has one."""
+    tokens: list[list[str]] | None
+    """Their texts; None where there is no tokenizer."""
+    depths: list[int]
+    """The depths, from 0 (the embedding) to L (the last state)."""
+
+
+def read(
+    trace: Trace, token: int, states: Tensor, depths: Sequence[int], k: int, norm: str, head: Callable[[Tensor], Tensor]
+) -> Readout:
+    """Read the k strongest tokens of states that were carried to the last depth, `(depths, d)`."""
+    if norm not in ("applied", "linearised"):
+        raise ParameterError(f"norm is {norm!r}; it must be 'applied' or 'linearised'")
+    last = trace.hidden[-1, token]
+    with torch.no_grad():
+        if norm == "applied":
+            logits = head(states)
+        else:
+            logits = torch.func.vmap(lambda v: torch.func.jvp(head, (last,), (v,))[1])(states)
+    check_whole("k", k, 1, logits.shape[-1], f"{trace.model.name} knows so many tokens")
+    values, ids = logits.topk(k)
+    tokenizer = trace.model.tokenizer
+    tokens = tokenizer and [[tokenizer.decode([token]) for token in depth] for depth in ids.tolist()]
+    return Readout(ids, values, tokens, list(depths))
+
+
+def head_of(trace: Trace, token: int) -> Callable[[Tensor], Tensor]:
+    """Find what makes logits of a last state, and compare it with the model's own logits."""
+    hf = trace.model.hf
+    if (unembedding := hf.get_output_embeddings()) is None:
+        raise UnsupportedModelError(f"{trace.model.name} has no unembedding; a readout needs a language model")
+    norm, linear = trace.final_norm, storage.dense_copy(unembedding, trace.dtype, trace.device)
+    with torch.no_grad():
+        found = linear(norm(trace.hidden[-1, token]))
+        logits = hf(**trace.inputs).logits[0]
+        wanted = logits[token + trace.first * (len(logits) > trace.n_tokens)].to(found)
+    # Some families scale their logits, and some cap them, which bends the largest and leaves their order.
+    scale = float((wanted @ found) / (found @ found))
+    order = torch.corrcoef(torch.stack([wanted.argsort().argsort(), found.argsort().argsort()]).double())[0, 1]
+    if not (scale > 0 and order > 1 - _SAME_LOGITS):
+        raise UnsupportedModelError(
+            f"the logits of {trace.model.name} are not its unembedding of its final norm (ranks agree to "
+            f"{float(order):.3f}); use the lens itself, `dense()` or `@`"
+        )
+    capped = float((scale * found - wanted).norm() / wanted.norm()) > _SAME_LOGITS
+    return lambda state: linear(norm(state)) * (1.0 if capped else scale)
