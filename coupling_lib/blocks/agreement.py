@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coupling_lib.blocks import attention
-from coupling_lib.blocks.blockmap import token_map
+from coupling_lib.blocks.blockmap import dtype_of, token_map
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.rules import all_rules
 
@@ -18,21 +18,20 @@ from coupling_lib.blocks.rules import all_rules
 _TOLERANCE = 1e-3
 # Of the identity's: a derivative below it, of tokens that hardly meet or do not, is compared with this instead.
 _HARDLY = 1e-3
-# How closely a replayed block must give what it gave inside the model, relative to what it adds to a token. Weights
-# narrower than float32 run in their own arithmetic inside the model, and in float32 where a block is differentiated.
-_REPLAY = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+# How closely a replayed block must give what it gave inside the model, relative to what it adds to a token: narrow
+# weights run in their own arithmetic there, and in float32 where a block is differentiated.
+REPLAY = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
 def replay_error(
     call: BlockCall, found: Tensor, recorded: Tensor, stream: Tensor | None = None, tolerance: float | None = None
 ) -> float:
     """Compare what a block gave twice, token by token, as a multiple of what is accepted."""
-    # Relative to what the block adds to a token, because a stream may be a hundred times as long; what the stream's own
-    # rounding leaves of that comes on top.
+    # Relative to what the block adds to a token; what the rounding of a much longer stream leaves of that comes on top.
     narrow = max((found.dtype, recorded.dtype), key=lambda dtype: torch.finfo(dtype).eps)
     wide = torch.promote_types(torch.promote_types(found.dtype, recorded.dtype), torch.float32)
     x, y, found = (state.to(wide) for state in (call.input if stream is None else stream, recorded, found))
-    most = (tolerance or _REPLAY[narrow]) * (y - x).norm(dim=-1) + 4 * torch.finfo(narrow).eps * y.norm(dim=-1)
+    most = (tolerance or REPLAY[narrow]) * (y - x).norm(dim=-1) + 4 * torch.finfo(narrow).eps * y.norm(dim=-1)
     return float(((found - y).norm(dim=-1) / most.clamp_min(torch.finfo(wide).tiny)).max())
 
 
@@ -52,12 +51,12 @@ def route_error(
         errors = [_error(call, as_it_came, block, route, default, list(dict.fromkeys(each))) for each in pairs]
         return float(torch.stack(errors).max())  # NaN if one is
     except Exception as problem:
-        return f"cannot be differentiated ({(str(problem).splitlines() or [type(problem).__name__])[0]})"
+        return f"cannot be differentiated ({first_line(problem)})"
 
 
-def route_agrees(call: BlockCall, block: nn.Module, route: str, name: str, pair: tuple[int, int]) -> bool:
-    """Return whether a route gives the Jacobian of the whole sequence at one pair of tokens."""
-    return accepted(route_error(call, call, block, route, name, pair))
+def first_line(error: Exception) -> str:
+    """Return what an error says, in one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def accepted(error: float | str) -> bool:
@@ -70,7 +69,7 @@ def _error(
 ) -> Tensor:
     """Return the largest relative error of what a route gives at the last of some tokens, and of one row and column."""
     generator, d = torch.Generator().manual_seed(0), call.input.shape[2]
-    dtype = next(weight.dtype for weight in block.parameters() if weight.is_floating_point())
+    dtype = dtype_of(block)
     index = torch.tensor([positions], device=call.input.device)
     u, v = torch.randn(2, d, generator=generator, dtype=torch.float64).to(call.input.device, dtype)
     with attention.differentiable():

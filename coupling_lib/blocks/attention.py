@@ -1,10 +1,8 @@
 """Frozen attention: a few tokens differentiated, all others held fixed.
 
-transformers lets a function be registered under a name and chosen as a model's attention. The one below computes
-exactly what the family's own plain attention computes. During a trace it also records every layer's keys and values;
-later, within `frozen`, it answers the queries of a few chosen tokens against those recorded constants, with the chosen
-tokens' own keys and values put into their places. The work per query does not grow with the prompt beyond the products
-with the keys themselves, and what a cotangent costs does not grow with it at all.
+The function registered below with transformers computes what the family's own plain attention computes. During a trace
+it also records every layer's keys and values; within `frozen` it answers the queries of a few tokens against those
+constants, with the tokens' own keys and values in their places. A cotangent's cost does not grow with the prompt.
 """
 
 import sys
@@ -35,12 +33,13 @@ class KeysValues(NamedTuple):
 
     def with_tokens(self, own: "KeysValues", positions: Tensor) -> "KeysValues":
         """Put the chosen tokens' own keys and values into their places among the constants."""
-
-        def place(constants: Tensor, new: Tensor) -> Tensor:
-            index = positions[:, None, :, None].expand(new.shape)
-            return constants.to(new.dtype).expand(len(new), -1, -1, -1).scatter(2, index, new)
-
-        return KeysValues(place(self.keys, own.keys), place(self.values, own.values))
+        index, n = positions[:, None, :, None], len(own.keys)
+        return KeysValues(
+            *(
+                constants.to(new.dtype).expand(n, -1, -1, -1).scatter(2, index.expand(new.shape), new)
+                for constants, new in zip(self, own, strict=True)
+            )
+        )
 
 
 # What the registered function consults: transformers calls it with a module and tensors, nothing else.
@@ -97,12 +96,15 @@ def under(block: nn.Module, name: str) -> Generator[None]:
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend as the family's own plain attention does; see the module's text."""
-    eager = _eager(module)
-    own = KeysValues(key, value)
+    """Attend as the family's own plain attention does, to all tokens or to constants."""
+    eager, own = _eager(module), KeysValues(key, value)
     if module not in _constants:
         if _record is not None:
-            _record[module] = KeysValues(_alone(key.detach()), _alone(value.detach()))
+            # Copies of what is a part of something larger, such as one product for queries, keys and values.
+            alone = (
+                x.clone() if x.untyped_storage().nbytes() > x.nbytes else x for x in (key.detach(), value.detach())
+            )
+            _record[module] = KeysValues(*alone)
         return eager(module, query, key, value, attention_mask, **options)
     constants, positions = _constants[module]
     # Soft-capped scores and attention sinks are the family's own business.
@@ -120,11 +122,6 @@ def _eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
             return found
     # What is common to all families; the check at load compares it with the attention that the model came with.
     return lambda *given, **options: AttentionInterface()["sdpa"](*given, **options | {"is_causal": False})
-
-
-def _alone(x: Tensor) -> Tensor:
-    """Copy what is a part of something larger, such as one product for queries, keys and values, which can then go."""
-    return x.clone() if x.untyped_storage().nbytes() > x.nbytes else x
 
 
 def _attend_to_constants(

@@ -1,18 +1,12 @@
 """One block as a function of a few tokens alone, all other tokens held fixed.
 
-$J_{t_1 t_2}$ needs the block at positions $t_1$ and $t_2$ only. The other tokens enter through their keys and values,
-or through the state of a recurrence, which are constants; with those frozen, a column of the Jacobian costs one token's
-work instead of the whole sequence's. Four routes give the same map:
+The other tokens enter through their keys and values, or through the state of a recurrence, which are constants; with
+those frozen, a column of the Jacobian costs one token's work instead of the whole sequence's. Four routes:
 
-- `attention`: the family calls its attention through transformers' interface, and `coupling_lib.blocks.attention`
-  answers against the constants recorded in the trace;
-- `cache`: the family has an attention of its own but reads and writes a cache object, and one that gives back the
-  constants stands in for it;
-- `state`: the block carries a state from token to token (a convolution, a recurrence, beside attention or alone): the
-  tokens before $t_1$ leave theirs in the family's own cache, and the block takes the next ones from there;
+- `attention`: the family calls its attention through transformers' interface, and `attention` answers in its place;
+- `cache`: the family has an attention of its own, but a cache object that gives back the constants stands in for its;
+- `state`: the block carries a state from token to token: the tokens before t_1 leave theirs in the family's own cache;
 - `sequence`: the block mixes tokens in some other way, and the whole sequence is evaluated for every column.
-
-The route of each block is chosen at load, by what it calls, and then put to the test, see `route_choice`.
 """
 
 import copy
@@ -101,24 +95,19 @@ def without_norms(block: nn.Module, names: tuple[str, ...]) -> Generator[None]:
 
 
 def _attention_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
-    (name,) = call.keys_values
-    layer = block.get_submodule(name)
-    constants, few = _constants(call, block, layer, name), _few(call, positions)
+    ((name, constants),) = call.keys_values.items()
+    layer, few = block.get_submodule(name), _few(call, positions)
+    if block is not call.block:
+        # A dense copy has keys and values of its own, wider than those the model computed with.
+        with recording() as recorded, torch.no_grad():
+            call.replay(block, call.input.to(dtype_of(block)))
+        constants = recorded[layer]
 
     def apply(x: Tensor) -> Tensor:
         with frozen(layer, constants, positions):
             return few.replay(block, x)
 
     return apply
-
-
-def _constants(call: BlockCall, block: nn.Module, layer: nn.Module, name: str) -> KeysValues:
-    if block is call.block:
-        return call.keys_values[name]
-    # A dense copy has keys and values of its own, wider than those the model computed with.
-    with recording() as recorded, torch.no_grad():
-        call.replay(block, call.input.to(next(block.parameters()).dtype))
-    return recorded[layer]
 
 
 def _few(call: BlockCall, positions: Tensor) -> BlockCall:
@@ -128,13 +117,11 @@ def _few(call: BlockCall, positions: Tensor) -> BlockCall:
 
 
 def cache_name(block: nn.Module) -> str | None:
-    """Find the argument of a block that is a cache, by its annotation: its name differs by family and version."""
-    parameters = inspect.signature(type(block).forward).parameters.values()
-    # Where nothing is annotated, as in GPT-Neo, the name is all there is.
-    annotated = (
-        (each.name, each.name if each.annotation is each.empty else str(each.annotation)) for each in parameters
-    )
-    return next((name for name, text in annotated if _CACHE.search(text)), None)
+    """Find the argument of a block that is a cache, by its annotation, or by its name where it has none."""
+    for each in inspect.signature(type(block).forward).parameters.values():
+        if _CACHE.search(each.name if each.annotation is each.empty else str(each.annotation)):
+            return each.name
+    return None
 
 
 @torch.no_grad()
@@ -168,13 +155,18 @@ def state_size(call: BlockCall, block: nn.Module) -> int:
     """Count the numbers in the state that one token leaves."""
     cache = DynamicCache(config=call.config)
     advance(call, block, cache, 0, call.input[:, :1].to(dtype_of(block)))
-    kept = [[*layer.conv_states.values(), *layer.recurrent_states.values()] for layer in with_states(cache)]
-    return sum(state.numel() for states in kept for state in states if state is not None)
+    kept = [state for states in _states(cache) for state in states.values()]
+    return sum(state.numel() for state in kept if state is not None)
 
 
 def with_states(cache: DynamicCache) -> list[LinearAttentionCacheLayerMixin]:
     """List the layers of a cache that carry a state."""
     return [layer for layer in cache.layers if isinstance(layer, LinearAttentionCacheLayerMixin)]
+
+
+def _states(cache: DynamicCache) -> list[dict[Any, Tensor]]:
+    """List the states that a cache carries, by what holds them."""
+    return [kept for layer in with_states(cache) for kept in (layer.conv_states, layer.recurrent_states)]
 
 
 def _state_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
@@ -199,13 +191,11 @@ def _state_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap
 
 
 class _Replaced(TorchFunctionMode):
-    """Within it, what a block writes over a state of a cache takes that one's place, and leaves it as it is."""
-
-    # A derivative needs both.
+    """Within it, what a block writes over a state of a cache takes its place: a derivative needs both."""
 
     def __init__(self, cache: DynamicCache):
         super().__init__()
-        self.states = [kept for layer in with_states(cache) for kept in (layer.conv_states, layer.recurrent_states)]
+        self.states = _states(cache)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if func is Tensor.copy_:

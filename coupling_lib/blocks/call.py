@@ -1,8 +1,8 @@
 """One call of one block, as the model made it: what it was given, by name, what it chose, and what it gave.
 
-A mixture takes for each token the experts of the largest gates, and some attention chooses the tokens it looks at. Such
-a choice is a step function of the state, with a derivative of zero almost everywhere, and another number format, or a
-token evaluated alone, may rank two gates the other way round. So the choice of the model's own pass is held.
+Which experts a mixture takes, and which tokens some attention looks at, is a step function of the state, with a
+derivative of zero almost everywhere; another number format may rank two gates the other way round. So the choice of the
+model's own pass is held.
 """
 
 import inspect
@@ -23,7 +23,7 @@ from coupling_lib.errors import UnsupportedModelError
 _CHOOSE = (torch.topk, Tensor.topk)
 
 
-class Noting(TorchFunctionMode):
+class RecordedChoices(TorchFunctionMode):
     """Within it, what `topk` chooses is noted for the block that runs, in the order of the calls."""
 
     def __init__(self, running: Callable[[], int | None]):
@@ -38,7 +38,7 @@ class Noting(TorchFunctionMode):
         return found
 
 
-class Held(TorchFunctionMode):
+class FixedChoices(TorchFunctionMode):
     """Within it, `topk` chooses what was chosen before, call by call."""
 
     def __init__(self, chosen: Sequence[Tensor]):
@@ -95,7 +95,7 @@ class BlockCall:
         cast = self.with_arguments(lambda _, value: value.to(stream.dtype) if value.is_floating_point() else value)
         given = {self.stream: stream} | cast.arguments
         first, rest = list(given.values())[: self.positional], dict(list(given.items())[self.positional :])
-        with Held(self.chosen) if self.chosen else nullcontext():
+        with FixedChoices(self.chosen) if self.chosen else nullcontext():
             return residual_stream(block(*first, **rest), stream.shape)
 
 

@@ -1,14 +1,12 @@
 r"""Central differences of a block's own forward, against the derivative that autograd has of it.
 
-Autograd is trusted for nothing here. A part that runs without a graph, a `torch.autograd.Function` with a backward of
-its own choice, a rounding that is passed straight through, a hook on gradients: each changes derivatives and no value,
-so that nothing else at load can notice it. A block is moved along a random direction $v$ of its stream, by two steps,
+A part without a graph, a `backward` of its own, a rounding passed straight through, a hook on gradients: each changes
+derivatives and no value. A block is moved along a random direction $v$ of its stream, by two steps,
 
 $$D = \tfrac43 D_{h/2} - \tfrac13 D_h, \qquad D_h = \frac{f(x + h v) - f(x - h v)}{2 h},$$
 
-and $u^\top D$ is compared with $(J^\top u)^\top v$ for a random $u$, over all tokens at once. In float64, whatever the
-block's own code casts to float32, steps can be so small that almost no unit changes its sign on the way. Where one
-does, $f(x + h v) + f(x - h v) - 2 f(x)$ shows it, and a smaller step is taken, along another direction.
+and $u^\top D$ is compared with $(J^\top u)^\top v$ for a random $u$, over all tokens at once, in float64. Where a unit
+changes its sign on the way, $f(x + h v) + f(x - h v) - 2 f(x)$ shows it, and a smaller step is taken elsewhere.
 """
 
 import warnings
@@ -26,7 +24,7 @@ from coupling_lib.blocks.call import BlockCall, on_tensors
 from coupling_lib.blocks.free_memory import available
 from coupling_lib.errors import UnsupportedModelError
 
-# Lengths of the three steps, as a share of each token's own length; and the most by which the two may differ.
+# Lengths of the three steps, as a share of each token's own; and the most by which the two derivatives may differ.
 _STEPS = {torch.float64: (1e-5, 1e-7, 1e-9), torch.float32: (1e-2, 3e-3, 1e-3)}
 _MOST = {torch.float64: 1e-4, torch.float32: 1e-2}
 # A kink changes the central difference by half of what it adds to the second one.
@@ -57,20 +55,19 @@ class Compared(NamedTuple):
 
 def check(call: BlockCall, block: nn.Module, name: str, label: str) -> None:
     """Refuse a block whose derivative, by autograd, is not that of what it computes with the attention `name`."""
-    found: list[Compared] = []
     for attempt in range(3):
-        found.append(compare(call, block, name, attempt))
-        if found[-1].agrees:
+        found = compare(call, block, name, attempt)
+        if found.agrees:
             return
-        if found[-1].differs:
+        if found.differs:
             raise UnsupportedModelError(
-                f"{label}: autograd's derivative is not the derivative of what it computes, {found[-1].error:.1%} away "
+                f"{label}: autograd's derivative is not the derivative of what it computes, {found.error:.1%} away "
                 "from central differences of its forward; a part of it runs under no_grad, has a backward of its own, "
                 "passes a rounding straight through, or carries a hook on gradients: take that out, and load it again"
             )
     warnings.warn(
         f"{label}: whether autograd's derivative is that of what it computes is not known; along three directions the "
-        f"block has kinks or jumps within {found[-1].kink:.1e} of its central difference",
+        f"block has kinks or jumps within {found.kink:.1e} of its central difference",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -103,7 +100,13 @@ def _along(call: BlockCall, block: nn.Module, attempt: int, dtype: torch.dtype) 
     v *= x.norm(dim=-1, keepdim=True) / x.shape[-1] ** 0.5
     h = _STEPS[dtype][attempt]
     with _Wide() if dtype == torch.float64 else nullcontext():
-        row, replay = _pulled_back(call, block, x, u), partial(call.replay, block)
+        replay = partial(call.replay, block)
+        with torch.enable_grad():
+            leaf = x.clone().requires_grad_(True)
+            y = replay(leaf.clone())  # families write over what they are given
+            row = -u
+            if y.requires_grad:
+                row = torch.autograd.grad(y, leaf, u, allow_unused=True, materialize_grads=True)[0] - u
         with torch.no_grad():  # in which a block may compute something else than with a graph
             y = replay(x.clone())
         (fine, _), (coarse, bend) = (_difference(replay, x, y, v, step) for step in (h / 2, h))
@@ -112,17 +115,6 @@ def _along(call: BlockCall, block: nn.Module, attempt: int, dtype: torch.dtype) 
     size = max(float(D.norm()), abs(found), torch.finfo(dtype).tiny)
     rounding = _ROUNDING * torch.finfo(dtype).eps * float(y.norm()) / h
     return Compared(max(0.0, abs(found - wanted) - rounding) / size, float(bend.norm()) / size, dtype)
-
-
-def _pulled_back(call: BlockCall, block: nn.Module, x: Tensor, u: Tensor) -> Tensor:
-    """Pull a cotangent back through a block minus the identity, by autograd."""
-    with torch.enable_grad():
-        leaf = x.clone().requires_grad_(True)
-        y = call.replay(block, leaf.clone())  # families write over what they are given
-        row = torch.zeros_like(u)
-        if y.requires_grad:
-            (row,) = torch.autograd.grad(y, leaf, u, allow_unused=True, materialize_grads=True)
-    return row - u
 
 
 @torch.no_grad()
@@ -137,8 +129,7 @@ def _difference(replay: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, v: Ten
 class _Wide(TorchFunctionMode):
     """Within it all is computed in float64: weights and constants are widened where they are used, casts as well."""
 
-    # The block itself runs, with all that stands on it, and no copy of it. Half precision that its own code asks for
-    # is a rounding that it makes, and stays one.
+    # The block itself runs, and no copy of it. Half precision that its own code asks for is a rounding, and stays one.
 
     def __init__(self) -> None:
         super().__init__()

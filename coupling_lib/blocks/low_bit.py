@@ -1,13 +1,9 @@
 """Dequantisation of 4-bit and 8-bit weights from their tables and scales, in plain torch.
 
-bitsandbytes stores two weights a byte, the first in the high bits. Each is an index into a table of 16 values (nf4 or
-fp4), and flat entry i of the matrix is `table[index] * absmax[i // blocksize]`. Nested scales are themselves stored in
-8 bits: `absmax[j] = code[index] * absmax2[j // blocksize2] + offset`. An int8 matrix has one scale a row, and its
-product rounds activations as well.
-
-None of bitsandbytes' kernels is used on the CPU. The one of its release 0.50.2 for processors with AVX-512 takes the
-scale at `row * (width // blocksize) + column // blocksize`, which is another entry's wherever the width is no multiple
-of the blocksize.
+bitsandbytes stores two 4-bit weights a byte, the first in the high bits: indices into a table of 16 values, times one
+scale for each block of weights. Nested scales are themselves stored in 8 bits. An int8 matrix has one scale a row, and
+its product rounds activations as well. None of bitsandbytes' kernels is used on the CPU: that of its release 0.50.2 for
+AVX-512 takes another entry's scale wherever the width is no multiple of the blocksize.
 """
 
 import sys
@@ -115,7 +111,7 @@ def take_over(layer: nn.Module) -> None:
     """Put a layer of this library into the place of bitsandbytes' own, which may compute something else."""
     native = next(kind for kind in kinds() if isinstance(layer, kind))
     if type(layer).forward is native.forward:
-        layer.__class__ = (_by_the_table if is_4bit(layer) else _of_rows)(type(layer))
+        layer.__class__ = _replaced(type(layer), is_4bit(layer))
         # accelerate, where it hooks a layer, keeps the method that was there before.
         kept = layer.__dict__.get("_old_forward")
         if getattr(kept, "__func__", None) is native.forward:
@@ -123,22 +119,15 @@ def take_over(layer: nn.Module) -> None:
 
 
 @cache
-def _by_the_table(kind: type[nn.Module]) -> type[nn.Module]:
-    """Derive a kind of layer that uses bitsandbytes' product only on a kind of device where it is trusted."""
+def _replaced(kind: type[nn.Module], four: bool) -> type[nn.Module]:
+    """Derive a kind of layer that uses bitsandbytes' product only where it is right."""
 
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        return kind.forward(self, x) if x.device.type == self.trusted_on else product(self, x)
+        if four and x.device.type != self.trusted_on:
+            return product(self, x)
+        if not four and x.ndim > 3:  # release 0.50.2 takes the largest of another dimension then
+            return kind.forward(self, x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        return kind.forward(self, x)
 
     # A class of its own, and not a function put into the layer: it goes along when the layer is copied.
     return type(kind.__name__, (kind,), {"forward": forward, "trusted_on": None})
-
-
-@cache
-def _of_rows(kind: type[nn.Module]) -> type[nn.Module]:
-    """Derive a kind of layer of 8 bits that is given rows where its input has more than three dimensions."""
-
-    # Release 0.50.2 takes the largest of another dimension then, and fails or, where sizes agree, scales wrongly.
-    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        return kind.forward(self, x) if x.ndim < 4 else kind.forward(self, x.flatten(0, -2)).unflatten(0, x.shape[:-1])
-
-    return type(kind.__name__, (kind,), {"forward": forward})

@@ -1,16 +1,14 @@
 """What a block computes with, but for its weights: modules, settings, functions, and what users put on them.
 
-User modifications (hooks, a patched `forward`, parametrised weights) are part of the network: they are in what a block
-computes, and so in its derivative. Rules that know what a module of some class computes (`rules`) leave alone whatever
-carries one. A function that a block calls by a name (`F.silu`), a class's `forward` or a setting can be exchanged with
-nothing put on any module. All of it is compared with what it was when a block's route was chosen (`validate`), and with
-what it was when the block was traced.
+User modifications (hooks, a patched `forward`, parametrised weights) are part of what a block computes, and so of its
+derivative. A function that it calls by name (`F.silu`), a class's `forward` or a setting can be exchanged with nothing
+put on any module. All of it is compared with what it was at load (`validate`), and when the block was traced.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import chain
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -24,9 +22,7 @@ Modifications = tuple[tuple[Any, ...], ...]
 Makeup = tuple[tuple[Any, ...], ...]
 # Where a function is looked up when it is called: in a dictionary of globals, a module or a class, by a name.
 _Place = tuple[Any, str]
-
-# What every module keeps for torch's sake, and what nnsight and accelerate put in the place of a module's own
-# `forward`, which is part of what stands on it.
+# What torch keeps on every module, and what nnsight and accelerate put in the place of a module's own `forward`.
 _NO_SETTINGS = {*vars(nn.Module()), "forward", "_hf_hook", "_old_forward"}
 # Calls from one function to the next that are followed; of torch's functions no further ones are.
 _DEPTH = 3
@@ -51,7 +47,7 @@ def where(block: nn.Module) -> str:
 
 def is_bare(module: nn.Module) -> bool:
     """Return whether a module computes what its class computes."""
-    return not everywhere() and not any(True for _ in _functions(module))
+    return not everywhere() and next(_functions(module), None) is None
 
 
 def refuse_on_backward(block: nn.Module) -> None:
@@ -84,26 +80,25 @@ def is_outdated(part: nn.Module) -> bool:
 
 
 def _functions(part: nn.Module) -> Iterator[Any]:
-    """Return what others put on a module; those that transformers puts there only look."""
+    """List what others put on a module; hooks of transformers only look."""
     hooks = (part._forward_pre_hooks, part._forward_hooks, part._backward_hooks, part._backward_pre_hooks)
-    for function in chain.from_iterable(each.values() for each in hooks):
-        if not _made_by(function, "coupling_lib.blocks.", "transformers."):
-            yield function
+    yield from _of_others(hooks, "coupling_lib.blocks.", "transformers.")
     if (forward := replaced_forward(part)) is not None:
         yield forward
 
 
 def everywhere(*, forward_alone: bool = False) -> tuple[Any, ...]:
-    """List the hooks of others that stand on every module there is."""
+    """List the hooks of others that stand on every module there is; torch's own only count operations."""
     hooks = [of_torch._global_forward_hooks, of_torch._global_forward_pre_hooks]
     if not forward_alone:
         hooks += [of_torch._global_backward_hooks, of_torch._global_backward_pre_hooks]
-    # Torch's own, which stand there while operations are counted, only look.
-    return tuple(each for each in chain.from_iterable(each.values() for each in hooks) if not _made_by(each, "torch."))
+    return tuple(_of_others(hooks, "torch."))
 
 
-def _made_by(function: Any, *packages: str) -> bool:
-    return str(getattr(function, "__module__", "")).startswith(packages)
+def _of_others(hooks: Iterable[Mapping[int, Any]], *packages: str) -> Iterator[Any]:
+    """Leave out the hooks that some packages put there."""
+    of_all = chain.from_iterable(each.values() for each in hooks)
+    return (each for each in of_all if not str(getattr(each, "__module__", "")).startswith(packages))
 
 
 def makeups(blocks: Iterable[nn.Module]) -> tuple[Makeup, ...]:
@@ -149,16 +144,13 @@ def called(kind: type, forward: Any) -> tuple[_Place, ...]:
         if not isinstance(function, FunctionType) or function in seen:
             continue
         seen.add(function)
-        # What a decorator stands around.
-        cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+        # What a decorator stands around; a cell may be empty still.
+        cells = (cell.cell_contents for cell in function.__closure__ or () if cell != CellType())
         todo += [(each, depth) for each in cells if callable(each)]
-        for place in _looked_up(function, kind):
-            value = now(place)
+        for space, name in _looked_up(function, kind):
+            value, found[id(space), name] = now((space, name)), (space, name)
             if isinstance(value, type) and issubclass(value, torch.autograd.Function):
-                more = [(value, name) for name in ("forward", "backward", "jvp", "vmap")]
-            else:
-                more = []
-            found |= {(id(space), name): (space, name) for space, name in (place, *more)}
+                found |= {(id(value), method): (value, method) for method in ("forward", "backward", "jvp", "vmap")}
             if depth < _DEPTH and not str(getattr(value, "__module__", "")).startswith("torch"):
                 todo.append((value, depth + 1))
     return tuple(found.values())
@@ -166,7 +158,11 @@ def called(kind: type, forward: Any) -> tuple[_Place, ...]:
 
 def _looked_up(function: FunctionType, kind: type) -> Iterator[_Place]:
     """List what a function may call by a name: globals, what is in a module, methods of its class and of tensors."""
-    names = set(_names(function.__code__))
+    names, codes = set(), [function.__code__]
+    while codes:
+        code = codes.pop()
+        names |= {name for name in code.co_names if not name.startswith("__")}
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
     todo, seen = [function.__globals__, kind, Tensor], set()
     while todo:
         space = todo.pop()
@@ -177,17 +173,3 @@ def _looked_up(function: FunctionType, kind: type) -> Iterator[_Place]:
                 todo.append(value)
             elif callable(value):
                 yield space, name
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from (name for name in code.co_names if not name.startswith("__"))
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False

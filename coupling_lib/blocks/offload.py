@@ -1,15 +1,9 @@
 """A model larger than one card: its blocks lie on several, or stay in their files and are read one at a time.
 
-Everything outside the blocks (embeddings, final norm, output layer) is held on one device. In a forward pass a hook of
-accelerate brings what a block is called with to its card and the stream back, or reads a block's weights before the
-block runs and drops them after it; where such a block is differentiated, `storage.dense_copy` reads them into a copy
-of its own. The files are the model's own safetensors. Only what transformers builds anew from several stored tensors,
-such as the fused experts of a mixture-of-experts layer, is written to a temporary folder that lives as long as the
-model.
-
-Tensors are read, not mapped: a mapped file counts towards the limits on a process's memory that batch systems set
-and is resident as far as it has been touched. The operating system keeps pages of files it has read in whatever
-memory is free, so a budget well below the machine's memory costs little time.
+In a forward pass a hook of accelerate brings what a block is called with to its card and the stream back, or reads a
+block's weights before it runs and drops them after it; `storage.dense_copy` reads them into its own copy. Only what
+transformers builds from several stored tensors, such as fused experts, is written to a folder that lives as long as the
+model. Tensors are read, not mapped: mapped pages count towards the memory limits that batch systems set.
 """
 
 from __future__ import annotations
@@ -46,8 +40,8 @@ def load(read: Callable[..., PreTrainedModel], placing: Placing) -> PreTrainedMo
         folder.cleanup()
         raise
     weakref.finalize(hf, folder.cleanup)
-    # accelerate hooks every layer. One hook per block reads or calls the block as a whole, which also serves families
-    # whose layers use each other's weights, and leaves everything outside the blocks as plain modules on one device.
+    # accelerate hooks every layer. One hook per block also serves families whose layers use each other's weights, and
+    # leaves everything outside the blocks as plain modules on one device.
     path = placing.division.path
     modules = hf.get_submodule(path)
     stored = next((hook.weights_map.dataset.index for module in modules.modules() if (hook := _hook(module))), {})
@@ -68,7 +62,7 @@ def _read_what_memory_holds() -> Generator[None]:
     mapped, convert = modeling_utils.safe_open, modeling_utils.convert_and_load_state_dict_in_model
     modeling_utils.safe_open = lambda file, **options: mapped(file, **options | {"backend": "pread"})
     modeling_utils.convert_and_load_state_dict_in_model = partial(_leave, convert)
-    # accelerate warns that there are parameters on the meta device, which is what was asked for.
+    # accelerate warns of parameters on the meta device, which is what was asked for.
     log = logging.getLogger("accelerate.big_modeling")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -127,7 +121,7 @@ class OnDisk(Storage):
 
     on_disk = True
 
-    def holds(self, module: nn.Module) -> bool:
+    def stores(self, module: nn.Module) -> bool:
         """Return whether a hook reads a module's weights."""
         return _hook(module) is not None
 

@@ -1,10 +1,8 @@
 """Experts of mixtures in 4 and in 8 bits: stacks of matrices, which bitsandbytes' layers leave as they are.
 
-transformers keeps the matrices of all experts of a layer in one parameter of three dimensions, and bitsandbytes
-quantises linear layers. So nine tenths of a mixture "in nf4" stay in float32. Here such a stack is quantised while it
-is read, by bitsandbytes' own functions, as if each expert's matrix (outputs x inputs) were a linear layer: 4 bits in
-blocks that end with the matrix, or 8 bits with one scale a row. What they stand for is worked out in `low_bit`. The
-layer computes with these values; unlike a linear layer of 8 bits it rounds no activations.
+transformers keeps the matrices of all experts in one parameter of three dimensions. While it is read, each expert's
+matrix is quantised by bitsandbytes' own functions, as if it were a linear layer: 4 bits in blocks that end with the
+matrix, or 8 bits with one scale a row. The layer computes with what they stand for, and rounds no activations.
 """
 
 import copy
@@ -45,15 +43,9 @@ def stacks(module: nn.Module) -> list[str]:
     return [name for name, weight in found if weight.is_floating_point() and (marked or weight.shape[0] in numbers)]
 
 
-def is_packed(module: nn.Module) -> bool:
-    """Return whether a layer holds packed experts."""
-    return "packed" in module.__dict__
-
-
 def pack(module: nn.Module, name: str, value: torch.Tensor, bits: int, kind: str, nested: bool) -> nn.Parameter:
     """Quantise a stack that is a parameter of a layer, and let the layer compute by it."""
     bnb = needed("bitsandbytes", "quantised", "storing experts in few bits").functional
-
     transposed = bool(getattr(module, "is_transposed", False))
     matrices = (value.mT if transposed else value).detach().contiguous()
     if bits == 8:
@@ -67,7 +59,7 @@ def pack(module: nn.Module, name: str, value: torch.Tensor, bits: int, kind: str
         data, state = bnb.quantize_4bit(flat, blocksize=size, quant_type=kind, compress_statistics=nested)
         scale = low_bit.scales(state, torch.float32).view(len(flat), -1)
         data, made = data.view(len(flat), -1), Stack(value.shape, transposed, size, tuple(state.code.tolist()))
-    if not is_packed(module):
+    if "packed" not in module.__dict__:
         module.packed = {}
         module.__class__ = _unpacking(type(module))
     module.packed = module.packed | {name: made}
@@ -152,16 +144,11 @@ def _with_experts(kind: type) -> type:
         if kind.param_needs_quantization(self, model, param_name, **kwargs):
             return True
         module, name = get_module_from_name(model, param_name)
-        return not self.pre_quantized and name in stacks(module) and self._converts(param_name)
+        stack = not self.pre_quantized and name in stacks(module)
+        return stack and should_convert_module(param_name.rpartition(".")[0], self.modules_to_not_convert)
 
-    def _converts(self: Any, name: str) -> bool:
-        return should_convert_module(name.rpartition(".")[0], self.modules_to_not_convert)
-
-    def get_quantize_ops(self: Any) -> _Operation:
-        return _Operation(self, kind.get_quantize_ops(self))
-
-    own = (param_needs_quantization, _converts, get_quantize_ops)
-    return type(kind.__name__, (kind,), {function.__name__: function for function in own})
+    own = {"get_quantize_ops": lambda self: _Operation(self, kind.get_quantize_ops(self))}
+    return type(kind.__name__, (kind,), own | {"param_needs_quantization": param_needs_quantization})
 
 
 @contextmanager

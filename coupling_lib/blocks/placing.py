@@ -22,7 +22,7 @@ from coupling_lib.errors import ParameterError, shown
 from coupling_lib.memory import give_back
 
 DISK = "disk"  # as `from_pretrained` calls it
-# Bytes of what is about to be made for which it is worth a tenth of a second to look for what nobody holds.
+# Bytes before which it is worth a tenth of a second to look for what nobody holds.
 _VERY_LARGE = 2**30
 
 
@@ -62,12 +62,8 @@ def devices(device: str | torch.device | None) -> list[torch.device]:
     return [chosen]
 
 
-def plan(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Plan:
-    """Divide a model into its blocks and the rest, without making its weights."""
-    return _divided(memory.skeleton(model_class, config))
-
-
-def _divided(hf: PreTrainedModel) -> Plan:
+def plan(hf: PreTrainedModel) -> Plan:
+    """Divide a model, or its skeleton, into its blocks and the rest."""
     found = find_blocks(hf)
     sizes = [_size(block) for block in found.modules]
     others = []
@@ -114,7 +110,7 @@ def choose(
 ) -> Placing:
     """Decide where a model goes: on the first device, on all of them, or its blocks on disk; or refuse it."""
     skeleton = memory.skeleton(model_class, config)
-    need, division, device = memory.needed_by(skeleton), _divided(skeleton), devices[0]
+    need, division, device = memory.bytes_needed(skeleton), plan(skeleton), devices[0]
     on_disk = None if "quantization_config" in arguments else division.bytes(arguments["dtype"])
     # A block whose weights are not float32 is measured on a float32 copy.
     copy = 0 if precision == "float32" else 4 * division.largest
@@ -122,7 +118,10 @@ def choose(
     width = getattr(config.get_text_config(), "hidden_size", 0)
     beside = copy if budget else copy + 4 * (len(division.blocks) * width**2 + division.largest)
     total = need[precision] + beside
-    _make_room(total)
+    if total >= _VERY_LARGE:
+        # A model that was let go holds itself in circles; both would be in memory.
+        gc.collect()
+        give_back()
     free = budget or memory.available(device)
     stays, cards, message = False, None, ""
     if len(devices) > 1 and (spread or total > free):
@@ -147,9 +146,10 @@ def choose(
     main, *blocks = [devices[card] for card in cards] if cards else [device] + [DISK] * stays * len(division.blocks)
     held = need[precision] if main.type == "cpu" and not blocks else 4 * division.outside
     # A block that is drawn takes its float32 weights, and what they are stored as with what is needed for that.
-    room = (min(budget or _host(), _host()) - held) // (8 * division.largest) if untrained else 1
+    host = memory.available(torch.device("cpu")) if untrained else 0
+    room = (min(budget or host, host) - held) // (8 * division.largest)
     if untrained and (blocks or main.type != "cpu"):
-        memory.check_drawn(held + 8 * division.largest, _host(), name)
+        memory.check_drawn(held + 8 * division.largest, host, name)
     return Placing(main, division, tuple(blocks), max(1, min(room, torch.get_num_threads())))
 
 
@@ -173,17 +173,5 @@ def share_out(sizes: Sequence[float], rooms: Sequence[float]) -> list[int] | Non
     return None
 
 
-def _host() -> int:
-    return memory.available(torch.device("cpu"))
-
-
 def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _make_room(wanted: int) -> None:
-    """Free a model that was let go before one of so many bytes takes its place."""
-    # Its parts hold each other, and the interpreter looks for such circles when it likes: both would be in memory.
-    if wanted >= _VERY_LARGE:
-        gc.collect()
-        give_back()

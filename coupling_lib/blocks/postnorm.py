@@ -1,49 +1,42 @@
 r"""Post-norm blocks: told by what they do, and measured without the norms of their stream.
 
-A pre-norm block adds to its stream: $y = x + f(x)$. The blocks of the original transformer and of BERT normalise what
-they have added, $y = \mathrm{N}_2(h + \mathrm{MLP}(h))$ with $h = \mathrm{N}_1(x + \mathrm{Attn}(x))$. What is
-normalised cannot change along the all-ones vector nor along itself, so that block minus identity has about the same
-directions in every block, whatever the weights: it couples trivially, before any training.
-
-What such a block computes apart from normalising is what its sub-layers add to the stream,
+A pre-norm block adds to its stream: $y = x + f(x)$. Those of BERT normalise what they have added,
+$y = \mathrm{N}_2(h + \mathrm{MLP}(h))$ with $h = \mathrm{N}_1(x + \mathrm{Attn}(x))$. What is normalised cannot change
+along the all-ones vector nor along itself, so that block minus identity couples trivially. What such a block computes
+apart from normalising is what its sub-layers add to the stream,
 
 $$f(x) = \mathrm{Attn}(x) + \mathrm{MLP}(h) = y - x - \sum_k \big(\mathrm{N}_k(p_k) - p_k\big),$$
 
-$p_k$ being what the k-th norm of the stream is given. The sub-layers still read the normalised state. A pre-norm block
-has no norm in its stream, and $f$ is block minus identity there. Neither question is answered by a name: a block that
-lets a large stream through adds to it, and the norms of a stream are the modules that give the same for a stream ten
-thousand times as large and stand where what a sub-layer gave has just been added.
-
-A block that multiplies its stream by a number, $y = s \, (x + f(x))$, gives that share of a large one. Block minus
-identity then holds $(s - 1) I$, which counts as coupling without any shared direction.
+$p_k$ being what the k-th norm of the stream is given. A block that lets a large stream through adds to it; the norms of
+a stream are the modules that give the same for a stream ten thousand times as large and stand where what a sub-layer
+gave has just been added. A block that multiplies its stream, $y = s \, (x + f(x))$, gives that share of a large one.
 """
 
 import warnings
 from contextlib import ExitStack
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from coupling_lib.blocks.blockmap import dtype_of
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.record import Blocks
 from coupling_lib.errors import PostNormWarning, ScaledStreamWarning, UnsupportedModelError
 
-# How much larger a stream is made than anything the block was seen to read or write: what a sub-layer adds, and the
-# epsilon of a norm, are then a ten-thousandth of it.
-_LARGER = 1e4
-# A block that adds to its stream lets all of it through, one that ends in a norm a few ten-thousandths.
-_LET_THROUGH = 0.1
-# A block that multiplies its stream by a number gives that share of a large one: unlike 1 by so much, larger than what
-# rounding leaves of a normed one, and along the stream but for so much of it.
+# How much larger a stream is made than anything the block was seen to read or write, and the share of it that a block
+# which ends in a norm gives at most.
+_LARGER, _LET_THROUGH = 1e4, 0.1
+# The share of a block that multiplies its stream is unlike 1 by so much, larger than what rounding leaves of a normed
+# one, and along the stream but for so much of it.
 _PASSED, _LEAST, _ALONG = 0.02, 1e-3, 0.1
 # Tensors that are the same up to rounding in float32, and up to the epsilon of a norm.
 _SAME, _AS_NORMED = 1e-4, 0.1
 
 
-class _Seen(NamedTuple):
+class _ModuleCall(NamedTuple):
     """One call of a module inside a block: its name, the one tensor that it was given (if one), and what it gave."""
 
     name: str
@@ -62,7 +55,7 @@ class Passing(NamedTuple):
 @torch.no_grad()
 def passing(call: BlockCall, block: nn.Module) -> Passing:
     """Find how a block passes its stream on, from its output for a very much larger stream."""
-    x, y = (_wide(state, block) for state in (call.input, call.output))
+    x, y = (state.to(dtype_of(block)) for state in (call.input, call.output))
     factor = _LARGER * max(1.0, float(y.norm() / x.norm()))
     large = factor * x
     gave = call.replay(block, large)
@@ -86,24 +79,21 @@ def passing(call: BlockCall, block: nn.Module) -> Passing:
 @torch.no_grad()
 def stream_norms(call: BlockCall, block: nn.Module) -> tuple[str, ...]:
     """Find the norms that a block's stream passes through."""
-    # From the output backwards: a norm that gives the stream was given p; p is what an earlier norm gave, or the
-    # block's input, plus what a module inside the block gave (two modules, with no norm between them). So on, until
-    # the input is reached.
-    x = _wide(call.input, block)
+    # From the output backwards: a norm that gives the stream was given p, which is what an earlier norm gave, or the
+    # block's input, plus what one or two modules inside the block gave.
+    x = call.input.to(dtype_of(block))
     seen, y = _replayed(call, block, x)
     norms = [each for each in seen if _is_norm(each)]
-    modules = [each.module for each in seen]
-    path: list[str] = []
-    stream = y
+    path, stream = [], y
     while True:
-        last = next((at for at in reversed(range(len(norms))) if _same(norms[at].gave, stream)), None)
+        last = next((at for at in reversed(range(len(norms))) if _near(norms[at].gave, stream)), None)
         if last is not None:
             norm, norms = norms[last], norms[:last]
-            if modules.count(norm.module) > 1:
+            if sum(each.module is norm.module for each in seen) > 1:
                 return ()
             path.insert(0, norm.name)
             stream = norm.given
-        if _same(stream, x) or _is_sum(stream, x, seen):
+        if _near(stream, x) or _is_sum(stream, x, seen):
             return tuple(path)
         before = next((each for each in reversed(norms) if _is_sum(stream, each.gave, seen)), None)
         if before is None:
@@ -131,16 +121,18 @@ def warn_of_streams(blocks: Blocks, name: str) -> None:
         warnings.warn(message, ScaledStreamWarning, stacklevel=5)
 
 
-def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_Seen], Tensor]:
+def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_ModuleCall], Tensor]:
     """Replay a block and note every module inside it that gives a tensor of the stream's size, in order of its end."""
-    seen: list[_Seen] = []
+    seen: list[_ModuleCall] = []
 
     def note(name: str, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         gave = output[0] if isinstance(output, tuple | list) and output else output
         if _fits(gave, x):
             tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
             alone = len(tensors) == 1 and _fits(tensors[0], x)
-            seen.append(_Seen(name, module, tensors[0].reshape(x.shape) if alone else None, gave.reshape(x.shape)))
+            seen.append(
+                _ModuleCall(name, module, tensors[0].reshape(x.shape) if alone else None, gave.reshape(x.shape))
+            )
 
     with ExitStack() as hooks:
         for name, module in block.named_modules():
@@ -149,37 +141,25 @@ def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_Seen]
         return seen, call.replay(block, x)
 
 
-def _is_norm(seen: _Seen) -> bool:
+def _is_norm(seen: _ModuleCall) -> bool:
     """Return whether a module is a norm: its output does not depend on the size of its input, above its epsilon."""
     if seen.given is None or next(seen.module.children(), None) is not None:
         return False
     once, more = seen.module(_LARGER * seen.given), seen.module(_LARGER**2 * seen.given)
-    if not isinstance(once, Tensor):
-        return False
-    return _near(once, more, _AS_NORMED) and _near(once, seen.gave, _AS_NORMED)
+    return isinstance(once, Tensor) and all(_near(once, each, _AS_NORMED) for each in (more, seen.gave))
 
 
-def _is_sum(total: Tensor, stream: Tensor, seen: list[_Seen]) -> bool:
+def _is_sum(total: Tensor, stream: Tensor, seen: list[_ModuleCall]) -> bool:
     """Return whether a state is the stream plus what one of the modules gave, or two of them."""
-    added = total - stream
-    given = [each.gave for each in seen]
-    return any(_near(added, one, _SAME) for one in given) or any(
-        _near(added, one + other, _SAME) for one, other in combinations(given, 2)
-    )
+    added, given = total - stream, [each.gave for each in seen]
+    sums = chain(given, (one + other for one, other in combinations(given, 2)))
+    return any(_near(added, each) for each in sums)
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a is b or _near(a, b, _SAME)
-
-
-def _near(a: Tensor, b: Tensor, tolerance: float) -> bool:
+def _near(a: Tensor, b: Tensor, tolerance: float = _SAME) -> bool:
     return bool((a - b).norm() <= tolerance * b.norm()) and bool(b.norm() > 0)
 
 
 def _fits(value: Any, stream: Tensor) -> bool:
     """Return whether a tensor has the stream's size; some families fold batch and tokens into one dimension."""
     return isinstance(value, Tensor) and value.shape[-1:] == stream.shape[-1:] and value.numel() == stream.numel()
-
-
-def _wide(state: Tensor, block: nn.Module) -> Tensor:
-    return state.to(next(block.parameters()).dtype)

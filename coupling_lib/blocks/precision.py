@@ -1,9 +1,8 @@
 """How weights are stored in memory: float32, bfloat16, float16, or in few bits by bitsandbytes.
 
-For weights of 4 bits (nf4, fp4) the dense copy that is differentiated (`storage`) is the very map that the quantised
-block evaluates. An int8 block also rounds its activations to 8 bits, a staircase whose true derivative is zero almost
-everywhere; what is measured is the map with the dequantised weights and unrounded activations, linearised at the states
-of the int8 model. Experts of mixtures, which bitsandbytes leaves as they are, are quantised like its layers (`packed`).
+For weights of 4 bits the dense copy that is differentiated (`storage`) is the map that the block evaluates. An int8
+block also rounds its activations, a staircase whose true derivative is zero almost everywhere; what is measured is the
+map with dequantised weights and unrounded activations, linearised at the states of the int8 model.
 """
 
 import logging

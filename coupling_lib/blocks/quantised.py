@@ -1,20 +1,15 @@
-"""Layers of bitsandbytes, made to compute what their weights stand for.
+"""Layers of bitsandbytes, made to compute what their weights stand for (`low_bit`).
 
-What weights of 4 and of 8 bits stand for is worked out in `low_bit`, from tables and scales alone.
 On the CPU a 4-bit layer runs by its table. A GPU's product with 4-bit weights, and any with int8, is bitsandbytes' own,
-after `prepare` compared one of every distinct shape with that arithmetic. A wrong product tells nothing by itself:
-hidden states and the Jacobians of replayed blocks are then wrong together.
-
-Two more failures make a 4-bit block look like the identity without any message. On CPUs with bfloat16 instructions
-bitsandbytes repacks a weight at its first gradient-free use and drops out of the graph from then on; and the packed
-bytes dequantise to garbage. `prepare` keeps it from repacking.
+after one of every distinct shape was compared with that arithmetic: a wrong product shows nowhere else. On CPUs with
+bfloat16 instructions bitsandbytes repacks a weight at its first gradient-free use, drops out of the graph, and what is
+left dequantises to garbage: `prepare` keeps it from repacking.
 """
 
-import linecache
 import logging
 import math
-import re
 import warnings
+from collections import Counter
 from typing import Any
 
 import torch
@@ -29,8 +24,7 @@ from coupling_lib.errors import PrecisionWarning, UntrustworthyResultError
 
 # Kinds of device on which bitsandbytes' product with 4-bit weights is never used, right or wrong.
 BY_THE_TABLE = ("cpu",)
-# A product further off than this share of its length is wrong. Rounding makes 1e-6 in float32; scales of other entries
-# make 0.2.
+# A product further off than this share of its length is wrong: rounding makes 1e-6, scales of other entries 0.2.
 _MOST = 1e-3
 # Norms, biases and routers make a few percent of small blocks.
 _SHARE = 0.9
@@ -68,47 +62,25 @@ class FewBits(Storage):
             if four:
                 layer.trusted_on = trusted[key]
         if isinstance(getattr(hf.config, "quantization_config", None), BitsAndBytesConfig):
-            _say_share(self, hf, name)
+            self._warn_of_share(hf, name)
 
-    def failing_layer(self, hf: PreTrainedModel, error: Exception) -> str | None:
-        """Name the quantised layer at which a pass failed: called, or its weights read by another; or None."""
-        names = {module: name for name, module in hf.named_modules()}
-        frames, trace = [], error.__traceback__
-        while trace is not None:
-            frames.append((trace.tb_frame.f_locals.get("self"), trace))
-            trace = trace.tb_next
-        for module, place in reversed(frames):
-            if not isinstance(module, nn.Module) or module not in names:
-                continue
-            if isinstance(module, kinds()):
-                return names[module]
-            line = linecache.getline(place.tb_frame.f_code.co_filename, place.tb_lineno)
-            read = (getattr(module, name, None) for name in re.findall(r"self\.(\w+)\.weight", line))
-            return next((names[one] for one in read if isinstance(one, kinds())), None)
-        return None
-
-
-def _say_share(stored: Storage, hf: PreTrainedModel, name: str) -> None:
-    """Warn where much of a quantised model's blocks is not quantised, and name what is not."""
-    blocks = find_blocks(hf).modules
-    narrow, left = 0, {}
-    for module in blocks.modules():
-        few = stored.weights(module)
-        narrow += sum(few.values())
-        for key, weight in module._parameters.items():
-            if weight is not None and key not in few:
-                kind = f"{key} of {type(module).__name__}"
-                left[kind] = left.get(kind, 0) + weight.numel()
-    share = narrow / max(1, narrow + sum(left.values()))
-    if share >= _SHARE:
-        return
-    most = max(left, key=left.get)
-    warnings.warn(
-        f"{name}: {share:.0%} of its blocks' weights are stored in few bits; most of the rest is {most}, which "
-        "bitsandbytes leaves as it is. The record of a measurement has it as share_in_precision",
-        PrecisionWarning,
-        stacklevel=2,
-    )
+    def _warn_of_share(self, hf: PreTrainedModel, name: str) -> None:
+        """Warn where much of a quantised model's blocks is not quantised, and name what is not."""
+        narrow, left = 0, Counter()
+        for module in find_blocks(hf).modules.modules():
+            few = self.weights(module)
+            narrow += sum(few.values())
+            for key, weight in module._parameters.items():
+                if weight is not None and key not in few:
+                    left[f"{key} of {type(module).__name__}"] += weight.numel()
+        if (share := narrow / max(1, narrow + left.total())) < _SHARE:
+            warnings.warn(
+                f"{name}: {share:.0%} of its blocks' weights are stored in few bits; most of the rest is "
+                f"{left.most_common(1)[0][0]}, which bitsandbytes leaves as it is. The record of a measurement has it "
+                "as share_in_precision",
+                PrecisionWarning,
+                stacklevel=2,
+            )
 
 
 def _format(layer: nn.Module) -> tuple:
@@ -121,16 +93,16 @@ def _format(layer: nn.Module) -> tuple:
 
 def _trusted_on(layer: nn.Module, dtype: torch.dtype, name: str) -> str | None:
     """Return the kind of device on which a layer's own product is right; None where its table is used, or none is."""
-    device = layer.weight.device.type
-    for own in (device, None) if is_4bit(layer) and device not in BY_THE_TABLE else (None,):
-        if is_4bit(layer):
+    device, four = layer.weight.device.type, is_4bit(layer)
+    for own in (device, None) if four and device not in BY_THE_TABLE else (None,):
+        if four:
             layer.trusted_on = own
         error, most = _error_of_product(layer, dtype)
         if error <= most:
             return own
         seen = (
             f"{name}: bitsandbytes' product with {layer.out_features} x {layer.in_features} weights of "
-            f"{4 if is_4bit(layer) else 8} bits on {device} is {error:.1%} off what the weights stand for"
+            f"{4 if four else 8} bits on {device} is {error:.1%} off what the weights stand for"
         )
         if own is not None:
             print(f"{seen}; their table is used instead", flush=True)
@@ -142,8 +114,7 @@ def _trusted_on(layer: nn.Module, dtype: torch.dtype, name: str) -> str | None:
 @torch.no_grad()
 def _error_of_product(layer: nn.Module, dtype: torch.dtype) -> tuple[float, float]:
     """Compare a layer with what it stands for: the relative error of a product, and the most that rounding makes."""
-    # Numbers that bfloat16 holds, a quarter of int8's step away from any tie, beside one outlier, which int8 layers
-    # multiply apart.
+    # Numbers that bfloat16 holds, away from ties of int8, beside one outlier, which int8 layers multiply apart.
     x = (torch.randint(-31, 32, (9, layer.in_features), generator=torch.Generator().manual_seed(0)) + 0.25) / 32
     x[:, 0], x[:, 1] = 8.0, 127 / 32
     x = x.to(layer.weight.device, dtype)

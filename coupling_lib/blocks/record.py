@@ -1,19 +1,18 @@
 """Recording how each block of a model is called: the one place that runs nnsight.
 
-A transformer is a list of blocks that read and write one residual stream. Nothing here knows a family by name: one
-nnsight trace records what each block is called with and what it returns. Whether they behave as the definitions of the
-paper need is `validate`'s business.
+A transformer is a list of blocks that read and write one residual stream. One nnsight trace records what each block is
+called with and what it returns; whether they behave as the paper's definitions need is `validate`'s business.
 """
 
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -23,14 +22,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks.attention import NAME, KeysValues, recording
-from coupling_lib.blocks.call import BlockCall, Noting, block_call
-from coupling_lib.blocks.makeup import (
-    Makeup,
-    Modifications,
-    is_outdated,
-    refuse_on_backward,
-    replaced_forward,
-)
+from coupling_lib.blocks.call import BlockCall, RecordedChoices, block_call
+from coupling_lib.blocks.makeup import Makeup, Modifications, is_outdated, refuse_on_backward, replaced_forward
 from coupling_lib.errors import UnsupportedModelError
 
 
@@ -39,8 +32,7 @@ class Blocks:
     """Where a model keeps its transformer blocks, and what was found out about them at load."""
 
     # `attention` names the one that they were looked at with, `choosing` says whether any takes some of its experts or
-    # tokens, `modifications` are the user's on each, `makeup` what each was made of, and `scales` has the number by
-    # which a block multiplies its stream, where there is one.
+    # tokens, and `scales` has the number by which a block multiplies its stream, where there is one.
     path: str
     modules: nn.ModuleList
     routes: tuple[str, ...] = ()
@@ -98,33 +90,22 @@ def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
     return tracer, attrgetter(blocks.path)(tracer)
 
 
-class _Seen:
-    """What blocks were called with and what they gave, hooks of others included, and which one runs."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[int, tuple, dict[str, Any], Any]] = []
-        self.entered: list[tuple[int, tuple, dict[str, Any]]] = []
-
-    def running(self) -> int | None:
-        """Number the block that runs; None between blocks."""
-        return self.entered[-1][0] if self.entered else None
-
-
 class _EnoughError(Exception):
     """What ends a pass after the last block that is looked at."""
 
 
 @contextmanager
-def _seen(blocks: Blocks, count: int | None = None) -> Generator[_Seen]:
-    """Look at every block from outside of all that stands on it, inside the context; end the pass after so many."""
-    seen = _Seen()
+def _observed(blocks: Blocks, count: int | None = None) -> Generator[tuple[list[tuple], Callable[[], int | None]]]:
+    """List the calls of blocks, with all that stands on them, and tell which one runs; end a pass after `count`."""
+    calls: list[tuple[int, tuple, dict[str, Any], Any]] = []
+    entered: list[tuple[int, tuple, dict[str, Any]]] = []
 
     def enter(number: int, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        seen.entered.append((number, args, kwargs))
+        entered.append((number, args, kwargs))
 
     def leave(_: nn.Module, __: tuple, ___: dict[str, Any], output: Any) -> None:
-        seen.calls.append((*seen.entered.pop(), output))
-        if seen.calls[-1][0] + 1 == count:
+        calls.append((*entered.pop(), output))
+        if calls[-1][0] + 1 == count:
             raise _EnoughError
 
     with ExitStack() as hooks, suppress(_EnoughError):
@@ -132,22 +113,22 @@ def _seen(blocks: Blocks, count: int | None = None) -> Generator[_Seen]:
             first = partial(enter, number)
             hooks.enter_context(block.register_forward_pre_hook(first, prepend=True, with_kwargs=True))
             hooks.enter_context(block.register_forward_hook(leave, with_kwargs=True))
-        yield seen
+        yield calls, lambda: entered[-1][0] if entered else None
 
 
 @torch.no_grad()
 def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
     """Run a model once, without nnsight, and give the call of every block, or of the first so many."""
-    with recording() as keys_values, _seen(blocks, count) as seen, Noting(seen.running) as noting:
+    with recording() as keys_values, _observed(blocks, count) as (seen, running), RecordedChoices(running) as noting:
         hf(**uncached(hf, inputs))
     _refuse_again(hf, seen)
-    ran = {number for number, *_ in seen.calls}
-    if idle := [number for number in range(count or len(blocks)) if number not in ran]:
+    found = {number: call for number, *call in seen}
+    if idle := [number for number in range(count or len(blocks)) if number not in found]:
         raise UnsupportedModelError(
             f"block {idle[0] + 1} of the {len(blocks)} in {blocks.path!r} of {family_of(hf)} does not run when the "
             "model does; a list of blocks that all run is needed"
         )
-    return _calls(hf, blocks, {number: found for number, *found in seen.calls}, noting.chosen, keys_values)
+    return _calls(hf, blocks, found, noting.chosen, keys_values)
 
 
 def first_row(hf: PreTrainedModel, blocks: Blocks, ids: Tensor, stream: Tensor) -> int:
@@ -168,14 +149,14 @@ def first_row(hf: PreTrainedModel, blocks: Blocks, ids: Tensor, stream: Tensor) 
     return rows[0]
 
 
-def _refuse_again(hf: PreTrainedModel, seen: _Seen) -> None:
+def _refuse_again(hf: PreTrainedModel, seen: Sequence[tuple]) -> None:
     """Refuse a model that calls a block more than once in a pass."""
-    number, times = max(Counter(number for number, *_ in seen.calls).items(), key=itemgetter(1), default=(0, 0))
-    if times > 1:
-        raise UnsupportedModelError(
-            f"block {number + 1} of {family_of(hf)} is called {times} times in one pass; only blocks that are called "
-            "once, in order, can be measured"
-        )
+    for number, times in Counter(number for number, *_ in seen).items():
+        if times > 1:
+            raise UnsupportedModelError(
+                f"block {number + 1} of {family_of(hf)} is called {times} times in one pass; only blocks that are "
+                "called once, in order, can be measured"
+            )
 
 
 @torch.no_grad()
@@ -184,11 +165,11 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     for block in blocks.modules:
         refuse_on_backward(block)
     modules = list(blocks.modules)[:count]
-    # nnsight reads between the hooks of others that stand on a block itself; a block is what it does with these.
+    # nnsight reads between the hooks of others on a block itself, which is what it does with these.
     hooked = {number for number, block in enumerate(modules) if block._forward_hooks or block._forward_pre_hooks}
-    with recording() as keys_values, _seen(blocks) as seen:
+    with recording() as keys_values, _observed(blocks) as (seen, running):
         tracer, envoys = watched(hf, blocks)
-        with Noting(seen.running) if blocks.choosing else nullcontext() as noting:
+        with RecordedChoices(running) if blocks.choosing else nullcontext() as noting:
             with tracer.trace(**uncached(hf, inputs)) as run:
                 recorded = list().save()
                 for envoy in list(envoys)[:count]:
@@ -198,9 +179,8 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
                     run.stop()
     _refuse_again(hf, seen)
     found = {number: (*inside, output) for number, (inside, output) in enumerate(recorded)}
-    found |= {number: outside for number, *outside in seen.calls if number in hooked}
-    # nnsight keeps these variables in a cycle that lasts until the next garbage collection, and every layer's keys and
-    # values with them.
+    found |= {number: outside for number, *outside in seen if number in hooked}
+    # nnsight keeps these variables, with every layer's keys and values, in a cycle until the next garbage collection.
     recorded.clear()
     calls = _calls(hf, blocks, found, noting.chosen if noting else {}, keys_values)
     keys_values.clear()
@@ -209,8 +189,7 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
 
 def uncached(hf: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Any]:
     """Add to a model's inputs that no cache is used, where it has one."""
-    # Without a cache a block is a function of its input alone; replaying one with a filled cache attends to
-    # every token twice and gives a wrong Jacobian without any error.
+    # Replayed with a filled cache a block attends to every token twice, and gives a wrong Jacobian without any error.
     known = "use_cache" in inspect.signature(hf.forward).parameters or hasattr(hf.config, "use_cache")
     return {**inputs, "use_cache": False} if known else inputs
 

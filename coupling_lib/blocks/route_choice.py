@@ -1,6 +1,5 @@
 """The route of a block: what its calls suggest, put to the test against the model as it came (`agreement`)."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -44,7 +43,9 @@ def validate_route(
         far = float(((found - wanted).norm(dim=-1) / (wanted - call.input.to(dtype)).norm(dim=-1)).max())
         raise AnotherModelError(f"{label} computes something else on its own than in the model, {far:.1e} away from it")
     errors: dict[str, float | str] = {}
-    for route in _routes(call, block):
+    chosen = choose_route(call, block)
+    next_best = ["cache"] * (chosen == "attention" and has_cache(call, block))
+    for route in dict.fromkeys((chosen, *next_best, "sequence")):
         errors[route] = error = route_error(call, as_it_came, block, route, default)
         if accepted(error):
             passing = postnorm.passing(call, block)
@@ -57,12 +58,6 @@ def validate_route(
         f"{label} has no Jacobian that agrees with that of the whole sequence: {tried}; this family cannot be "
         "measured, please report it"
     )
-
-
-def _routes(call: BlockCall, block: nn.Module) -> Sequence[str]:
-    """List the routes to try, from the one that a block's calls suggest to the slowest."""
-    chosen = choose_route(call, block)
-    return list(dict.fromkeys((chosen, *["cache"] * (chosen == "attention" and has_cache(call, block)), "sequence")))
 
 
 def choose_route(call: BlockCall, block: nn.Module) -> str:

@@ -1,26 +1,19 @@
 """Rules of differentiation that autograd lacks: kept slopes of activations, rows handed out, gates of one layer.
 
-**Pointwise slopes.** An activation works entry by entry, so its derivative at a point is one number per entry. Autograd
-does not know that: it pulls every cotangent back through each operation the activation is made of (eight, for the tanh
-form of GELU), at the width of the MLP. Inside `linearised` the derivative is taken once, when the block is evaluated,
-and each cotangent is multiplied with it.
+**Pointwise slopes.** An activation works entry by entry, so its derivative is one number per entry. Inside `linearised`
+it is taken once, and each cotangent is multiplied with it instead of pulled back through every operation.
 
-**Picked rows.** A Jacobian is formed by pulling the unit vectors back. The last linear layer before the residual stream
-meets them as they are: its product with e_i is row i of its weights, so that a third of a block's arithmetic (GPT-2:
-8 d^3 of 24 d^3 operations) is a product with the identity. Inside `picking_rows` each linear layer looks at its
-cotangents first: where none has more than one entry, rows are taken, equal to the product in every digit; elsewhere it
-multiplies.
+**Picked rows.** A Jacobian is formed by pulling unit vectors back, and W's product with e_i is row i of W: a third of a
+block's arithmetic is a product with the identity. Inside `picking_rows` a linear layer looks at its cotangents first:
+where none has more than one entry, rows are taken, equal to the product in every digit.
 
 **Merged gates.** A gated MLP has two layers that share their input and meet again entry by entry: h = a(W x) * (V x).
-At one token h changes with x as a single layer with the weights M = diag(s) W + diag(t) V does, where s and t are its
-slopes by both outputs. Inside `merging_gates` such an h is that layer, which saves more than a quarter of the products
-of a Llama block, and with picked rows more than a third. Layers are found by what they do: h depends on nothing but the
-outputs of layers with one input, and a random cotangent is pulled back to the product of its entries with the slopes.
+At one token h changes with x as one layer with the weights M = diag(s) W + diag(t) V does, s and t being the slopes
+by both outputs. Inside `merging_gates` such an h is that layer. Layers are found by what they do: h depends on nothing
+but the outputs of layers with one input, and a random cotangent is pulled back to the product with the slopes.
 
-A rule is applied where a module computes what its class computes. One that carries a hook of somebody else's, or a
-`forward` of its own, is left to autograd.
-
-Second derivatives, and derivatives by the weights, are not available for what is evaluated inside.
+A module that carries a hook or a `forward` of somebody else's is left to autograd. Second derivatives, and derivatives
+by the weights, are not available for what is evaluated inside.
 """
 
 import inspect
@@ -54,10 +47,7 @@ _KNOWN = {kind: kind.forward for kind in (*_OF_TORCH, *_OF_TRANSFORMERS, *_WEIGH
 
 
 class Function(torch.autograd.Function):
-    """A `torch.autograd.Function` whose `forward` has its signature looked up once."""
-
-    # torch asks for it at every call. In a narrow model, where a call is a product of a few rows, asking takes longer
-    # than computing.
+    """A `torch.autograd.Function` whose `forward` has its signature looked up once: torch asks at every call."""
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
@@ -84,7 +74,7 @@ def picking_rows(block: nn.Module) -> AbstractContextManager[None]:
 
 @contextmanager
 def merging_gates(block: nn.Module) -> Generator[None]:
-    """Join linear layers of one input whose outputs meet entry by entry, for one token: see above."""
+    """Join linear layers of one input whose outputs meet entry by entry, for one token."""
     made: dict[Any, _Made] = {}
 
     def keep(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> None:
@@ -165,13 +155,12 @@ def hooked(
 
 
 def _is_large(module: nn.Module) -> bool:
-    return _is_known(module) and type(module) in _WEIGHTS and module.weight.numel() >= LEAST_WEIGHTS
+    return type(module) in _WEIGHTS and _is_known(module) and module.weight.numel() >= LEAST_WEIGHTS
 
 
 def _is_activation(module: nn.Module) -> bool:
-    if not _is_known(module) or type(module) in _WEIGHTS:
-        return False
-    return next(module.parameters(), None) is None and next(module.children(), None) is None
+    bare = next(module.parameters(), None) is None and next(module.children(), None) is None
+    return type(module) not in _WEIGHTS and _is_known(module) and bare
 
 
 def _is_known(module: nn.Module) -> bool:
@@ -223,8 +212,7 @@ class _Linear(Function):
 class TimesConstant(Function):
     """Multiply `x` `(..., g, a)` by constants `C` `(g, a, b)`, all leading dimensions folded into rows."""
 
-    # Under `torch.vmap` a plain product would first repeat the constants for every column of the Jacobian; here the
-    # columns become more rows of one matrix product.
+    # Under `torch.vmap` a plain product would repeat the constants; here columns become more rows of one product.
 
     @staticmethod
     def forward(x: Tensor, C: Tensor) -> Tensor:
@@ -263,8 +251,7 @@ def _times(rows: Tensor, W: Tensor) -> Tensor:
     """Multiply rows by W, in the way that takes least time where there are few of them."""
     width = math.gcd(W.shape[1], _SLAB)
     if 1 < len(rows) <= _SLAB_ROWS and W.numel() >= _LARGE and width >= _SLAB // 4 and W.device.type == "cpu":
-        # A product rearranges its larger factor first, which takes longer than to multiply it by a few rows. Slabs of
-        # it that stay in the cache are multiplied as they are.
+        # A product rearranges its larger factor first, but for slabs of it that stay in the cache.
         slabs = W.unflatten(1, (-1, width)).transpose(0, 1)
         return torch.bmm(rows.expand(len(slabs), -1, -1), slabs).transpose(0, 1).flatten(1)
     turned = len(rows) <= _FEW_ROWS and not W.is_contiguous()

@@ -1,14 +1,15 @@
 """What a forward pass changes in a model, beside what it returns: seen, undone, and done again where it is needed.
 
-BigBird exchanges its sparse attention for a full one, for good, when it reads a short text; a rotary table is stretched
-when a prompt is long; a module counts its calls, or keeps what it saw. A pass that only looks at a model must leave
-no trace of that kind. A block that is differentiated later has to be as the pass had it, which `Changes.applied` does.
+BigBird exchanges its sparse attention for a full one when it reads a short text; a rotary table is stretched by a long
+prompt; a module counts its calls. A pass that only looks at a model leaves no such trace, and a block that is
+differentiated later has to be as the pass had it (`Changes.applied`).
 """
 
 import random
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +20,9 @@ from transformers import PreTrainedConfig
 
 from coupling_lib.blocks import attention
 
-# What nnsight leaves on what it has traced, the attention that this library sets, and transformers' note that its hooks
-# for hidden states stand, which stay: without it they would be put there twice, and give every state twice.
-_LEFT = (STATE, "forward", attention.SETTING, "_output_capturing_hooks_installed")
+# What nnsight leaves, the attention set here, and transformers' note that its hooks for hidden states stand, without
+# which they would be put there twice: all of it stays.
+_LEFT = {STATE, "forward", attention.SETTING, "_output_capturing_hooks_installed"}
 # Numbers of a buffer up to which it is copied, to be put back where it was written over.
 _SMALL = 2**16
 _CONTAINERS = (dict, list, set)
@@ -31,7 +32,6 @@ _MISSING = object()
 class _Change(NamedTuple):
     """One entry of a dictionary, list or set of a model, before a pass and after it."""
 
-    path: str
     put: Callable[[Any], None]
     before: Any
     after: Any
@@ -69,20 +69,20 @@ class Changes:
 def kept(hf: nn.Module) -> Generator[Changes]:
     """Undo on leaving the context what a pass inside it changed in a model."""
     changes = Changes()
-    modules = list(hf.named_modules())
-    places = [(path, place, place.copy()) for path, place in _places(modules)]
-    tensors = [(f"{name}.{key}", x, x._version, _copied(x)) for name, part in modules for key, x in _tensors(part)]
+    places = [(place, place.copy()) for place in _places(hf)]
+    tensors = list(_tensors(hf))
     try:
         with _generators_kept():
             yield changes
     finally:
-        for path, place, before in places:
-            changes._changes += _compared(path, place, before)
-        over = [(name, tensor, copy) for name, tensor, version, copy in tensors if tensor._version != version]
-        written = [name for name, _, copy in over if copy is None]
-        changes._changes += [
-            _Change(name, tensor.data.copy_, copy, tensor.clone()) for name, tensor, copy in over if copy is not None
-        ]
+        for place, before in places:
+            changes._changes += _compared(place, before)
+        written = []
+        for path, tensor, version, copy in tensors:
+            if tensor._version != version and copy is not None:
+                changes._changes.append(_Change(tensor.data.copy_, copy, tensor.clone()))
+            elif tensor._version != version:
+                written.append(path)
         if written:
             # Of these there is no copy, and what else was changed may say so: RWKV notes that its weights are rescaled.
             changes._changes.clear()
@@ -106,57 +106,39 @@ def _generators_kept() -> Generator[None]:
         random.setstate(before[2])
 
 
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """List a module's own weights and buffers."""
-    for tensors in (module._parameters, module._buffers):
-        for key, tensor in tensors.items():
+def _tensors(hf: nn.Module) -> Iterator[tuple[str, Tensor, int, Tensor | None]]:
+    """List weights and buffers with their versions, and copies of what is small and no weight."""
+    for name, module in hf.named_modules():
+        for key, tensor in (module._parameters | module._buffers).items():
             if tensor is not None and not tensor.is_inference():
-                yield key, tensor
+                small = not isinstance(tensor, nn.Parameter) and tensor.numel() <= _SMALL
+                yield f"{name}.{key}", tensor, tensor._version, tensor.clone() if small else None
 
 
-def _copied(tensor: Tensor) -> Tensor | None:
-    """Copy what is small and no weight."""
-    return None if isinstance(tensor, nn.Parameter) or tensor.numel() > _SMALL else tensor.clone()
-
-
-def _places(modules: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, Any]]:
+def _places(hf: nn.Module) -> list[Any]:
     """List the dictionaries, lists and sets that hold a model's settings, submodules and buffers."""
-    seen: set[int] = set()
-    for name, module in modules:
-        yield name, vars(module)
-        for key, value in vars(module).items():
-            # Not hooks, which come and go while a pass is looked at, nor weights, which are compared by their versions.
-            if type(value) in _CONTAINERS and key != "_parameters":
-                yield f"{name}.{key}", value
-        config = vars(module).get("config")
-        if isinstance(config, PreTrainedConfig) and id(config) not in seen:
-            seen.add(id(config))
-            yield f"{name}.config", vars(config)
-            for key, value in vars(config).items():
-                if type(value) in _CONTAINERS:
-                    yield f"{name}.config.{key}", value
+    found = (vars(part).get("config") for part in hf.modules())
+    configs = {id(config): config for config in found if isinstance(config, PreTrainedConfig)}
+    places = [vars(each) for each in (*hf.modules(), *configs.values())]
+    # Not hooks, which come and go while a pass is looked at, nor weights, which are compared by their versions.
+    inner = ((key, value) for place in places for key, value in place.items() if type(value) in _CONTAINERS)
+    return places + [value for key, value in inner if key != "_parameters"]
 
 
-def _compared(path: str, place: Any, before: Any) -> Iterator[_Change]:
+def _compared(place: Any, before: Any) -> Iterator[_Change]:
     """List what differs between a container now and its copy from before."""
     with suppress(RuntimeError, ValueError):  # of tensors that differ, which cannot be told by ==
         if place == before:
             return
     if not isinstance(place, dict):
         if len(place) != len(before) or any(a is not b for a, b in zip(place, before, strict=True)):
-            yield _Change(path, lambda value: _refill(place, value), before, place.copy())
+            yield _Change(partial(_refill, place), before, place.copy())
         return
-    for key in before.keys() | place.keys():
-        if key in _LEFT:
-            continue
+    for key in (before.keys() | place.keys()) - _LEFT:
         old, new = before.get(key, _MISSING), place.get(key, _MISSING)
-        if old is not new and not _same(old, new):
-            yield _Change(f"{path}.{key}", lambda value, key=key: _put(place, key, value), old, new)
-
-
-def _same(old: Any, new: Any) -> bool:
-    plain = str | int | float | bool | tuple | type(None)
-    return isinstance(old, plain) and isinstance(new, plain) and type(old) is type(new) and old == new
+        plain = isinstance(old, str | int | float | tuple) and type(old) is type(new)
+        if old is not new and not (plain and old == new):
+            yield _Change(partial(_put, place, key), old, new)
 
 
 def _put(place: dict, key: Any, value: Any) -> None:

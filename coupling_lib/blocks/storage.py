@@ -1,8 +1,7 @@
 """How weights are stored, and the copy of a block with plain, wide ones on which it is differentiated.
 
 Jacobians are formed in float32 or wider. A block with other weights is replaced, while it is measured, by a *dense
-copy*: the same block, its weights widened. Tensors of two bytes or more are known here; every further way to store
-weights stands in `REGISTERED`, and weights that none of them knows are refused.
+copy*. Every way to store weights beside torch's own is in `REGISTERED`; weights that none of them knows are refused.
 """
 
 import copy
@@ -14,8 +13,7 @@ from transformers import PreTrainedModel
 
 from coupling_lib.errors import UnsupportedModelError
 
-# What nnsight (its controller) and accelerate (its hook) put in the place of a module's own `forward`; a copy runs
-# the class's own.
+# What nnsight and accelerate put in the place of a module's own `forward`; a copy runs the class's own.
 _REPLACED = ("forward", "_hf_hook", "_old_forward")
 
 
@@ -28,7 +26,7 @@ class Storage:
         """Count, by name, the weights of a module's own that are stored in few bits."""
         return {}
 
-    def holds(self, module: nn.Module) -> bool:
+    def stores(self, module: nn.Module) -> bool:
         """Return whether a module stores weights in this way."""
         return bool(self.weights(module))
 
@@ -40,9 +38,6 @@ class Storage:
 
     def prepare(self, hf: PreTrainedModel, name: str) -> None:
         """Make a model's layers compute what their weights stand for, or refuse the model."""
-
-    def failing_layer(self, hf: PreTrainedModel, error: Exception) -> str | None:
-        """Name the layer stored in this way at which a pass failed."""
 
 
 # Filled from above (`models.storages`).
@@ -56,7 +51,7 @@ def in_few_bits(module: nn.Module) -> bool:
 
 def on_disk(module: nn.Module) -> bool:
     """Return whether weights of a module are on disk."""
-    return any(each.holds(part) for each in REGISTERED if each.on_disk for part in module.modules())
+    return any(each.stores(part) for each in REGISTERED if each.on_disk for part in module.modules())
 
 
 def share_in(precision: str, module: nn.Module) -> float:
@@ -79,7 +74,7 @@ def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None
     """Return a block with plain, wide weights, on a device if one is named: itself where they are so, else a copy."""
     # The parts of a module before the module itself, whose plain layer may hold theirs.
     parts = list(block.modules())[::-1]
-    stored = [(each, part) for each in REGISTERED for part in parts if each.holds(part)]
+    stored = [(each, part) for each in REGISTERED for part in parts if each.stores(part)]
     _refuse_unknown(block, {id(weight) for _, part in stored for weight in part.parameters()})
     if not stored and all(p.dtype == dtype and device in (None, p.device) for p in block.parameters()):
         return block

@@ -1,9 +1,8 @@
 """What a model must satisfy before it is measured, tested once, at load.
 
 The definitions of the paper need blocks that add to one residual stream, and a Jacobian taken at one token needs the
-other tokens to enter as constants. Neither is taken on trust from a family's name. Weights that are no numbers are said
-to be that, before they show as something else: a NaN differs from itself, so a model that holds one seems to answer
-differently each time it is asked.
+other tokens to enter as constants. Neither is taken on trust from a family's name. Weights that are NaN are named
+before they show as something else: a NaN differs from itself, so that a model seems to answer differently each time.
 """
 
 import re
@@ -15,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks import attention, attention_choice, central_differences, probe_lengths, state, storage
-from coupling_lib.blocks.agreement import replay_error
-from coupling_lib.blocks.call import BlockCall, Noting
+from coupling_lib.blocks import attention, attention_choice, central_differences, state, storage
+from coupling_lib.blocks.agreement import first_line, replay_error
+from coupling_lib.blocks.call import BlockCall, RecordedChoices
 from coupling_lib.blocks.find import find_blocks
 from coupling_lib.blocks.makeup import makeups, modifications, replaced_forward, settings, where
-from coupling_lib.blocks.model_config import random_input
+from coupling_lib.blocks.model_config import lengths, random_input
 from coupling_lib.blocks.postnorm import passing
 from coupling_lib.blocks.record import Blocks, family_of, passed, record
 from coupling_lib.blocks.route_choice import AnotherModelError, Validated, validate_route
@@ -29,17 +28,13 @@ from coupling_lib.errors import CouplingError, ModelUnavailableError, Unsupporte
 
 def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
     """Find a model's blocks and refuse the model unless they behave as the definitions need."""
-    # With X^l = X^{l-1} + f^l(X^{l-1}): every block is called once on a stream of shape `(1, n, d)` and returns one
-    # of the same shape; each block reads exactly what the one before it wrote; two runs agree bit for bit; and
-    # replaying a block on its own gives what it gave inside the model, so that output minus input is the residual
-    # branch f^l and a function of the stream alone. Then the route to its Jacobian is chosen and compared with the
-    # model as it came, see `agreement`, and one block of each kind with central differences. A block that normalises
-    # its stream instead of adding to it is noted, not refused.
-    #
-    # One name of an attention may make another model of the same weights. Where the blocks compute something else
-    # with the attention that is registered here than with the one that the model came with, they keep the latter.
+    # Every block is called once on a stream `(1, n, d)` and returns one of the same shape; each reads exactly what the
+    # one before it wrote; two runs agree bit for bit; and a block replayed on its own gives what it gave inside the
+    # model. Then the route to its Jacobian is compared with the model as it came (`agreement`), and one block of each
+    # kind with central differences. Where blocks compute something else with the attention that is registered here
+    # than with the one that the model came with, they keep the latter.
     blocks = find_blocks(hf)
-    with probe_lengths.lengths(hf), state.kept(hf) as changes:
+    with lengths(hf), state.kept(hf) as changes:
         probe = _Probe(hf, name, blocks)
         for each in dict.fromkeys((attention.NAME, probe.default)):
             attention_choice.use(hf, each)
@@ -58,10 +53,9 @@ class _Probe:
     """A model on a few random tokens: how its blocks are called, with the attention that it came with and another."""
 
     # What the weights decide (whether states are finite, whether a block reads what the last one wrote) is looked at in
-    # every block, what the code decides in the first, the middle and the last of each kind. Blocks on disk and
-    # quantised ones take long to read, so that only these few are run more than once. Of blocks on disk no others are
-    # read at all: the model runs up to the first of its last kind, and the others of a kind are called as that was.
-    # What the weights decide is looked at in every trace too, and a block that is differentiated is replayed again.
+    # every block and in every trace too, what the code decides in the first, the middle and the last of each kind. Of
+    # quantised blocks and those on disk, which take long to read, only these few are run more than once. Of blocks on
+    # disk no others are read: the model runs up to the first of its last kind, and others are called as that was.
 
     def __init__(self, hf: PreTrainedModel, name: str, blocks: Blocks):
         self.hf, self.name, self.blocks, self.family = hf, name, blocks, family_of(hf)
@@ -77,48 +71,35 @@ class _Probe:
         except CouplingError:
             raise
         except Exception as error:
-            named = (each.failing_layer(hf, error) for each in storage.REGISTERED)
-            if self.slow and (layer := next(filter(None, named), None)) is not None:
-                raise UnsupportedModelError(
-                    f"{self.family} does not run on 7 random tokens with {layer} in few bits ({_first_line(error)}); "
-                    "pass precision='bfloat16'"
-                ) from error
             raise UnsupportedModelError(
                 f"{self.family} does not run on 7 random tokens with the attention that it came with, {self.default!r} "
-                f"({_first_line(error)}); {_next_step(hf, error)}"
+                f"({first_line(error)}); {_next_step(hf, error)}"
             ) from error
         self.as_it_came = dict(enumerate(as_it_came))
 
     def validated(self) -> Blocks:
         """Put the blocks to the test with the attention in force."""
         hf, in_force = self.hf, attention.in_force(self.hf)
-        blocks = replace(
-            self.blocks, attention=in_force, choosing=any(call.chosen for call in self.as_it_came.values())
-        )
+        choosing = any(call.chosen for call in self.as_it_came.values())
+        blocks = replace(self.blocks, attention=in_force, choosing=choosing)
         self.calls = dict(enumerate(record(hf, blocks, self.inputs, self.firsts if self.on_disk else len(blocks))))
         _check_finite(hf, blocks, self.calls, self.name)
         if not self.slow:
             again = self.as_it_came.values() if in_force == self.default else passed(hf, blocks, self.inputs)
             for number, other in enumerate(again):
                 _check_replay(self.calls[number], blocks.modules[number], number, self.family, other.output)
-        by_block: dict[int, Validated] = {}
+        every: dict[int, Validated] = {}
         for members in self.kinds:
-            few = sorted({members[0], members[len(members) // 2], members[-1]})
-            found = {number: self._validate(number, members[0]) for number in few}
-            if len(set(found.values())) == 1:
-                one = next(iter(found.values()))
-                found |= {number: self._like(one, number) for number in members if number not in few}
+            few = {members[0], members[len(members) // 2], members[-1]}
+            found = {number: self._validate(number, members[0]) for number in sorted(few)}
             # Those of a kind that is not of one mind, one by one.
-            by_block |= found | {
-                number: self._validate(number, members[0]) for number in members if number not in found
-            }
-        in_order = [by_block[number] for number in range(len(blocks))]
-        post_norm = {number: each.norms for number, each in enumerate(in_order) if each.norms is not None}
-        scales = {number: each.scale for number, each in enumerate(in_order) if each.scale != 1}
-        carried, routes = tuple(map(modifications, blocks.modules)), tuple(each.route for each in in_order)
-        return replace(blocks, routes=routes, post_norm=post_norm, scales=scales, modifications=carried)
+            alike = found[members[0]] if len(set(found.values())) == 1 else None
+            for number in (number for number in members if number not in few):
+                found[number] = self._alike(alike, number) if alike else self._validate(number, members[0])
+            every |= found
+        return _updated(blocks, every)
 
-    def _like(self, one: Validated, number: int) -> Validated:
+    def _alike(self, one: Validated, number: int) -> Validated:
         """Take what was found of others of a kind for a block, but for the scale of its stream, which is a weight."""
         if self.slow or one.norms is not None:
             return one
@@ -131,8 +112,8 @@ class _Probe:
         """Put a block to the test; `like` is one of its kind that the model ran."""
         block = self.blocks.modules[number]
         _refuse_lost_forward(block, self.dtype)
-        module = _at_hand(block)
-        call = self.calls.get(number) or _called(block, module, self.calls[like])
+        module = _in_memory(block)
+        call = self.calls.get(number) or _call_alike(block, module, self.calls[like])
         if self.slow:
             _check_finite(self.hf, self.blocks, {number: call}, self.name)
             _check_replay(call, module, number, self.family)
@@ -147,12 +128,28 @@ class _Probe:
         return found
 
 
+def _updated(blocks: Blocks, found: Mapping[int, Validated]) -> Blocks:
+    """Enter what was found of some blocks."""
+    routes = [*blocks.routes] or [""] * len(blocks)
+    norms, scales = ({n: x for n, x in old.items() if n not in found} for old in (blocks.post_norm, blocks.scales))
+    for number, one in sorted(found.items()):
+        routes[number] = one.route
+        if one.norms is not None:
+            norms[number] = one.norms
+        if one.scale != 1:
+            scales[number] = one.scale
+    carried = tuple(map(modifications, blocks.modules))
+    return replace(blocks, routes=tuple(routes), post_norm=norms, scales=scales, modifications=carried)
+
+
 def _next_step(hf: PreTrainedModel, error: Exception) -> str:
     """Suggest what to do where a model does not run."""
     if any(functions for _, _, *functions in modifications(hf)):
         return f"{where(hf)} carries a hook or a forward of your own: mend it or take it off"
     if any(part._compiled_call_impl is not None or "_orig_mod" in part._modules for part in hf.modules()):
         return "wrap the model before it is compiled"
+    if storage.in_few_bits(hf):
+        return "if a layer does not run in few bits, pass precision='bfloat16'"
     if any("_hf_hook" in vars(part) for part in hf.modules()):
         return "load it by cl.load_model(..., memory=...), which leaves its blocks on disk, in the place of device_map"
     parts = [f"model.{name}" for name, part in hf.named_children() if isinstance(part, PreTrainedModel)]
@@ -163,11 +160,6 @@ def _next_step(hf: PreTrainedModel, error: Exception) -> str:
     return f"see that it runs on {hf.main_input_name} alone"
 
 
-def _first_line(error: Exception) -> str:
-    """Return what an error says, in one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 # Blocks that were compared with central differences since they were changed, with what they were made of then.
 _compared: weakref.WeakKeyDictionary[nn.Module, tuple] = weakref.WeakKeyDictionary()
 
@@ -176,33 +168,22 @@ def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockC
     """Look again at the blocks that compute with something else than at load, at the states of a trace."""
     now = list(zip(map(modifications, blocks.modules), makeups(blocks.modules), strict=True))
     before = list(zip(blocks.modifications, blocks.makeup, strict=True))
-    if now == before:
-        return blocks
     changed = [number for number, (found, loaded) in enumerate(zip(now, before, strict=True)) if found != loaded]
     firsts = {next((each for each in members if each in changed), None) for members in _kinds(blocks)}
-    routes, dtype = list(blocks.routes), storage.arithmetic(hf)
-    post_norm, scales = dict(blocks.post_norm), dict(blocks.scales)
+    found, dtype = {}, storage.arithmetic(hf)
     for number in changed:
-        call = calls[number]
+        call, label = calls[number], f"block {number + 1} of {family_of(hf)},"
         _refuse_lost_forward(call.block, dtype)
-        label = f"block {number + 1} of {family_of(hf)}, on which {where(call.block)} carries a hook or a forward,"
         if now[number][0] == before[number][0]:
-            label = f"block {number + 1} of {family_of(hf)}, a module, setting or function of which was changed since,"
-        dense = storage.dense_copy(_at_hand(call.block), dtype)
-        found = validate_route(call, call, dense, label, dtype, blocks.attention)
+            label += " a module, setting or function of which was changed since,"
+        else:
+            label += f" on which {where(call.block)} carries a hook or a forward,"
+        dense = storage.dense_copy(_in_memory(call.block), dtype)
+        found[number] = validate_route(call, call, dense, label, dtype, blocks.attention)
         if number in firsts and _compared.get(call.block) != now[number]:
             central_differences.check(call, dense, blocks.attention, label)
             _compared[call.block] = now[number]
-        routes[number] = found.route
-        post_norm.pop(number, None)
-        if found.norms is not None:
-            post_norm[number] = found.norms
-        scales.pop(number, None)
-        if found.scale != 1:
-            scales[number] = found.scale
-    carried, made = zip(*now, strict=True)
-    routes = tuple(routes)
-    return replace(blocks, routes=routes, post_norm=post_norm, scales=scales, modifications=carried, makeup=made)
+    return replace(_updated(blocks, found), makeup=tuple(made for _, made in now))
 
 
 def _refuse_lost_forward(block: nn.Module, dtype: torch.dtype) -> None:
@@ -219,9 +200,9 @@ def _refuse_lost_forward(block: nn.Module, dtype: torch.dtype) -> None:
 
 
 @torch.no_grad()
-def _called(block: nn.Module, module: nn.Module, call: BlockCall) -> BlockCall:
+def _call_alike(block: nn.Module, module: nn.Module, call: BlockCall) -> BlockCall:
     """Call a block, by its copy at hand, as the model called another of its kind."""
-    with attention.recording() as keys_values, Noting(lambda: 0) as noting:
+    with attention.recording() as keys_values, RecordedChoices(lambda: 0) as noting:
         output = replace(call, chosen=()).replay(module, call.input)
     recorded = {name: keys_values[part] for name, part in module.named_modules() if part in keys_values}
     output, chosen = output.detach(), tuple(noting.chosen.get(0, ()))
@@ -240,7 +221,7 @@ def _check_replay(call: BlockCall, block: nn.Module, number: int, family: str, a
         raise UnsupportedModelError(f"{label} depends on more than its residual stream")
 
 
-def _at_hand(block: nn.Module) -> nn.Module:
+def _in_memory(block: nn.Module) -> nn.Module:
     """Read a block from disk once for all that it is asked; one that is in memory is taken as it is."""
     if not storage.on_disk(block):
         return block
@@ -258,13 +239,12 @@ def _kinds(blocks: Blocks) -> list[list[int]]:
 
 
 def _described(name: str, part: nn.Module) -> tuple:
-    """Describe what a module computes, but for its weights."""
+    """Describe what a module computes, but for its weights and what says which block it is."""
     shapes = tuple((key, tuple(weight.shape)) for key, weight in part.named_parameters(recurse=False))
     kept = tuple(
         # Of a function that each block has for itself, its code.
         (key, getattr(getattr(value, "__func__", value), "__code__", type(value)) if callable(value) else repr(value))
         for key, value in settings(part)
-        # What says which block it is tells no two blocks apart.
         if not re.search(r"(idx|index|_id|number)$", key)
     )
     return name, type(part), shapes, kept

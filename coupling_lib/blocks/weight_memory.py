@@ -31,13 +31,8 @@ def skeleton(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Pr
         ) from error
 
 
-def needed(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> dict[str, int]:
-    """Compute what the weights of a model need, without making them."""
-    return needed_by(skeleton(model_class, config))
-
-
-def needed_by(hf: PreTrainedModel) -> dict[str, int]:
-    """Compute what the weights of a model need, from its skeleton."""
+def bytes_needed(hf: PreTrainedModel) -> dict[str, int]:
+    """Compute what the weights of a model need in each precision; its skeleton will do."""
     # The linear layers and experts of the blocks are quantised; embeddings and the output layer stay in float32.
     total, head = sum(parameter.numel() for parameter in hf.parameters()), hf.get_output_embeddings()
     linear = sum(m.weight.numel() for m in hf.modules() if isinstance(m, nn.Linear) and m is not head)
@@ -53,9 +48,7 @@ def bytes_per_weight(precision: str) -> float:
 
 def aligned(weight: torch.Tensor) -> torch.Tensor:
     """Put a weight where the processor's vector instructions like it: at a multiple of 64 bytes."""
-    # In a safetensors file a weight begins at any multiple of 8 bytes, and so it does where the file is mapped. The
-    # order in which matrix products add up depends on it, so that the same weights would give other last digits from
-    # another file.
+    # The order in which matrix products add up depends on it; in a file a weight begins at any multiple of 8 bytes.
     return weight.clone() if weight.device.type == "cpu" and weight.data_ptr() % 64 else weight
 
 

@@ -1,14 +1,12 @@
 """The whole model, differentiated at a trace's states, and whether its blocks' own maps make up its derivative.
 
 The product of the blocks' maps at one token is the derivative of its last state where nothing that leaves the token
-comes back to it, and where a block hands on nothing but its stream. Neither is taken on trust: one cotangent is pulled
-back through all blocks at once, and compared with what the product makes of it. The states of the pass are those of the
-trace, so that both are linearised at the same point, whatever the precision of the model.
+comes back to it, and where a block hands on nothing but its stream. One cotangent is pulled back through all blocks at
+once and compared with that product, both linearised at the states of the trace, whatever the precision of the model.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,16 +17,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks import attention, storage
-from coupling_lib.blocks.call import BlockCall, Held, on_tensors, residual_stream
+from coupling_lib.blocks.agreement import REPLAY as TOLERANCE
+from coupling_lib.blocks.call import BlockCall, FixedChoices, on_tensors, residual_stream
 from coupling_lib.blocks.free_memory import available
 from coupling_lib.blocks.makeup import modifications
-from coupling_lib.blocks.record import Blocks, uncached
+from coupling_lib.blocks.record import Blocks, passed, uncached
 from coupling_lib.blocks.state import kept
 from coupling_lib.errors import UnsupportedModelError
 from coupling_lib.modes import differentiating, exclusive
 
-# Relative error of a derivative. Arguments that blocks are called with are rounded to the precision of the model.
-_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 # As a share of that, where blocks are seen to hand on more than their stream.
 _KNOWN = 0.02
 # A model with fewer weights is copied to float64, which takes less time than the pass.
@@ -55,15 +52,8 @@ class Pass:
 
     def pulled_back(self, cotangent: Tensor, sources: Sequence[Tensor], **options: Any) -> tuple[Tensor, ...]:
         """Pull a cotangent of X^L back to some of the streams."""
-        return torch.autograd.grad(
-            self.streams[-1],
-            sources,
-            cotangent,
-            retain_graph=True,
-            allow_unused=True,
-            materialize_grads=True,
-            **options,
-        )
+        options |= dict(retain_graph=True, allow_unused=True, materialize_grads=True)
+        return torch.autograd.grad(self.streams[-1], sources, cotangent, **options)
 
 
 @exclusive
@@ -86,24 +76,21 @@ def _at_states(
     model: nn.Module, blocks: Blocks, calls: Sequence[BlockCall], dtype: torch.dtype, seen: Pass
 ) -> Generator[None]:
     """Keep the blocks of a model at the states, arguments and choices of a trace, inside the context."""
-    open_: list[ExitStack] = []
+
+    def widened(each: Tensor) -> Tensor:
+        return each.to(dtype) if each.is_floating_point() else each
 
     def enter(block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        number = len(open_)
-        open_.append(ExitStack())
-        call = calls[number]
-        names = [call.stream, *call.arguments]
-
-        def widened(each: Tensor) -> Tensor:
-            return each.to(dtype) if each.is_floating_point() else each
+        if not seen.streams:
+            # No leaf, which torch's counters of operations do not take.
+            seen.streams.append(calls[0].input.to(dtype).clone().requires_grad_(True).clone())
+        first, call = len(seen.streams) == 1, calls[len(seen.streams) - 1]
+        if call.chosen:
+            held.enter_context(FixedChoices(call.chosen))
 
         def chosen(name: str, value: Any) -> Any:
             if name == call.stream:
-                if not seen.streams:
-                    # No leaf, which torch's counters of operations do not take.
-                    leaf = call.input.to(value.device, dtype).clone().requires_grad_(True)
-                    seen.streams.append(leaf.clone())
-                return seen.streams[-1].to(value.device) if number == 0 else value
+                return seen.streams[0].to(value.device) if first else value
             if any(leaf.requires_grad for leaf in _tensors(value)):
                 seen.beside.add(name)
             elif isinstance(value, Tensor | tuple) and name in call.arguments:
@@ -111,35 +98,24 @@ def _at_states(
                 return on_tensors(widened, call.arguments[name])
             return value
 
+        names = [call.stream, *call.arguments]
         args = tuple(chosen(name, value) for name, value in zip(names, args, strict=False)) + args[len(names) :]
-        kwargs = {name: chosen(name, value) for name, value in kwargs.items()}
-        if call.chosen:
-            open_[number].enter_context(Held(call.chosen))
-        return args, kwargs
+        return args, {name: chosen(name, value) for name, value in kwargs.items()}
 
     def leave(block: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
-        number = len(seen.streams) - 1
-        open_[number].close()
+        held.close()
         found = residual_stream(output, seen.streams[0].shape)
-        recorded = calls[number].output.to(found.device, dtype)
+        recorded = calls[len(seen.streams) - 1].output.to(found.device, dtype)
         seen.streams.append(found + (recorded - found).detach())
         if len(seen.streams) > len(calls):
             raise _EnoughError
-        if isinstance(output, tuple | list):
-            return type(output)([seen.streams[-1], *output[1:]])
-        return seen.streams[-1]
+        return type(output)([seen.streams[-1], *output[1:]]) if isinstance(output, tuple | list) else seen.streams[-1]
 
-    with ExitStack() as hooks:
+    with suppress(_EnoughError), ExitStack() as held, ExitStack() as hooks:
         for block in model.get_submodule(blocks.path):
             hooks.enter_context(block.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
             hooks.enter_context(block.register_forward_hook(leave, with_kwargs=True))
-        try:
-            yield
-        except _EnoughError:
-            pass
-        finally:
-            for each in reversed(open_):
-                each.close()
+        yield
 
 
 def refuse_other_paths(
@@ -153,9 +129,15 @@ def refuse_other_paths(
 ) -> None:
     """Refuse a model whose derivative at a token is not the product of its blocks' own maps there."""
     # `product(u, wide)` is u^T times the product at every depth, `(L + 1, d)`, formed in float64 if `wide`.
-    tolerance, u = _tolerance(calls), _random(calls[-1].input.shape[-1])
-    if (seen := _whole(hf, blocks, calls, inputs)) is None:
+    seen, u = None, _random(calls[-1].input.shape[-1])
+    for dtype in _arithmetics(hf):
+        # But for a kernel that knows no float64, or a graph that memory does not hold.
+        with suppress(RuntimeError, MemoryError, TypeError, ValueError):
+            seen = differentiated(hf, blocks, calls, inputs, dtype)
+            break
+    if seen is None:
         return _refuse_moved(hf, blocks, inputs, name)
+    tolerance = max(TOLERANCE.get(call.output.dtype, 0.0) for call in calls)
     rows = _at_token(seen, u, token)
     own = rows[:, token]
     # A way back to the token leads through one before it or through one after it.
@@ -175,7 +157,7 @@ def refuse_other_paths(
 def refuse_bidirectional(seen: Pass, name: str) -> None:
     """Refuse a model in which later tokens reach earlier ones, at the length of a trace."""
     half = seen.streams[0].shape[1] // 2
-    if not (ahead := _ahead(seen, half, slice(half, None))) <= _TOLERANCE[torch.float32]:
+    if not (ahead := _ahead(seen, half, slice(half, None))) <= TOLERANCE[torch.float32]:
         raise _bidirectional(name, ahead)
 
 
@@ -206,10 +188,6 @@ def _beside(name: str, arguments: Collection[str], how: str) -> UnsupportedModel
     )
 
 
-def _tolerance(calls: Sequence[BlockCall]) -> float:
-    return max(_TOLERANCE.get(call.output.dtype, 0.0) for call in calls)
-
-
 def _random(d: int) -> Tensor:
     return torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -219,18 +197,6 @@ def _at_token(seen: Pass, u: Tensor, token: int) -> Tensor:
     cotangent = torch.zeros_like(seen.streams[-1])
     cotangent[0, token] = u.to(cotangent)
     return torch.cat([row.to(cotangent.device) for row in seen.pulled_back(cotangent, seen.streams)])
-
-
-def _whole(
-    hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall], inputs: Mapping[str, Tensor]
-) -> Pass | None:
-    """Differentiate the whole model in numbers as wide as is cheap; None where memory does not hold that."""
-    for dtype in _arithmetics(hf):
-        try:
-            return differentiated(hf, blocks, calls, inputs, dtype)
-        except (RuntimeError, MemoryError, TypeError, ValueError):
-            continue  # a kernel that knows no float64, or a graph that memory does not hold
-    return None
 
 
 def _arithmetics(hf: PreTrainedModel) -> list[torch.dtype]:
@@ -251,50 +217,38 @@ def _refuse_moved(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tens
     """Refuse, by two passes without a graph, a model whose blocks hand on more than their stream, or look ahead."""
     # int8 layers look for outliers in all tokens at once.
     least = max(_MOVED, _ROUNDINGS * torch.finfo(hf.dtype).eps, _QUANTISED * storage.in_few_bits(hf))
-    before, after = (_seen_with(hf, blocks, inputs, moved) for moved in (False, True))
-    pairs = list(zip(before, after, strict=True))
-    kept = [(a[1], b[1]) for a, b in pairs if a[1].numel()]
-    if kept and not (ahead := max(float((a - b).norm() / a.norm()) for a, b in kept)) <= least:
-        raise _bidirectional(name, ahead)
-    changed = {key for a, b in pairs for key in a[0].keys() & b[0].keys() if _differ(a[0][key], b[0][key], least)}
+    before = _passed(hf, blocks, inputs)
+    after = _passed(hf, blocks, inputs, before[0].stream)
+    half = before[0].input.shape[1] // 2
+    if half:
+        first = ((a.output[0, :half].float(), b.output[0, :half].float()) for a, b in zip(before, after, strict=True))
+        if not (ahead := max(float((a - b).norm() / a.norm()) for a, b in first)) <= least:
+            raise _bidirectional(name, ahead)
+    changed = {
+        key
+        for a, b in zip(before, after, strict=True)
+        for key, value in a.arguments.items()
+        if (one := _summed(value)) is not None and (other := _summed(b.arguments.get(key))) is not None
+        if one.shape != other.shape or not float((one - other).abs().max()) <= least * float(one[1::2].max())
+    }
     if changed:
         raise _beside(name, changed, "is not the derivative of the whole model")
 
 
-def _differ(a: Tensor, b: Tensor, least: float) -> bool:
-    return a.shape != b.shape or not float((a - b).abs().max()) <= least * float(a[1::2].max())
+def _passed(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor], moved: str = "") -> list[BlockCall]:
+    """Run a model, the second half of its first block's stream, the argument `moved`, moved or not."""
 
-
-def _seen_with(
-    hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor], moved: bool
-) -> list[tuple[dict[str, Tensor], Tensor]]:
-    """Run a model, the second half of what enters its first block moved or not: each block's arguments, first rows."""
-    seen: list[tuple[dict[str, Tensor], Tensor]] = []
-    given: list[dict[str, Tensor]] = []
-
-    def enter(block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        named = inspect.signature(type(block).forward).bind(block, *args, **kwargs).arguments
-        (_, _), (first, stream), *rest = named.items()
-        given.append({key: found for key, value in rest if (found := _summed(value)) is not None})
-        if not moved or len(given) > 1:
-            return args, kwargs
+    def move(block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        stream = args[0] if args else kwargs[moved]
         noise = torch.randn(stream.shape, generator=torch.Generator().manual_seed(1)).to(stream)
         noise[:, : stream.shape[1] // 2] = 0
         changed = stream + noise * stream.norm() / stream.numel() ** 0.5
-        return ((changed, *args[1:]), kwargs) if args else (args, kwargs | {first: changed})
+        return ((changed, *args[1:]), kwargs) if args else (args, kwargs | {moved: changed})
 
-    def leave(block: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        stream = output[0] if isinstance(output, tuple | list) else output
-        seen.append((given[-1], stream[0, : stream.shape[1] // 2].float().cpu()))
-        if len(seen) == len(blocks):
-            raise _EnoughError
-
-    with kept(hf), ExitStack() as hooks, suppress(_EnoughError):
-        for block in blocks.modules:
-            hooks.enter_context(block.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
-            hooks.enter_context(block.register_forward_hook(leave, with_kwargs=True))
-        hf(**uncached(hf, dict(inputs)))
-    return seen
+    with kept(hf), ExitStack() as hooks:
+        if moved:
+            hooks.enter_context(blocks.modules[0].register_forward_pre_hook(move, with_kwargs=True))
+        return passed(hf, blocks, dict(inputs))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -1,7 +1,4 @@
-"""Matrix products of 16-bit numbers, accumulated in float32 and rounded once, as a GPU's matrix units do.
-
-A processor without such units sums them no more narrowly and takes some sixty times as long for it.
-"""
+"""Matrix products of 16-bit numbers, accumulated in float32 and rounded once, as a GPU's matrix units do."""
 
 from typing import Any
 

@@ -1,8 +1,4 @@
-"""Derivatives of one block at token positions: many cotangents pulled back through one graph.
-
-A column of the Jacobian costs one token's work, see `blockmap`; d of them are pulled back together, in batches that
-fit a memory budget. Several positions are further rows of the same matrix products.
-"""
+"""Derivatives of one block at token positions: many cotangents pulled back through one graph, in batches."""
 
 from __future__ import annotations
 
@@ -19,15 +15,13 @@ from coupling_lib.jacobian.differentiate import (
     evaluate,
     n_evaluated,
     position_name,
-    random_cotangent,
     refuse_rounding,
     zero_jacobian,
 )
 from coupling_lib.memory import budget, ran_out
 from coupling_lib.modes import differentiating
 
-# Bytes that the intermediate tensors of one batch of cotangents may take. Fewer and larger batches are faster, because
-# each of them reads all of a block's weights; beside large results they take half as much.
+# Bytes that the intermediate tensors of one batch of cotangents may take, each of which reads all of a block's weights.
 _BATCH_BYTES = {"cpu": 10 * 2**22, "cuda": 2**32}
 # More cotangents than this at once give the matrix products nothing.
 _LARGEST_BATCH = 1024
@@ -63,13 +57,7 @@ def block_jacobians(trace: Traced, block: int, pairs: Sequence[tuple[int, int]],
 
 
 def form(
-    trace: Traced,
-    block: int,
-    pairs: Sequence[tuple[int, int]],
-    boundary: str,
-    out: Tensor,
-    *,
-    rounded: bool = False,
+    trace: Traced, block: int, pairs: Sequence[tuple[int, int]], boundary: str, out: Tensor, *, rounded: bool = False
 ) -> Tensor:
     """Form what `block_jacobians` does, in memory of the caller's; what is lost in rounding as well, if `rounded`."""
     if len({start == end for start, end in pairs}) > 1:
@@ -90,17 +78,17 @@ def form(
             place += len(part)
     if pairs[0][0] == pairs[0][1]:
         out.diagonal(dim1=1, dim2=2).sub_(1)
-    # One pass over each matrix; what is not a number shows in its least and largest entries.
-    for extremes, pair in zip([torch.stack(matrix.aminmax()).tolist() for matrix in out], pairs, strict=True):
-        named = f"the Jacobian of {position_name(trace, block, pair)}"
+    for matrix, pair in zip(out, pairs, strict=True):
+        extremes = torch.stack(matrix.aminmax()).tolist()  # one pass, in which a NaN shows as well
         if not all(map(math.isfinite, extremes)):
-            raise UntrustworthyResultError(f"{named} holds NaN or infinite entries; try precision='float32'")
+            raise UntrustworthyResultError(
+                f"the Jacobian of {position_name(trace, block, pair)} holds NaN or infinite entries; "
+                "try precision='float32'"
+            )
         if not any(extremes):
             raise zero_jacobian(trace, block, pair)
-    if pairs[0][0] != pairs[0][1] and not rounded:
-        for matrix, pair in zip(out, pairs, strict=True):
-            u = random_cotangent(trace).to(matrix)
-            refuse_rounding(trace, block, pair, boundary, u, u @ matrix)
+        if pair[0] != pair[1] and not rounded:
+            refuse_rounding(trace, block, pair, boundary, lambda u, J=matrix: u.to(J) @ J)
     return out
 
 
@@ -125,8 +113,8 @@ def pulled_back(y: Tensor, x: Tensor, cotangents: Tensor) -> Tensor:
     def pull(cotangent: Tensor) -> Tensor:
         return torch.autograd.grad(y, x, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
 
-    size = len(cotangents)
-    while True:
+    size, device, parts = len(cotangents), x.device.type, []
+    while not parts:
         try:
             with differentiating():
                 parts = [torch.vmap(pull)(part).detach() for part in cotangents.split(size)]
@@ -138,15 +126,11 @@ def pulled_back(y: Tensor, x: Tensor, cotangents: Tensor) -> Tensor:
                     "memory ran out while a single row of a Jacobian was formed; free some, take a shorter prompt, or "
                     "leave the model's blocks on disk with memory='2GiB' or so"
                 ) from None
-        else:
-            break
-        # Only here has the error let go of what its frames hold.
-        size = -(-size // 2)
+            size = -(-size // 2)
     if size < len(cotangents):
-        if x.device.type not in _AT_MOST:
-            message = (
-                f"memory ran out with {len(cotangents)} rows of a Jacobian at once; going on with {size} at a time"
-            )
+        if device not in _AT_MOST:
+            n = len(cotangents)
+            message = f"memory ran out with {n} rows of a Jacobian at once; going on with {size} at a time"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
-        _AT_MOST[x.device.type] = min(size, _AT_MOST.get(x.device.type, size))
+        _AT_MOST[device] = min(size, _AT_MOST.get(device, size))
     return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from coupling_lib.blocks import attention, storage
-from coupling_lib.blocks.agreement import replay_error, route_agrees
+from coupling_lib.blocks.agreement import accepted, replay_error, route_error
 from coupling_lib.blocks.blockmap import state_size, token_map, without_norms
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.makeup import makeups, modifications, where
@@ -30,13 +30,9 @@ BOUNDARIES = ("block", "hidden_states", "branch")
 P, T = ParamSpec("P"), TypeVar("T")
 # An int8 block rounds its activations to 8 bits in the model and not here, relative to what it adds to a token.
 _INT8 = 1e-1
-# A Jacobian of two tokens so small, times the rounding of a number, may be nothing but rounding.
-_TINY = 1e4
-# So many times what changes where nothing but rounding does bounds an error, part of which may be the same each time; a
-# Jacobian is lost where its error may be this share of it.
-_BOUND, _LOST = 16, 0.5
-# What a cotangent is multiplied with, so that products of it round otherwise.
-_SCALES = (1.1, 0.9)
+# A Jacobian of two tokens shorter than so many roundings may be nothing else; so many times what changes where only
+# rounding does bounds its error, and it is lost where that may be this share of it.
+_TINY, _BOUND, _LOST = 1e4, 16, 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +87,7 @@ class Traced:
 
     def block(self, index: int) -> nn.Module:
         """Return a block, from 0, as a map with plain, wide weights, on which it can be differentiated."""
-        # Itself, or a dense copy where its weights are narrow, quantised or on disk. The last one is kept, and no
-        # other: a copy takes as much memory as the block in float32.
+        # The last copy is kept, and no other: it takes as much memory as the block in float32.
         index %= self.n_blocks
         if index not in self._copies:
             self._copies.clear()
@@ -103,8 +98,6 @@ class Traced:
     @exclusive
     def final_norm(self) -> nn.Module:
         """Find the norm between the last block and the last of Hugging Face's `hidden_states`; the identity if none."""
-        # Only the boundary of the released code needs it. It is found by what it does: applied to the last block's
-        # output, it gives that last entry.
         hf = self.model.hf
         with torch.no_grad(), kept(hf):
             wanted = hf(**self.inputs, output_hidden_states=True).hidden_states[-1].to(self.device)
@@ -116,8 +109,7 @@ class Traced:
         owner = hf.get_submodule(self.model.blocks.path.rpartition(".")[0])
         for name, child in owner.named_children():
             if "norm" in type(child).__name__.lower():
-                # The norm may lie on another card than the last block.
-                place = next(child.parameters(), last).device
+                place = next(child.parameters(), last).device  # which may be another card than the last block's
                 with torch.no_grad():
                     if torch.allclose(child(last.to(place)).to(self.device), wanted, rtol=1e-3, atol=1e-3):
                         return storage.dense_copy(owner.get_submodule(name), self.dtype, self.device)
@@ -127,15 +119,14 @@ class Traced:
         """Refuse a boundary that is unknown, or that this model's blocks do not have."""
         if boundary not in BOUNDARIES:
             raise ParameterError(f"boundary is {boundary!r}; it must be {', '.join(map(repr, BOUNDARIES))}")
-        if boundary != "branch":
-            return
         post_norm = self.blocks.post_norm
-        if not post_norm:
+        if boundary == "branch" and not post_norm:
             raise ParameterError(
                 f"boundary is 'branch', which is for post-norm blocks; those of {self.model.name} add to their stream, "
                 "so that block minus identity is the branch: pass boundary='block'"
             )
-        if hidden := [number for number, norms in post_norm.items() if not norms]:
+        hidden = [number for number, norms in post_norm.items() if not norms]
+        if boundary == "branch" and hidden:
             raise ParameterError(
                 f"boundary is 'branch', and the norms in the stream of block {hidden[0]} of {self.model.name} were not "
                 "found among its modules; boundary='block' measures it, with its trivial coupling"
@@ -170,7 +161,9 @@ def evaluate(
     _check_modifications(trace, block)
     call, dtype = trace.calls[block], torch.float64 if wide else trace.dtype
     if shaken is not None:
-        call = replace(call, input=_shaken(call.input.to(dtype), shaken))
+        x = call.input.to(dtype)
+        signs = torch.randint(2, x.shape, generator=torch.Generator().manual_seed(shaken)).to(x) * 2 - 1
+        call = replace(call, input=x * (1 + 2 * torch.finfo(dtype).eps * signs))
     module = storage.dense_copy(trace.model.blocks.modules[block], dtype) if wide else trace.block(block)
     start, end = trace.first + torch.tensor(pairs, device=call.input.device).T
     one = pairs[0][0] == pairs[0][1]
@@ -210,8 +203,9 @@ def _check_modifications(trace: Traced, block: int) -> None:
     now, traced = modifications(module), trace.blocks.modifications[block]
     if now == traced and makeups([module])[0] == trace.blocks.makeup[block]:
         return
-    what = "one of its modules, their settings or the functions that they call was changed since the trace"
-    if now != traced:
+    if now == traced:
+        what = "one of its modules, their settings or the functions that they call was changed since the trace"
+    else:
         what = f"a hook or a forward of your own was put on or taken off since the trace ({where(module)} carries one)"
     raise UntrustworthyResultError(f"{trace.model.name!r}, block {block}: {what}; trace again")
 
@@ -219,10 +213,9 @@ def _check_modifications(trace: Traced, block: int) -> None:
 @_as_traced
 def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
     """Return the route by which a block is evaluated at some pairs."""
-    # A causal block does not let an earlier token see a later one; only the whole sequence can say so.
     route = trace.routes[block]
     if route != "attention" and any(start > end for start, end in pairs):
-        return "sequence"
+        return "sequence"  # which alone can say that an earlier token does not see a later one
     if route == "sequence" or not trace.blocks.modifications[block]:
         return route
     # A hook may do one thing at one position and another at the next: each pair is compared with the whole sequence.
@@ -230,7 +223,7 @@ def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
         if (block, pair) not in trace._agrees:
             call, name = trace.calls[block], trace.blocks.attention
             rows = (trace.first + pair[0], trace.first + pair[1])
-            trace._agrees[block, pair] = route_agrees(call, trace.block(block), route, name, rows)
+            trace._agrees[block, pair] = accepted(route_error(call, call, trace.block(block), route, name, rows))
     return route if all(trace._agrees[block, pair] for pair in pairs) else "sequence"
 
 
@@ -245,24 +238,17 @@ def n_evaluated(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> 
     return trace.calls[block].input.shape[1] if route == "sequence" else len(pairs)
 
 
-def random_cotangent(trace: Traced) -> Tensor:
+def _random_cotangent(trace: Traced) -> Tensor:
     """Draw a cotangent `(d,)`, the same each time."""
     return torch.randn(trace.d_model, generator=torch.Generator().manual_seed(0))
-
-
-def _shaken(x: Tensor, seed: int) -> Tensor:
-    """Change every number by its last digit, up or down."""
-    signs = torch.randint(2, x.shape, generator=torch.Generator().manual_seed(seed)).to(x) * 2 - 1
-    return x * (1 + 2 * torch.finfo(x.dtype).eps * signs)
 
 
 @_as_traced
 def rounding_error(trace: Traced, block: int, pair: tuple[int, int], boundary: str) -> tuple[float, float]:
     """Bound what rounding makes of a Jacobian, and estimate its length, both in the norm of Frobenius."""
     # By its product with a normal cotangent, which is as long on average: how far that moves where states change by
-    # their last digit, and in float64. A small Jacobian that is a product of small numbers hardly moves; one that is
-    # left of a large sum does.
-    u = random_cotangent(trace).double()
+    # their last digit, and in float64. What is left of a large sum moves, a product of small numbers hardly.
+    u = _random_cotangent(trace).double()
 
     def product(scale: float = 1.0, **how: Any) -> Tensor:
         x, y = evaluate(trace, block, [pair], boundary, **how)
@@ -272,7 +258,7 @@ def rounding_error(trace: Traced, block: int, pair: tuple[int, int], boundary: s
 
     with differentiating():
         found = product()
-        others = [product(scale, shaken=seed) for seed, scale in enumerate(_SCALES)]
+        others = [product(scale, shaken=seed) for seed, scale in enumerate((1.1, 0.9))]  # which round otherwise
         if trace.dtype != torch.float64:
             others.append(product(wide=True))
     limits, norm = torch.finfo(trace.dtype), float(found.norm())
@@ -282,11 +268,14 @@ def rounding_error(trace: Traced, block: int, pair: tuple[int, int], boundary: s
 
 
 def refuse_rounding(
-    trace: Traced, block: int, pair: tuple[int, int], boundary: str, u: Tensor, product: Tensor
+    trace: Traced, block: int, pair: tuple[int, int], boundary: str, pulled: Callable[[Tensor], Tensor]
 ) -> None:
-    """Refuse a Jacobian between two tokens that is nothing but rounding, told by its product with a cotangent."""
+    """Refuse a Jacobian between two tokens that is zero or nothing but rounding, by what it makes of a cotangent."""
+    u = _random_cotangent(trace)
+    if not (found := pulled(u)).any():
+        raise zero_jacobian(trace, block, pair)
     small = _TINY * torch.finfo(trace.dtype).eps * float(u.norm())
-    if trace.dtype == torch.float64 or float(product.double().norm()) > small:
+    if trace.dtype == torch.float64 or float(found.double().norm()) > small:
         return
     error, norm = rounding_error(trace, block, pair, boundary)
     if not error <= _LOST * norm:
@@ -296,9 +285,9 @@ def refuse_rounding(
         )
 
 
-def zero_jacobian(trace: Traced, block: int, pair: tuple[int, int], what: str = "zero") -> VanishingJacobianError:
-    """Return the error for a Jacobian that is zero, or as good as that: why it is, and what to do."""
-    (start, end), named = pair, f"the Jacobian of {position_name(trace, block, pair)} is {what}"
+def zero_jacobian(trace: Traced, block: int, pair: tuple[int, int]) -> VanishingJacobianError:
+    """Return the error for a Jacobian that is zero: why it is, and what to do."""
+    (start, end), named = pair, f"the Jacobian of {position_name(trace, block, pair)} is zero"
     if start > end:
         return VanishingJacobianError(
             f"{named}: position {end} does not attend to position {start}, a later one; in a causal model that is "

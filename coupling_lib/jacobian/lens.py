@@ -1,37 +1,36 @@
 r"""The Jacobian lens of one token: what its state at each depth comes to in the last one, to first order.
 
-In a causal decoder nothing that leaves token $t$ comes back to it: later tokens read it, and it reads none of them. So
-where blocks hand on nothing but their stream, the derivative of its last state by its state at depth $l$ is the product
-of the blocks' own maps at that token,
+In a causal decoder nothing that leaves token $t$ comes back to it, so where blocks hand on nothing but their stream,
 
 $$\frac{\partial x^L_t}{\partial x^l_t} = (I + J^L_{tt}) \cdots (I + J^{l+1}_{tt}),$$
 
 exactly, for L Jacobians and L - 1 products of matrices at all depths together. Both conditions are put to the test, by
-one cotangent pulled back through the whole model (`blocks.whole_model`). Other programs add
-$\partial x^L_{t'} / \partial x^l_t$ over all $t' \ge t$ and average over tokens and prompts: another quantity,
-`targets="later"` here; see the chapter on lenses.
+one cotangent pulled back through the whole model (`blocks.whole_model`). Other programs add over all later tokens and
+average over tokens and prompts: another quantity, `targets="later"` here; see the chapter on lenses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coupling_lib.blocks import whole_model
+from coupling_lib.blocks import storage, whole_model
 from coupling_lib.errors import ParameterError, UnsupportedModelError, check_whole, shown
 from coupling_lib.jacobian.derivatives import batch_size, block_jacobians
 from coupling_lib.jacobian.differentiate import evaluate
-from coupling_lib.jacobian.readout import Readout, head_of, read
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.modes import exclusive
 from coupling_lib.svd.operators import real_factor
 
 TARGETS = ("own", "later")
 """Whose last states a lens differentiates: the token's own, or those of all later tokens, added up."""
+# Logits of one state by two ways differ by rounding alone.
+_SAME_LOGITS = 1e-2
 
 
 class Lens:
@@ -77,13 +76,7 @@ class Lens:
     def __matmul__(self, v: Tensor | np.ndarray) -> Tensor:
         """Multiply v, `(d,)`, with the matrix of every depth: what a change v at depth l comes to, `(L + 1, d)`."""
         v = self._vector(v)
-        if self._formed:
-            return self._dense @ v
-        columns = v[:, None]
-        for J in self._blocks:
-            # One more depth begins behind each block.
-            columns = torch.cat([columns + (J @ columns).to(columns), v[:, None]], dim=1)
-        return columns.T
+        return self._dense @ v if self._formed else self._carried(v.expand(len(self), -1))
 
     def of(self, direction: Tensor | np.ndarray) -> Tensor:
         r"""Return the gradient of $u^\top x^L_t$ by $x^l_t$ at every depth, `(L + 1, d)`, in L products."""
@@ -98,8 +91,10 @@ class Lens:
     def states(self) -> Tensor:
         """Return what the state of each depth comes to in the last one, the matrix times x^l_t, `(L + 1, d)`."""
         x = self.trace.hidden[:, self.token]
-        if self._formed:
-            return torch.einsum("lij,lj->li", self._dense, x)
+        return torch.einsum("lij,lj->li", self._dense, x) if self._formed else self._carried(x)
+
+    def _carried(self, x: Tensor) -> Tensor:
+        """Carry one vector from every depth to the last, `(L + 1, d)`; one more begins behind each block."""
         columns = x[:1].T
         for J, state in zip(self._blocks, x[1:], strict=True):
             columns = torch.cat([columns + (J @ columns).to(columns), state[:, None]], dim=1)
@@ -196,24 +191,16 @@ def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) ->
     if targets not in TARGETS:
         raise ParameterError(f"targets is {shown(targets)}; it must be {' or '.join(map(repr, TARGETS))}")
     if targets == "later":
-        check_whole(
-            "skip", skip, 0, trace.n_tokens - 2, f"of {trace.n_tokens} tokens so many and the last are left out"
-        )
+        why = f"of {trace.n_tokens} tokens so many and the last are left out"
+        check_whole("skip", skip, 0, trace.n_tokens - 2, why)
         if trace.model.offloaded:
             raise UnsupportedModelError(
                 f"the blocks of {trace.model.name} lie on disk, and targets='later' differentiates the whole model at "
                 "once; load it with more memory, or take targets='own'"
             )
         return SummedLens(trace, position, skip)
-    whole_model.refuse_other_paths(
-        trace.model.hf,
-        trace.blocks,
-        trace.calls,
-        trace.inputs,
-        trace.first + position,
-        partial(_rows, trace, position),
-        trace.model.name,
-    )
+    model, place, product = trace.model, trace.first + position, partial(_rows, trace, position)
+    whole_model.refuse_other_paths(model.hf, trace.blocks, trace.calls, trace.inputs, place, product, model.name)
     return Lens(trace, position)
 
 
@@ -225,3 +212,57 @@ def _rows(trace: Trace, token: int, u: Tensor, wide: bool) -> Tensor:
         (row,) = torch.autograd.grad(y, x, rows[-1].to(y)[None], allow_unused=True, materialize_grads=True)
         rows.append(row[0])
     return torch.stack([row.to(rows[0].device, rows[0].dtype) for row in rows[::-1]])
+
+
+class Readout(NamedTuple):
+    """The strongest tokens that a lens reads at each of its depths."""
+
+    ids: Tensor
+    """Token ids, (depths, k)."""
+    logits: Tensor
+    """Their logits, (depths, k); before a cap on logits, which changes no order, where the model has one."""
+    tokens: list[list[str]] | None
+    """Their texts; None where there is no tokenizer."""
+    depths: list[int]
+    """The depths, from 0 (the embedding) to L (the last state)."""
+
+
+def read(
+    trace: Trace, token: int, states: Tensor, depths: Sequence[int], k: int, norm: str, head: Callable[[Tensor], Tensor]
+) -> Readout:
+    """Read the k strongest tokens of states that were carried to the last depth, `(depths, d)`."""
+    if norm not in ("applied", "linearised"):
+        raise ParameterError(f"norm is {norm!r}; it must be 'applied' or 'linearised'")
+    last = trace.hidden[-1, token]
+    with torch.no_grad():
+        if norm == "applied":
+            logits = head(states)
+        else:
+            logits = torch.func.vmap(lambda v: torch.func.jvp(head, (last,), (v,))[1])(states)
+    check_whole("k", k, 1, logits.shape[-1], f"{trace.model.name} knows so many tokens")
+    values, ids = logits.topk(k)
+    tokenizer = trace.model.tokenizer
+    tokens = tokenizer and [[tokenizer.decode([token]) for token in depth] for depth in ids.tolist()]
+    return Readout(ids, values, tokens, list(depths))
+
+
+def head_of(trace: Trace, token: int) -> Callable[[Tensor], Tensor]:
+    """Find what makes logits of a last state, and compare it with the model's own logits."""
+    hf = trace.model.hf
+    if (unembedding := hf.get_output_embeddings()) is None:
+        raise UnsupportedModelError(f"{trace.model.name} has no unembedding; a readout needs a language model")
+    norm, linear = trace.final_norm, storage.dense_copy(unembedding, trace.dtype, trace.device)
+    with torch.no_grad():
+        found = linear(norm(trace.hidden[-1, token]))
+        logits = hf(**trace.inputs).logits[0]
+        wanted = logits[token + trace.first * (len(logits) > trace.n_tokens)].to(found)
+    # Some families scale their logits, and some cap them, which bends the largest and leaves their order.
+    scale = float((wanted @ found) / (found @ found))
+    order = torch.corrcoef(torch.stack([wanted.argsort().argsort(), found.argsort().argsort()]).double())[0, 1]
+    if not (scale > 0 and order > 1 - _SAME_LOGITS):
+        raise UnsupportedModelError(
+            f"the logits of {trace.model.name} are not its unembedding of its final norm (ranks agree to "
+            f"{float(order):.3f}); use the lens itself, `dense()` or `@`"
+        )
+    capped = float((scale * found - wanted).norm() / wanted.norm()) > _SAME_LOGITS
+    return lambda state: linear(norm(state)) * (1.0 if capped else scale)

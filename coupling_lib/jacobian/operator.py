@@ -1,13 +1,8 @@
 r"""The residual Jacobian of one block, as a linear operator.
 
-For one pair of token positions, $J^l_{t_1 t_2} = \partial f^l(X^{l-1})_{t_2} / \partial x^{l-1}_{t_1}$: how the
-residual branch of block $l$ at position $t_2$ answers to the state at position $t_1$, every other position held fixed.
-Hugging Face's blocks return $x + f(x)$, so the identity is subtracted where $t_1 = t_2$, and only there: for
-$t_1 \ne t_2$ the skip path contributes nothing.
-
-Derivatives are reverse-mode throughout (`torch.autograd.grad`, batched over cotangents). Forward mode returns zeros
-without a word on quantised layers, and on some attention kernels not at all. Jacobians at several tokens at once are
-formed by `derivatives`.
+$J^l_{t_1 t_2} = \partial f^l(X^{l-1})_{t_2} / \partial x^{l-1}_{t_1}$, every other position held fixed. Blocks return
+$x + f(x)$, so the identity is subtracted where $t_1 = t_2$. Derivatives are reverse-mode throughout: forward mode
+returns zeros without a word on quantised layers, and on some attention kernels not at all.
 """
 
 from __future__ import annotations
@@ -28,10 +23,8 @@ from coupling_lib.jacobian.differentiate import (
     evaluate,
     n_evaluated,
     position_name,
-    random_cotangent,
     refuse_rounding,
     rounding_error,
-    zero_jacobian,
 )
 from coupling_lib.modes import differentiating
 from coupling_lib.svd.operators import fewer_products, real_factor
@@ -52,13 +45,7 @@ class BlockJacobian:
     A factor that is none raises `ParameterError`. A Jacobian that is zero, as that of a pair of tokens against the
     causal order is, raises `VanishingJacobianError` wherever it is used, rather than products of zeros. One that is
     smaller than what rounding in float32 leaves of the sums it was formed from raises it as well, but for `dense`.
-
-    Args:
-        trace: the trace at whose states the block is linearised.
-        block: the block l, from 0.
-        token_in: t1, from 0.
-        token_out: t2, from 0.
-        boundary: see `Trace.jacobian`.
+    Blocks and tokens are counted from 0; `Trace.jacobian` says what the boundary is.
     """
 
     trace: Traced
@@ -70,7 +57,11 @@ class BlockJacobian:
     _checked: bool = field(default=False, init=False)
 
     def __repr__(self) -> str:
-        return f"BlockJacobian({position_name(self.trace, self.block, (self.token_in, self.token_out))})"
+        return f"BlockJacobian({position_name(self.trace, self.block, self._pair)})"
+
+    @property
+    def _pair(self) -> tuple[int, int]:
+        return (self.token_in, self.token_out)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -123,12 +114,12 @@ class BlockJacobian:
     @cached_property
     def _dense(self) -> Tensor:
         out = torch.empty(1, *self.shape, dtype=self.dtype, device=self.trace.device)
-        return form(self.trace, self.block, [(self.token_in, self.token_out)], self.boundary, out, rounded=True)[0]
+        return form(self.trace, self.block, [self._pair], self.boundary, out, rounded=True)[0]
 
     @cached_property
     def error(self) -> float:
         """Bound the length of what rounding adds to the matrix, in the norm of Frobenius."""
-        return rounding_error(self.trace, self.block, (self.token_in, self.token_out), self.boundary)[0]
+        return rounding_error(self.trace, self.block, self._pair, self.boundary)[0]
 
     def vanishes(self) -> bool:
         """Return whether it is zero or lost in rounding, by one product with it."""
@@ -141,8 +132,8 @@ class BlockJacobian:
     def _refuse_rounding(self) -> None:
         """Refuse a matrix that was formed, if it is lost in rounding."""
         if not self._checked and self.token_in != self.token_out:
-            u, pair = random_cotangent(self.trace).to(self._dense), (self.token_in, self.token_out)
-            refuse_rounding(self.trace, self.block, pair, self.boundary, u, u @ self._dense)
+            J = self._dense
+            refuse_rounding(self.trace, self.block, self._pair, self.boundary, lambda u: u.to(J) @ J)
         self._checked = True
 
     def svd(self, k: int = 10, formed: bool | None = None) -> SingularTriplets:
@@ -171,18 +162,17 @@ class _Graph:
 
     def __init__(self, jacobian: BlockJacobian):
         trace, block = jacobian.trace, jacobian.block
-        pairs = [(jacobian.token_in, jacobian.token_out)]
+        pairs = [jacobian._pair]
         self._x, self._y = evaluate(trace, block, pairs, jacobian.boundary)
         self._batch = batch_size(trace, n_evaluated(trace, block, pairs))
         # A token's own derivative holds the identity here; that between two tokens may be zero throughout.
-        if not jacobian._checked:
-            if jacobian.token_in != jacobian.token_out:
-                u = random_cotangent(trace).to(self._y)
-                product = self.product(u[None], transposed=True)[0]
-                if not product.any():
-                    raise zero_jacobian(trace, block, pairs[0])
-                refuse_rounding(trace, block, pairs[0], jacobian.boundary, u, product)
-            jacobian._checked = True
+        if not jacobian._checked and jacobian.token_in != jacobian.token_out:
+
+            def pulled(u: Tensor) -> Tensor:
+                return self.product(u.to(self._y)[None], transposed=True)[0]
+
+            refuse_rounding(trace, block, pairs[0], jacobian.boundary, pulled)
+        jacobian._checked = True
 
     def product(self, columns: Tensor, *, transposed: bool) -> Tensor:
         """Multiply columns, given as rows."""

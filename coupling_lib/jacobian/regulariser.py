@@ -1,11 +1,10 @@
 r"""Coupling as something to train for: a differentiable loss from a few vector products, with no Jacobian formed.
 
-The loss of two blocks $l$, $l'$ is the distance from symmetry of $J_l J_{l'}^\top$ and $J_l^\top J_{l'}$, both of which
-are symmetric if and only if the blocks share their singular vectors (`metrics.regulariser`, with the derivation). A
-product $J^\top z$ is one backward pass through one block. A product $J z$ is a backward pass through that backward
-pass, which is linear in the vector that enters it. Both are differentiated once more when the loss is trained on,
-and that third derivative is where PyTorch's fused layer norm goes wrong: the derivative of its double backward pass
-takes the mean and the standard deviation for constants. Blocks are therefore run with the norm written out.
+The loss of two blocks $l$, $l'$ is the distance from symmetry of $J_l J_{l'}^\top$ and $J_l^\top J_{l'}$, symmetric if
+and only if the blocks share their singular vectors (`metrics.regulariser`, with the derivation). A product $J z$ is a
+backward pass through the backward pass for $J^\top z$. Training differentiates both once more, which PyTorch's fused
+layer norm gets wrong: its double backward takes the mean and the standard deviation for constants. Blocks are therefore
+run with the norm written out.
 """
 
 from collections.abc import Sequence
@@ -105,7 +104,7 @@ def coupling_loss(
 def _chosen(blocks: int | Sequence[int], depth: int, generator: torch.Generator | None) -> list[int]:
     """Blocks by number: those given, or as many as are asked for, drawn without replacement."""
     if isinstance(blocks, int):
-        wanted, chosen = blocks, torch.randperm(depth, generator=generator)[: max(0, blocks)].sort().values.tolist()
+        wanted, chosen = blocks, sorted(torch.randperm(depth, generator=generator)[: max(0, blocks)].tolist())
     else:
         wanted, chosen = len(blocks), sorted({block for block in blocks if 0 <= block < depth})
     if len(chosen) != wanted or wanted < 2:
@@ -151,13 +150,19 @@ def _layer_norm(norm: nn.LayerNorm, given: tuple[Tensor], _: Tensor) -> Tensor:
 def _products(entered: Tensor, left_it: Tensor, token: int, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Products of one block's transposed Jacobian with `left` and of the Jacobian with `right`, `(p, sequences, d)`."""
     branch = left_it - entered
+
+    def at(vector: Tensor) -> Tensor:
+        placed = torch.zeros_like(branch)
+        placed[:, token] = vector
+        return placed
+
     seed = torch.zeros_like(branch, requires_grad=True)
     # Linear in `seed`, with the Jacobian's transpose as its matrix: its own derivative is the Jacobian.
     (pulled,) = torch.autograd.grad(branch, entered, seed, create_graph=True)
     transposed, straight = [], []
     for back, forth in zip(left, right, strict=True):
-        (at_input,) = torch.autograd.grad(branch, entered, _at(branch, token, back), create_graph=True)
-        (at_output,) = torch.autograd.grad(pulled, seed, _at(branch, token, forth), create_graph=True)
+        (at_input,) = torch.autograd.grad(branch, entered, at(back), create_graph=True)
+        (at_output,) = torch.autograd.grad(pulled, seed, at(forth), create_graph=True)
         transposed.append(at_input[:, token])
         straight.append(at_output[:, token])
     return torch.stack(transposed), torch.stack(straight)
@@ -171,10 +176,3 @@ def _without_isotropic(transposed: Tensor, straight: Tensor, left: Tensor, right
     by_others = (told.sum(dim=0) - told) / (len(probes) - 1)
     back, forth = (by_others * probes).chunk(2)
     return transposed - back, straight - forth
-
-
-def _at(like: Tensor, token: int, vector: Tensor) -> Tensor:
-    """A stream that is zero but for one token."""
-    placed = torch.zeros_like(like)
-    placed[:, token] = vector
-    return placed

@@ -1,10 +1,6 @@
 """A trace: one forward pass of a model on one input, and every block's part in it.
 
-    found = trace(model, input_ids)    # (1, n); cl.trace takes texts as well
-    found.hidden                       # X^0 .. X^L, at the blocks' own boundaries
-    J = found.jacobian(block=8)        # of the residual branch f^9, at the last token
-
-The states are recorded in the precision the model runs in; everything derived from them is float32 or wider.
+States are recorded in the precision the model runs in; everything derived from them is float32 or wider.
 """
 
 import warnings
@@ -65,8 +61,7 @@ class Trace(Traced):
 
     def forget(self, block: int) -> None:
         """Release what was recorded for a block, from 0: its states, keys and values."""
-        # A trace that is only there for its Jacobians takes less memory block by block as they are formed. What needs
-        # a forgotten block fails afterwards; the last one, which says how many tokens there are, is kept.
+        # The last one, which says how many tokens there are, is kept.
         if block != self.n_blocks - 1:
             self.calls[block] = None
 
@@ -140,10 +135,11 @@ def model_inputs(model: Model, given: Tensor) -> dict[str, Tensor]:
     if not isinstance(given, Tensor):
         raise ParameterError(f"the input is a {type(given).__name__}; give a tensor of {wanted}")
     whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
-    fits = given.ndim == (4 if pixels else 2) and (given.is_floating_point() if pixels else whole)
-    fits = fits and given.layout == torch.strided and not given.is_meta
-    if not fits or len(given) != 1 or given.numel() == 0:
-        form = "(1, channels, height, width), floating point" if pixels else "(1, n) with n >= 1, integer"
+    ndim, typed, form = 2, whole, "(1, n) with n >= 1, integer"
+    if pixels:
+        ndim, typed, form = 4, given.is_floating_point(), "(1, channels, height, width), floating point"
+    plain = given.layout == torch.strided and not given.is_meta
+    if given.ndim != ndim or not typed or not plain or len(given) != 1 or given.numel() == 0:
         raise ParameterError(f"the input has shape {tuple(given.shape)} and dtype {given.dtype}; {wanted} is {form}")
     size = 0 if pixels else hf.config.get_text_config().vocab_size
     if not pixels and not 0 <= int(given.min()) <= int(given.max()) < size:
@@ -177,7 +173,6 @@ def _as_they_stand(model: Model, calls: list[BlockCall]) -> Blocks:
 
 def _check_finite(model: Model, calls: list[BlockCall]) -> None:
     """Refuse states that are no numbers, and say where they begin."""
-    # The check at load sees the embeddings of a few tokens only.
     for number, state in enumerate([calls[0].input, *(call.output for call in calls)]):
         if not bool((finite := state.isfinite().all(dim=-1)).all()):
             where = f"after block {number}" if number else "before block 1, in the embedding"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError, shown
-from coupling_lib.jacobian.readout import Readout, head_of, read
+from coupling_lib.jacobian.lens import Readout, head_of, read
 from coupling_lib.jacobian.tracing import Trace
 
 

@@ -1,16 +1,12 @@
 r"""Block Golub-Kahan bidiagonalisation: the top singular triplets from products $J V$ and $J^\top U$ alone.
 
-Two orthonormal bases grow together, $b$ columns at a time: $V$ from products with $J^\top$, $U$ from products with $J$,
-so that $J V = U B$ with a small upper triangular $B$. The singular triplets of $B$, carried back by the bases, converge
-to the largest ones of $J$ from the outside inwards. Because $J$ itself is projected, and not $J^\top J$, a singular
-value $\sigma_i$ is found to the accuracy of $J$'s own arithmetic times $\sigma_1$ instead of that times
-$\sigma_1^2 / \sigma_i$: an outlying $\sigma_1$ does not drown the others.
+Two orthonormal bases grow together, $b$ columns at a time, so that $J V = U B$ with a small upper triangular $B$, whose
+singular triplets, carried back by the bases, converge to the largest ones of $J$. Because $J$ itself is projected, and
+not $J^\top J$, an outlying $\sigma_1$ does not drown the others.
 
-Any operator will do that has a `shape` and the products `operator @ (d, m)` and `operator.T @ (d, m)`. Of several
-matrices one step is a handful of batched products (`golub_kahan_stacked`): on one of width 768 a step takes longer to
-start than to compute. The new columns are then orthonormalised by two Cholesky factorisations instead of Householder
-reflections, which is less robust: a block that loses rank, a singular value that occurs more often than a block is wide
-or a basis that fills without convergence is not mended but reported, and the caller takes another route for it.
+Of several matrices one step is a handful of batched products (`golub_kahan_stacked`), and new columns are
+orthonormalised by two Cholesky factorisations: a block that loses rank, a singular value that occurs more often than a
+block is wide or a basis that fills without convergence is reported, and the caller takes another route for it.
 """
 
 import math
@@ -40,14 +36,12 @@ _MARGIN = 8.0
 class KrylovTriplets(NamedTuple):
     """Top singular triplets from Krylov bases, before they are certified."""
 
-    # The images are J V and J^T U, sums of products that a search with one operator has made.
-
     U: Tensor
     S: Tensor
     Vh: Tensor
     next_value: float | Tensor
     columns: int
-    images: tuple[Tensor, Tensor] | None = None
+    images: tuple[Tensor, Tensor] | None = None  # J V and J^T U, sums of products that were made with an operator
 
 
 def golub_kahan(operator: Any, k: int, tolerance: float = 1e-5, block: int = BLOCK) -> KrylovTriplets:
@@ -85,8 +79,8 @@ def golub_kahan(operator: Any, k: int, tolerance: float = 1e-5, block: int = BLO
 
 def columns_to_go(earlier: tuple[int, float] | None, now: tuple[int, float], part: int, haste: float) -> int:
     """Guess how many columns are missing from how fast the residual fell between two checks."""
-    # A check costs as much as a few blocks. Convergence gets faster as it proceeds, so less is added than a straight
-    # line on the logarithm asks for (by the factor `haste`), and never more than one `part`-th of the basis.
+    # Convergence gets faster as it proceeds, so less is added than a straight line on the logarithm asks for (by the
+    # factor `haste`), and never more than one `part`-th of the basis.
     columns, excess = now
     most = max(BLOCK, columns // part)
     if earlier is None or excess >= earlier[1]:
@@ -114,9 +108,6 @@ class _Bases:
         like = operator if isinstance(getattr(operator, "dtype", None), torch.dtype) else operator @ start[:, :1]
         start = start.to(getattr(like, "device", None), like.dtype)
         self.operator, self.limit, self.dtype = operator, limit, start.dtype
-        # For a matrix in rows, (U^T J)^T takes half the time of J^T U.
-        dense = isinstance(operator, Tensor)
-        self._pull = (lambda U: (U.T @ operator).T) if dense else (lambda U: operator.T @ U)
         self.columns, self.width = 0, width
         self._U, self._V = start.new_empty(limit, rows), start.new_empty(min(d, limit + self.width), d)
         self._JV, self._JTU = torch.empty_like(self._U), start.new_empty(limit, d)
@@ -137,7 +128,7 @@ class _Bases:
             raise UntrustworthyResultError("the operator gives zero for every vector; it has no singular directions")
         self._U[m:end], self._B[:m, m:end], self._B[m:end, m:end] = Q.T, C, R
         room = min(self.width, self._V.shape[1] - end)
-        product = _finite(self._pull(Q))
+        product = _finite(self.operator.T @ Q)
         self._JTU[m:end] = product.T
         Q, self._last, _ = _extend(self._V[:end], product, room)
         self._V[end : end + room] = Q.T
@@ -156,25 +147,25 @@ class _Bases:
         B = self._B[:m, :m].double()
         P = top_eigenvectors(B @ B.T, min(k + 1, m))
         # The eigenvectors of B B^T err by rounding times (s_1 / s_i)^2; all of B where that matters.
-        S = (B.T @ P).norm(dim=0)
+        image = B.T @ P
+        S = image.norm(dim=0)
         if float(S[k - 1]) > 1e-3 * float(S[0]):
-            Y, R = torch.linalg.qr(B.T @ P)
+            Y, R = torch.linalg.qr(image)
             X, S, Zh = lapack_svd(R)
             P, Qh = P @ Zh.T, (Y @ X).T
         else:
             P, S, Qh = lapack_svd(B)
         left, right = P[:, :k].T.to(self.dtype), Qh[:k].to(self.dtype)
-        following = float(S[k]) if k < m else 0.0
-        images = ((right @ self._JV[:m]).T, (left @ self._JTU[:m]).T)
         parts = ((left @ self._U[:m]).T, S[:k].to(self.dtype), right @ self._V[:m])
-        return KrylovTriplets(*parts, following, m, images=images)
+        images = ((right @ self._JV[:m]).T, (left @ self._JTU[:m]).T)
+        return KrylovTriplets(*parts, float(S[k]) if k < m else 0.0, m, images)
 
 
 def _extend(basis: Tensor, W: Tensor, room: int) -> tuple[Tensor, Tensor, Tensor]:
     """Split W = basis^T C + Q R with Q orthonormal, and orthogonal to the rows of the basis."""
-    # The second pass repairs what rounding left of the first. Columns that lie in the basis altogether leave
-    # noise, and get arbitrary new directions with a zero in R; these take another pass or two. Where the space
-    # has `room` for fewer columns than W has, the remainder has no larger rank, and that many span it.
+    # The second pass repairs what rounding left of the first. Columns that lie in the basis altogether get arbitrary
+    # new directions with a zero in R, which take another pass or two. Where there is `room` for fewer columns than W
+    # has, that many span the remainder.
     C = basis @ W
     W = W - (C.T @ basis).T
     if room < W.shape[1]:
@@ -200,7 +191,7 @@ def _finite(product: Tensor) -> Tensor:
 
 def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5) -> tuple[KrylovTriplets, Tensor]:
     """Find the K largest singular triplets of several dense matrices, and say of which they have converged."""
-    # The same bases, the same stopping rule as `golub_kahan`: |J^T u - s v| <= max(tolerance s_K, floor s_1).
+    # The stopping rule is that of `golub_kahan`: |J^T u - s v| <= max(tolerance s_K, floor s_1).
     if J.shape[1] < J.shape[2]:
         found, converged = golub_kahan_stacked(J.mT, k, tolerance)
         return found._replace(U=found.Vh.mT, Vh=found.U.mT), converged
@@ -235,8 +226,8 @@ def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5) -> tuple[Kry
 class _StackedBases:
     """The orthonormal bases of all matrices, stored as rows, and the block bidiagonal B with J V = U B."""
 
-    # Of U only the last block is kept, and a new block is made orthogonal to that one alone. The others it is
-    # orthogonal to as far as V is, which holds its new blocks against all earlier columns (Simon and Zha, 2000).
+    # Of U only the last block is kept. A new one is orthogonal to the others as far as V is, which holds its new blocks
+    # against all earlier columns (Simon and Zha, 2000).
 
     def __init__(self, J: Tensor, limit: int):
         n, _, d = J.shape

@@ -1,7 +1,6 @@
 """What may stand in the place of a matrix, the factors it is given, and LAPACK's decompositions.
 
-LAPACK's divide and conquer, the faster driver, fails on few matrices, and differently from one build to the next. QR
-iteration, in float64, nearly always converges, and stands in for it.
+LAPACK's faster driver, divide and conquer, fails on few matrices; QR iteration, in float64, stands in for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError, shown
 
-# A column of few takes as long as so many columns of a product at the rate of matrix products: it waits for weights.
+# Narrow products are memory-bound: one column costs as much as this many columns of a wide product.
 FEW_AT_ONCE = 3
 
 _FAILED = (torch.linalg.LinAlgError, np.linalg.LinAlgError, ValueError)
@@ -55,15 +54,13 @@ def real_factor(factor: Any, width: int) -> Tensor:
 
 def fewer_products(d: int, k: int, n_blocks: int = 0) -> bool:
     """Return whether K triplets, and coupling with those of L blocks, take less time by products than by forming J."""
-    # A (d, d) Jacobian takes d products with its transpose, of which picked rows leave some three fifths: columns are
-    # counted in these here. `benchmarks.unformed` measures both ways on either side.
+    # A (d, d) Jacobian takes d products with its transpose, of which picked rows leave some three fifths.
     return by_products(k, n_blocks, FEW_AT_ONCE / 0.6) < 0.9 * d
 
 
 def by_products(k: int, n_blocks: int = 0, as_long: float = 1) -> float:
     """Count the columns that a Jacobian which is not formed is multiplied with, those of few at once several times."""
-    # The strongest K triplets of a trained decoder's block take a Krylov basis of some 150 + 3 K columns. A basis of m
-    # columns takes 2 m products, and the vectors of all blocks L K.
+    # The K triplets of a trained decoder's block take a Krylov basis of some 150 + 3 K columns, two products each.
     return 2 * as_long * (150 + 3 * k) + n_blocks * k
 
 

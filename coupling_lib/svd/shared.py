@@ -1,10 +1,8 @@
 r"""A Jacobian in its two parts: what a block does to every direction alike, and the rest.
 
-The *isotropic part* of $J$ is $t I$ with $t = \mathrm{tr} J / d$, of all multiples of the identity the one that is
-nearest to $J$. Two blocks need not share any direction for it to count as coupling: where the left and right singular
-vectors of block $l'$ are close to each other up to sign, $U_{l'}^\top (t I) V_{l'}$ is nearly diagonal. What is left,
-$J - t I$, is the traceless part. Its coupling by chance depends on how the left and right vectors of one block lie to
-each other: independent symmetric traceless matrices couple more than random bases do.
+The *isotropic part* of $J$ is $t I$ with $t = \mathrm{tr} J / d$. It counts as coupling without any shared direction:
+where the left and right singular vectors of block $l'$ are close to each other, $U_{l'}^\top (t I) V_{l'}$ is nearly
+diagonal. What is left, $J - t I$, is the traceless part.
 """
 
 from functools import cached_property
@@ -13,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.svd.operators import as_torch_operator
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets
 
@@ -72,7 +70,6 @@ class SharedPart:
 
     def svd(self, k: int = 10) -> SingularTriplets:
         """Compute the K largest singular triplets, each certified, as `BlockJacobian.svd` does."""
-        check_whole("k", k, 1, self.shape[0], f"the Jacobian has width {self.shape[0]}")
         return top_triplets(self._dense, k)
 
 

@@ -1,14 +1,12 @@
 r"""Top-K singular triplets of a matrix or an operator, each with a certificate.
 
 A singular triplet $(u, \sigma, v)$ of $J$ satisfies $J v = \sigma u$ and $J^\top u = \sigma v$. How far a computed one
-is from that, relative to the largest singular value, is its residual; a triplet without a small residual is not
-returned. The pair $(u, v)$ has a joint sign: $(-u, -v)$ is the same triplet. It is fixed here by making the largest
-entry of $v$ positive, so that results print the same everywhere; nothing may depend on it.
+is from that, relative to $\sigma_1$, is its residual; a triplet without a small residual is not returned. The joint
+sign of $(u, v)$ is fixed by making the largest entry of $v$ positive; nothing may depend on it.
 
-Three routes lead to the same numbers. Small matrices go through the eigenvectors of $J^\top J$, formed in float64:
-squaring costs half of the digits, and float64 has them to spare where float32 would lose every $\sigma_i$ far below an
-outlying $\sigma_1$. Wide ones go through `krylov.golub_kahan_stacked`, several at once, and operators whose matrix is
-not formed through `krylov.golub_kahan`. Whatever these cannot certify goes to LAPACK's full decomposition in float64.
+Small matrices go through the eigenvectors of $J^\top J$, formed in float64, wide ones through
+`krylov.golub_kahan_stacked`, several at once, and operators whose matrix is not formed through `krylov.golub_kahan`.
+Whatever these cannot certify goes to LAPACK's full decomposition in float64.
 """
 
 import warnings
@@ -23,26 +21,22 @@ from coupling_lib.modes import refuse_autocast
 from coupling_lib.svd.krylov import golub_kahan, golub_kahan_stacked, top_eigenvectors
 from coupling_lib.svd.operators import as_torch_operator, lapack_svd
 
-# From this width Krylov bases take less time than the eigenvectors of J^T J, if K is small against it.
-_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET = 512, 12
-# From this width float64 Krylov also beats J^T J, which float32 Krylov leaves spectra with an outlier to.
-_FLOAT64_KRYLOV_WIDTH = 2048
+# From this width Krylov bases take less time than the eigenvectors of J^T J, if K is small against it; from the second
+# in float64 too, which float32 leaves spectra with an outlier to.
+_KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET, _FLOAT64_KRYLOV_WIDTH = 512, 12, 2048
 # s_1 / s_K above which the residual that float32 arithmetic reaches says too little about the K-th triplet.
 _OUTLIER = 100
 # Residual relative to s_i, and departure from orthonormality, up to which the J^T J route is believed.
 _ACCURACY = {torch.float32: 1e-6, torch.float64: 1e-11}
-# Bytes of matrices that are decomposed together (of their float64 squares on that route) on a CPU, beside large ones
-# half of it; what Python adds is small above it. A GPU starves on so few and has more memory.
+# Bytes of matrices that are decomposed together (of their float64 squares on that route), beside large ones half of it.
 _STACK_BYTES = {"cpu": 2**25, "cuda": 2**31}
 
 
 class IllDefinedSubspaceWarning(UserWarning):
     """The K-th singular value and the next one coincide, so the top-K subspace is not a property of J."""
 
-    # Where s_K and s_{K+1} differ by less than the arithmetic or the residual separates, J's own rounding decides
-    # which directions count as the top K. Each triplet still satisfies J v = s u and J^T u = s v, but whatever is
-    # computed from the whole of the top K, such as a coupling metric, may change with the library, the hardware, or
-    # J's last digit. K above the rank of J is a special case: zero belongs to every vector of the null space.
+    # J's own rounding then decides which directions count as the top K. Each triplet still satisfies J v = s u and
+    # J^T u = s v, but what is computed from all of them, such as a coupling metric, may change with J's last digit.
 
 
 class SingularTriplets(NamedTuple):
@@ -155,15 +149,18 @@ def _by_squares(J: Tensor, k: int) -> tuple[SingularTriplets, Tensor]:
     try:
         found, gap = _multiplied(wide, *_from_squares(wide, k))
     except UntrustworthyResultError:  # of squares that overflow
-        return _multiplied(wide, *_split(*lapack_svd(wide, full_matrices=False), k))
+        return _by_lapack(wide, k)
     U, S = found.U, found.S
     good = (found.residual * S[:, :1] <= accuracy * S + 1e-13 * S[:, :1]).all(dim=1)
     overlap = (U.mT @ U - torch.eye(k, dtype=U.dtype, device=U.device)).abs().amax(dim=(1, 2))
-    for index in (~(good & (overlap <= accuracy))).nonzero().flatten().tolist():
-        one = wide[index : index + 1]
-        parts = lapack_svd(one, full_matrices=False)
-        _replace(found, gap, torch.tensor([index]), *_multiplied(one, *_split(*parts, k)))
+    for index in (~(good & (overlap <= accuracy))).nonzero():
+        _replace(found, gap, index, *_by_lapack(wide[index], k))
     return found, gap
+
+
+def _by_lapack(wide: Tensor, k: int) -> tuple[SingularTriplets, Tensor]:
+    """Decompose a stack by LAPACK."""
+    return _multiplied(wide, *_split(*lapack_svd(wide, full_matrices=False), k))
 
 
 def _from_squares(wide: Tensor, k: int) -> tuple[Tensor, ...]:

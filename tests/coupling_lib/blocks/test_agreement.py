@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import coupling_lib as cl
-from coupling_lib.blocks import attention, attention_choice, probe_lengths
+from coupling_lib.blocks import attention, attention_choice, model_config
 from coupling_lib.blocks.agreement import replay_error
 from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError
 
@@ -184,7 +184,7 @@ def test_the_temperature_of_llama_4_is_that_of_the_models_own_position():
 def test_lengths_are_short_while_a_model_is_looked_at_and_as_they_were_after():
     hf = causal("MistralConfig", **GQA, sliding_window=4096)
     hf.config.rope_parameters["original_max_position_embeddings"] = 8192
-    with probe_lengths.lengths(hf):
+    with model_config.lengths(hf):
         assert hf.config.sliding_window == 5
         assert hf.config.rope_parameters["original_max_position_embeddings"] == 5
     assert hf.config.sliding_window == 4096

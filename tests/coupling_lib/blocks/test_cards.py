@@ -60,8 +60,8 @@ class Machine:
 
     def __init__(self, monkeypatch, *free: float, stored: str = "float32") -> None:
         self.hf, self.stored = named("llama").build().float(), stored
-        self.need = memory.needed(type(self.hf), self.hf.config)
-        self.division = places.plan(type(self.hf), self.hf.config)
+        self.need = memory.bytes_needed(self.hf)
+        self.division = places.plan(self.hf)
         self.cards = [torch.device("cuda", number) for number in range(len(free))]
         # Jacobians, activations, and the float32 copy of a block that is stored otherwise.
         beside = 4 * (3 * 32**2 + self.division.largest * (1 if stored == "float32" else 2))

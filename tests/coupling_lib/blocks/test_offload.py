@@ -48,7 +48,7 @@ def whole_model(folder: Path, precision: str = "float32"):
 def least(folder: Path, dtype: torch.dtype = torch.float32) -> int:
     """The smallest budget a model can be measured in."""
     saved = whole_model(folder).hf
-    return placing.plan(type(saved), saved.config).bytes(dtype)
+    return placing.plan(saved).bytes(dtype)
 
 
 def given_to(model) -> torch.Tensor:

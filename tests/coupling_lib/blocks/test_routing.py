@@ -46,7 +46,7 @@ def test_in_bfloat16_experts_are_those_of_the_model_and_not_of_its_copy():
     model = cl.wrap_model(named("mixtral").build().to(torch.bfloat16))
     trace = cl.trace(model, IDS)
     for number, call in enumerate(trace.calls):
-        with routing.Noting(lambda: 0) as noting:
+        with routing.RecordedChoices(lambda: 0) as noting:
             model.blocks.modules[number](call.input, **call.arguments)
         assert all(torch.equal(*pair) for pair in zip(noting.chosen[0], call.chosen, strict=True))
         assert trace.jacobian(number).dense().isfinite().all()
@@ -55,7 +55,7 @@ def test_in_bfloat16_experts_are_those_of_the_model_and_not_of_its_copy():
 def test_a_choice_is_taken_call_by_call_and_its_values_from_new_scores():
     scores = torch.tensor([[0.1, 0.9, 0.5], [0.7, 0.2, 0.3]])
     first, second = torch.tensor([[2, 0], [1, 2]]), torch.tensor([[0], [0]])
-    with routing.Held([first, second]):
+    with routing.FixedChoices([first, second]):
         values, index = torch.topk(scores, 2, dim=-1)
         assert torch.equal(index, first) and torch.equal(values, torch.tensor([[0.5, 0.1], [0.2, 0.3]]))
         assert torch.equal(scores.topk(1).values, scores[:, :1])

@@ -32,7 +32,7 @@ def spoilt_at(number: int) -> torch.nn.Module:
 def on_disk(hf, folder):
     """A model that was saved, loaded with its blocks on disk."""
     hf.save_pretrained(folder)
-    return load_model(folder, memory=placing.plan(type(hf), hf.config).bytes(torch.float32))
+    return load_model(folder, memory=placing.plan(hf).bytes(torch.float32))
 
 
 def test_of_blocks_on_disk_no_others_are_read_than_those_that_are_put_to_the_test(tmp_path, monkeypatch):

@@ -30,7 +30,7 @@ def one_line(error: pytest.ExceptionInfo) -> None:
 
 def test_memory_needed_counts_every_weight(llama):
     _, saved = llama
-    need = memory.needed(type(saved), saved.config)
+    need = memory.bytes_needed(saved)
     total = sum(p.numel() for p in saved.parameters())
     linear = sum(p.numel() for name, p in saved.named_parameters() if "_proj" in name)
     assert (need["float32"], need["bfloat16"], need["float16"]) == (4 * total, 2 * total, 2 * total)
@@ -40,7 +40,7 @@ def test_memory_needed_counts_every_weight(llama):
 
 def sizes(llama) -> tuple[dict[str, int], placing.Plan]:
     saved = llama[1]
-    return memory.needed(type(saved), saved.config), placing.plan(type(saved), saved.config)
+    return memory.bytes_needed(saved), placing.plan(saved)
 
 
 def test_a_model_that_fits_neither_way_is_refused_with_a_precision_that_does(llama, monkeypatch):

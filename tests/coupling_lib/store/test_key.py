@@ -90,7 +90,7 @@ def test_weights_are_known_by_content_in_every_precision_before_and_after_they_w
 
 def test_of_weights_that_stay_on_disk_the_files_are_known(tmp_path):
     saved = tiny.save_llama(tmp_path / "m")
-    least = placing.plan(type(saved), saved.config).bytes(torch.float32)
+    least = placing.plan(saved).bytes(torch.float32)
     model = cl.load_model(tmp_path / "m", memory=least)
     before = identity.fingerprint(model)
     assert model.offloaded and identity.fingerprint(cl.load_model(tmp_path / "m", memory=least)) == before

@@ -59,7 +59,7 @@ def test_images_and_models_with_their_blocks_on_disk_are_swept(folder, model, tm
     tiny.save_vit(tmp_path / "vit")
     vit = cl.load_model(tmp_path / "vit")
     images = list(torch.randn(2, 1, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
-    least = placing.plan(type(model.hf), model.hf.config).bytes(torch.float32)
+    least = placing.plan(model.hf).bytes(torch.float32)
     for network, prompts in ((vit, images), (cl.load_model(folder, memory=least), TEXTS)):
         assert network.offloaded == (network is not vit)
         for _ in range(2):
