@@ -1,8 +1,4 @@
-"""Errors that say what was seen, what was expected and what to do next, in one line.
-
-Every error a user can cause is a `CouplingError`. In a notebook (and so under papermill) it shows as its
-one line, without the stack of frames that led there: the frames are the library's, the mistake is not.
-"""
+"""Errors that say what was seen, what was expected and what to do next, in one line; in a notebook no more is shown."""
 
 import importlib
 import math

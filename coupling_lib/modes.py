@@ -1,8 +1,4 @@
-"""Torch's modes of computing, which belong to whoever calls: what would change a result is left, or refused.
-
-Servers that share one model among many users turn gradients off, narrow products by autocast, and call from several
-threads. None of it shows in a model's weights.
-"""
+"""Torch's modes of computing, which belong to whoever calls: what would change a result is left, or refused."""
 
 import functools
 import threading

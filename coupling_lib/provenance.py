@@ -1,7 +1,4 @@
-"""Where a number comes from: model, weights, prompts, versions and command, kept with every measurement.
-
-`provenance` writes it down when a measurement is made, as attributes that fit a NetCDF file.
-"""
+"""Where a number comes from: model, weights, prompts, versions and command, as attributes that fit a NetCDF file."""
 
 import hashlib
 import platform

@@ -37,7 +37,8 @@ def fetch(plan: dict[str, Any], weights: str) -> Path:
             locks = Path(constants.HF_HUB_CACHE) / ".locks" / f"models--{hub_id.replace('/', '--')}"
             for path in clear_stale_locks(locks):
                 print(f"{weights}: {path.name}, left by a download that was killed, is removed", file=sys.stderr)
-        found = sources.with_weights(sources.locate(model["model"], model["revision"]))
+        found = sources.locate(model["model"], model["revision"])
+        sources.bring_weights(found)
     files = sorted(path for path in found.folder.glob("*.safetensors"))
     record = {"model": model["model"], "source": found.source, "revision": found.revision}
     return write(root / "models" / f"{weights}.json", record | {"bytes": {f.name: f.stat().st_size for f in files}})

@@ -21,8 +21,7 @@ from companion.notebook.choices import chosen_prompts
 from coupling_lib import store
 from coupling_lib.errors import CouplingError
 from coupling_lib.store.key import measurement_key, prompt_key
-from coupling_lib.store.shards import in_shard, parse_shard
-from coupling_lib.store.sweep import stream
+from coupling_lib.store.sweep import in_shard, parse_shard, stream
 from workflow import until
 from workflow.records import lines, note, read, run_command, write
 from workflow.settings import MEASURES

@@ -26,7 +26,7 @@ from coupling_lib.blocks import weight_memory
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import registry, sources
-from coupling_lib.store.shards import in_shard, parts
+from coupling_lib.store.sweep import in_shard, parts
 from coupling_lib.svd.operators import FEW_AT_ONCE, by_products
 from workflow.records import run_command, write
 from workflow.settings import read

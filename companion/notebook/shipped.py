@@ -14,8 +14,7 @@ import xarray as xr
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompt_arguments import Prompts, prompt_inputs, prompt_name
 from coupling_lib.models.model import Model
-from coupling_lib.store import files
-from coupling_lib.store.contents import listing
+from coupling_lib.store import files, listing
 from coupling_lib.store.joining import join_prompts
 from coupling_lib.store.key import measurement_key, plain_settings, prompt_key
 

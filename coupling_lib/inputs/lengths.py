@@ -1,4 +1,4 @@
-"""How many tokens a model reads: by its configuration and its tables, or by what it does with fewer."""
+"""How many tokens a model reads, and one line for a model that fails on an input."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from coupling_lib.blocks.makeup import modifications, where
 from coupling_lib.blocks.record import family_of
 from coupling_lib.blocks.state import kept
-from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError
+from coupling_lib.errors import CouplingError, UnsupportedModelError
 from coupling_lib.memory import ran_out
 from coupling_lib.models.model import Model
 
@@ -35,14 +35,9 @@ def longest(hf: PreTrainedModel) -> int | None:
     return int(max(positions, *stretched)) if stretched else positions - before
 
 
-def too_long(model: Model, given: int, most: int) -> ParameterError:
-    """Make the error for an input that a model cannot read."""
-    return ParameterError(f"the input has {given} tokens; {model.name} reads at most {most}; shorten it")
-
-
 @contextmanager
 def explained(model: Model, inputs: Mapping[str, Tensor]) -> Generator[None]:
-    """Put in one line why a model fails on an input, and name how many tokens it reads where it reads fewer."""
+    """Put in one line why a model fails on an input."""
     try:
         yield
     except CouplingError:
@@ -55,24 +50,12 @@ def explained(model: Model, inputs: Mapping[str, Tensor]) -> Generator[None]:
                 f"{family_of(model.hf)} failed while {where(model.hf)} carried a hook or a forward of your own "
                 f"({type(error).__name__}: {message}); mend it or take it off, and trace again"
             ) from error
-        ids = inputs.get("input_ids")
         if ran_out(error) or _runs(model.hf, inputs):
             raise
-        most = 0 if ids is None else _most(model.hf, ids)
-        if most:
-            raise too_long(model, ids.shape[1], most) from error
         raise UnsupportedModelError(
-            f"{model.name} does not run on this input ({type(error).__name__}: {message}); see that model.hf runs on it"
+            f"{model.name} does not run on this input ({type(error).__name__}: {message}); see that model.hf runs on "
+            "it, or give a shorter one"
         ) from error
-
-
-def _most(hf: PreTrainedModel, ids: Tensor) -> int:
-    """Find the largest number of tokens on which a model runs; 0 if it runs on none."""
-    runs, fails = 0, ids.shape[1]
-    while fails - runs > 1:
-        middle = (runs + fails) // 2
-        runs, fails = (middle, fails) if _runs(hf, {"input_ids": ids[:, :middle]}) else (runs, middle)
-    return runs
 
 
 @torch.no_grad()

@@ -24,19 +24,12 @@ class UpToWidth(tuple[int, ...]):
         return tuple(k for k in self if k <= model.d_model) or tuple(self)
 
 
-class Text(str):
-    """A text that was checked; it keeps what a tokenizer makes of it, which key, trace and length all ask for."""
-
-    _made: tuple[Any, int, list[int]] = (None, 0, [])
-
-    def ids(self, tokenizer: Any) -> list[int]:
-        """Return its tokens, made once. Tokens that were added to the tokenizer since make them anew."""
-        if self._made[:2] != (tokenizer, len(tokenizer)):
-            self._made = (tokenizer, len(tokenizer), tokenizer(str(self), verbose=False)["input_ids"])
-        return self._made[2]
+def prompt_tokens(text: str, tokenizer: Any) -> list[int]:
+    """Return the tokens of a text, with those that its tokenizer puts around it."""
+    return tokenizer(text, verbose=False)["input_ids"]
 
 
-def prompt_inputs(prompts: Prompts, *models: Any) -> list[Text | torch.Tensor]:
+def prompt_inputs(prompts: Prompts, *models: Any) -> list[str | torch.Tensor]:
     """Bring prompts into a list of texts or tensors, and refuse what is none, or a model that was not loaded."""
     for model in models:
         check_model(model)
@@ -49,8 +42,8 @@ def prompt_inputs(prompts: Prompts, *models: Any) -> list[Text | torch.Tensor]:
     return [_checked(prompt, f"prompt {number} of {len(given)}") for number, prompt in enumerate(given, start=1)]
 
 
-def _checked(prompt: Any, place: str) -> Text | torch.Tensor:
-    if isinstance(prompt, Text | torch.Tensor):
+def _checked(prompt: Any, place: str) -> str | torch.Tensor:
+    if isinstance(prompt, torch.Tensor):
         return prompt
     if not isinstance(prompt, str):
         message = f"{place} is {shown(prompt)} ({type(prompt).__name__}); give texts, tensors or `Prompt` objects"
@@ -59,7 +52,7 @@ def _checked(prompt: Any, place: str) -> Text | torch.Tensor:
         raise ParameterError(f"{place} is an empty text; write one, or leave it out")
     if why := unreadable(prompt):
         raise ParameterError(f"{place} {why}; take it out of the text")
-    return Text(prompt)
+    return prompt
 
 
 def check_model(model: Any) -> None:
@@ -123,7 +116,7 @@ def _shortened(model: Model, given: list[str | torch.Tensor], longest: int | Non
     for number, prompt in enumerate(given):
         # A token is at least a byte of the text, so that most texts need not be counted; special tokens come on top.
         if isinstance(prompt, str) and len(prompt.encode()) + 8 > min(limits):
-            ids = prompt.ids(model.tokenizer)
+            ids = prompt_tokens(prompt, model.tokenizer)
             if len(ids) > min(limits):
                 fitting[number], cut = torch.tensor([ids[: min(limits)]]), cut + 1
     if cut:

@@ -1,8 +1,7 @@
 """Prompts to measure on: the embedded set, the paper's six benchmarks, WikiText-2, or a file of one's own.
 
-The embedded set was written for this project: six styles, twenty prompts each, made to look like the benchmarks
-without taking anything from them. The benchmarks themselves, and WikiText-2, are read from a local folder, so that a
-notebook can be run with `-p prompts gsm8k:50`, or from the hub; `-p prompts folder/gsm8k.jsonl:50` needs neither.
+The embedded set was written for this project: six styles, twenty prompts each, made to look like the benchmarks, which
+are read from a local folder or from the hub.
 """
 
 import csv
@@ -254,21 +253,16 @@ def _paragraphs(lines: list[str]) -> list[Prompt]:
 def _from_hub(name: str) -> list[Prompt]:
     hub_id, configuration, split, column = _HUB[name]
     try:
-        import datasets  # optional: only whoever wants the hub needs it
-    except ImportError:
-        raise CouplingError(
-            f"the prompt set {name!r} is not at hand; set {FOLDER_VARIABLE} (or pass folder=) to the folder with its "
-            "file, or install the `datasets` package to fetch it"
-        ) from None
-    try:
+        import datasets  # only whoever wants the hub needs it
+
         table = datasets.load_dataset(hub_id, configuration, split=split)
         rows = list(table[column])
         steps = [count_steps(answer) for answer in table["answer"]] if name == "gsm8k" else [None] * len(rows)
     except Exception as error:  # the hub client raises many kinds; each means that the set cannot be had
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CouplingError(
-            f"the prompt set {name!r} cannot be fetched as {hub_id} ({reason}); "
-            f"set {FOLDER_VARIABLE} (or pass folder=) to the folder with its file"
+            f"the prompt set {name!r} cannot be fetched as {hub_id} ({reason}); set {FOLDER_VARIABLE} (or pass "
+            "folder=) to the folder with its file, or install the `datasets` package to fetch it"
         ) from None
     if name == "wikitext2":
         return _paragraphs(rows)

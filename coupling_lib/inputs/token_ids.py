@@ -1,28 +1,24 @@
 """Token ids that a model should not be given as they are: padding at an edge, a first token twice."""
 
+import functools
 import warnings
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from coupling_lib.errors import ParameterError
 
-_AROUND: weakref.WeakKeyDictionary[Any, tuple[list[int], list[int]]] = weakref.WeakKeyDictionary()
 
-
+@functools.lru_cache(maxsize=4)
 def around(tokenizer: Any) -> tuple[list[int], list[int]]:
     """Return the ids that a tokenizer puts before and behind each text; asked for once."""
     try:
-        if tokenizer in _AROUND:
-            return _AROUND[tokenizer]
         plain = list(tokenizer("a", add_special_tokens=False)["input_ids"])
         whole = list(tokenizer("a")["input_ids"])
     except (TypeError, ValueError, KeyError):  # no tokenizer of transformers: it puts what it puts
         return [], []
     starts = range(len(whole) - len(plain) + 1)
     found = next((at for at in starts if plain and whole[at : at + len(plain)] == plain), None)
-    _AROUND[tokenizer] = ([], []) if found is None else (whole[:found], whole[found + len(plain) :])
-    return _AROUND[tokenizer]
+    return ([], []) if found is None else (whole[:found], whole[found + len(plain) :])
 
 
 def check(ids: Sequence[int], tokenizer: Any, config: Any, name: str) -> None:
@@ -66,8 +62,7 @@ def _refuse_padding(ids: Sequence[int], tokenizer: Any, config: Any, first: list
     right = right if right > single else 0
     if not left and not right:
         return
-    counted = ((left, "at its beginning"), (right, "at its end"))
-    where = " and ".join(f"{count} {side}" for count, side in counted if count)
+    where = " and ".join(f"{n} at its {end}" for n, end in ((left, "beginning"), (right, "end")) if n)
     raise ParameterError(
         f"the input holds padding (id {pad}), {where}, which the model would read as text, as no mask is passed on; "
         f"give the text alone: input_ids=ids[:, {left or ''}:{-right if right else ''}]"

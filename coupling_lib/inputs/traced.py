@@ -11,8 +11,8 @@ from coupling_lib.blocks.record import images_config
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import token_ids
 from coupling_lib.inputs.images import first_states
-from coupling_lib.inputs.lengths import explained, longest, too_long
-from coupling_lib.inputs.prompt_arguments import check_model, prompt_inputs
+from coupling_lib.inputs.lengths import explained, longest
+from coupling_lib.inputs.prompt_arguments import check_model, prompt_inputs, prompt_tokens
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian import tracing
 from coupling_lib.models.model import Model
@@ -64,7 +64,7 @@ def _checked(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
         (text,) = prompt_inputs(given)
         if model.tokenizer is None:
             raise ParameterError(f"{model.name} has no tokenizer and was given a text; give {wanted} as a tensor")
-        given = torch.tensor([text.ids(model.tokenizer)], dtype=torch.long)
+        given = torch.tensor([prompt_tokens(text, model.tokenizer)], dtype=torch.long)
     if not isinstance(given, Tensor):
         masked = "; of what a tokenizer returns: made.input_ids[:, made.attention_mask[0] == 1]"
         message = f"the input is a {type(given).__name__}; give a text, a `Prompt` or a tensor of {wanted}"
@@ -74,7 +74,7 @@ def _checked(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
         _check_pixels(model, given)
         return inputs
     if given.shape[1] > (most := longest(model.hf) or given.shape[1]):
-        raise too_long(model, given.shape[1], most)
+        raise ParameterError(f"the input has {given.shape[1]} tokens; {model.name} reads at most {most}; shorten it")
     token_ids.check(given[0].tolist(), model.tokenizer, model.hf.config.get_text_config(), model.name)
     return inputs
 

@@ -10,7 +10,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.prompt_arguments import inputs_for, prompt_inputs, prompt_name
+from coupling_lib.inputs.prompt_arguments import inputs_for, prompt_inputs, prompt_name, prompt_tokens
 from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt, add_chain_of_thought
 from coupling_lib.measures import common
 from coupling_lib.measures.depth import measure_depth
@@ -138,7 +138,7 @@ def _length(model: Model, prompt: str | torch.Tensor) -> int:
     (given,) = prompt_inputs(prompt)
     if isinstance(given, torch.Tensor):
         return given.shape[1]
-    return len(_word_ids(model, given) if model.tokenizer is None else given.ids(model.tokenizer))
+    return len(_word_ids(model, given) if model.tokenizer is None else prompt_tokens(given, model.tokenizer))
 
 
 def _word_ids(model: Model, text: str) -> list[int]:

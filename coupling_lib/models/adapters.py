@@ -1,7 +1,5 @@
-"""Adapters of peft: a few weights beside a model's own, which change what its layers compute.
+"""Adapters of peft: layers in the place of a model's own, such as y = W x + s B A x for LoRA: parts of a block.
 
-peft puts a layer of its own into the place of one of the model's, such as y = W x + s B A x for LoRA, around the layer
-that was there. It is a part of the block like any other, so that the block's Jacobian is that of the adapted model.
 Methods that put tokens of their own before the prompt change the input instead, and are refused.
 """
 

@@ -46,7 +46,8 @@ def read_config(folder: Path, name: str) -> PreTrainedConfig:
     if (depth := getattr(config.get_text_config(), "num_hidden_layers", None) or 0) > _MOST_BLOCKS:
         message = f"says that it has {depth:,} blocks, and at most {_MOST_BLOCKS:,} can be measured; check its values"
         raise UnsupportedModelError(f"config.json of {name!r} {message}")
-    refuse_encoder_decoder(config, name)
+    if getattr(config, "is_encoder_decoder", False):
+        refuse_two_stacks(weight_memory.skeleton(model_class(config, name), config), name)
     return config
 
 
@@ -71,12 +72,6 @@ def refuse_further_blocks(hf: PreTrainedModel, unused: Iterable[str], name: str)
             f"config.json of {name!r} says {len(blocks)} blocks, and the weights are of {stored}; take both from one "
             "source"
         )
-
-
-def refuse_encoder_decoder(config: PreTrainedConfig, name: str) -> None:
-    """Refuse the configuration of a model with two stacks of blocks."""
-    if getattr(config, "is_encoder_decoder", False):
-        refuse_two_stacks(weight_memory.skeleton(model_class(config, name), config), name)
 
 
 def model_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:

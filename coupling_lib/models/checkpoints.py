@@ -1,8 +1,6 @@
 """Models at several steps of their training: which steps there are, and how good the model was at each.
 
-Embedded models, and folders that the training recipe wrote, keep their steps beside their weights and their
-validation losses in `training.json`. The Pythia models keep theirs as revisions of their hub repository; the mean
-accuracies of `data/pythia_evals_mean.csv` belong to them.
+Folders of the training recipe keep both in `training.json`; Pythia models have revisions, and accuracies in `data/`.
 """
 
 import re

@@ -1,10 +1,8 @@
 """Checkpoints that are published in few bits: their weights are dequantised one after another, while they are read.
 
-gpt-oss exists in MXFP4 alone and DeepSeek-V3 in FP8. A stored number times its scale is exact in float32, so that this
-is the model which its authors run, but for the rounding of activations. transformers is given plain tensors and the
-plain configuration: whatever it builds of them (fused experts, other precisions, blocks on disk) it builds as of any
-other checkpoint. Which tensors are quantised is told by their type and names; what a scale belongs to, by its name
-alone. Scales of activations belong to no weight. Other methods (GPTQ, AWQ ...) are refused.
+A stored number times its scale is exact in float32: this is the model which its authors run, but for the rounding of
+activations. transformers is given plain tensors and the plain configuration, as of any other checkpoint. Other methods
+than MXFP4, FP8 and the plain formats of compressed-tensors are refused.
 """
 
 import json

@@ -1,13 +1,9 @@
 """What a GGUF file says about its model, held to what transformers takes from it.
 
-transformers reads the keys and tensors that it has a table for, and leaves the rest out without a word: a scaling of
-the rotary embedding, a soft cap, a bias. So each key that describes the model (it begins with the architecture's name)
+transformers leaves out keys and tensors that it has no table for, without a word. So each key that describes the model
 has to be taken by transformers, to agree with the configuration that came out, or to be put into it here; and each
-tensor has to become a weight. What is left is refused by name.
-
-A scaling of the rotary embedding is put into the configuration here. llama.cpp divides each frequency by a number that
-stands in the tensor `rope_freqs`; transformers has no type of this form but longrope, whose factors for short and for
-long texts are then the same, and whose scale of the attention is 1.
+tensor has to become a weight. What is left is refused by name. llama.cpp divides the frequencies of the rotary
+embedding by the tensor `rope_freqs`: in transformers, longrope with the same factors for short and for long texts.
 """
 
 import math
@@ -89,7 +85,8 @@ def completed(config: PreTrainedConfig, contents: Contents) -> PreTrainedConfig:
     values = {key.removeprefix(f"{kind}."): value for key, value in contents.keys.items() if key.startswith(f"{kind}.")}
     found = _ROPE_TENSORS & contents.tensors.keys()
     factors = {tensor.removesuffix(".weight"): contents.dense(tensor).tolist() for tensor in sorted(found)}
-    config = _scaled(config, {key: values.pop(key) for key in list(values) if _scales(key)}, factors, name)
+    scaling = [key for key in values if key.startswith("rope.scal") and key not in _HARMLESS]
+    config = _scaled(config, {key: values.pop(key) for key in scaling}, factors, name)
     for key in ("rope.dimension_count", "rope.dimension_count_swa"):
         _check_rotated(config, key, values.pop(key, None), name)
     for key in values.keys() - _taken(config, kind, contents):
@@ -110,10 +107,6 @@ def refuse_left(tensors: Iterable[str | None], name: str) -> None:
             f"{name!r} holds {len(left)} tensors that transformers does not take from GGUF files ({left[0]}, ...): it "
             f"would be another model without them; {_NEXT}"
         )
-
-
-def _scales(key: str) -> bool:
-    return key.startswith("rope.scal") and key not in _HARMLESS
 
 
 def _taken(config: PreTrainedConfig, kind: str, contents: Contents) -> set[str]:
@@ -140,23 +133,20 @@ def _settle(config: PreTrainedConfig, key: str, value: Any, name: str) -> None:
         kinds = getattr(config, "layer_types", None) or []
         if [kind == "sliding_attention" for kind in kinds] == [bool(one) for one in value[: len(kinds)]]:
             return
-    places = [place for place in _ALIKE.get(key, (key.rpartition(".")[2],)) if _has(config, place)]
+    known = config.to_dict() | getattr(config, "attribute_map", {})
+    places = [place for place in _ALIKE.get(key, (key.rpartition(".")[2],)) if place in known]
     if any(_same(one, value) for place in places for one in _values(config, place)):
         return
     message = f"{name!r} says {key} = {shown(value, 40)}, "
     if not places:
         raise UnsupportedModelError(f"{message}which transformers does not take from GGUF files; {_NEXT}")
     # Which blocks have a window is another setting, which stays as it is: only the width is the file's.
-    windowless = key == "attention.sliding_window" and not _windowed(config)
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+    windowless = key == "attention.sliding_window" and "sliding_attention" not in kinds
     if key not in _ALIKE or windowless or isinstance(value, list) or key.endswith(("length", "count", "_kv")):
         has = f"and the configuration that transformers makes of it has {places[0]} = "
         raise UnsupportedModelError(f"{message}{has}{shown(next(iter(_values(config, places[0])), None), 40)}; {_NEXT}")
     setattr(config, places[0], value)
-
-
-def _has(config: PreTrainedConfig, key: str) -> bool:
-    """Return whether a configuration has a setting."""
-    return key in config.to_dict() or key in getattr(config, "attribute_map", {})
 
 
 def _values(config: PreTrainedConfig, key: str) -> list:
@@ -165,12 +155,6 @@ def _values(config: PreTrainedConfig, key: str) -> list:
     parts = [values, *(values.get("per_layer_config") or {}).values()]
     key = getattr(config, "attribute_map", {}).get(key, key)
     return [part[key] for part in parts if part.get(key) is not None]
-
-
-def _windowed(config: PreTrainedConfig) -> bool:
-    """Return whether a window that is written into a configuration is one that its blocks read."""
-    kinds = getattr(config, "layer_types", None)
-    return kinds is None or "sliding_attention" in kinds
 
 
 def _same(mine: Any, theirs: Any) -> bool:

@@ -1,9 +1,7 @@
 """Models in GGUF files, the format of llama.cpp: weights of a few bits each, configuration and tokenizer in one file.
 
 The configuration and the tokenizer are those that transformers makes of a file, completed and checked
-(`gguf_contents`). They are written to a temporary folder, from which they are read as of any other model. The weights
-go from the file into the model one after another, dense in float32 (`gguf_weights`), so that what is measured is the
-model with the rounded weights, exactly. Nothing is kept for the next time.
+(`gguf_contents`), and read as of any other model. The weights become dense one after another (`gguf_weights`).
 """
 
 import atexit
@@ -18,15 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import transformers
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, TokenizersBackend
+from transformers import AutoConfig, PreTrainedConfig, TokenizersBackend
 from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING
 
 from coupling_lib.blocks.attention_choice import quiet
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, needed
-from coupling_lib.models import gguf_contents, gguf_layout, gguf_weights, packages
-from coupling_lib.models.dequantised import Stored
+from coupling_lib.models import gguf_contents, gguf_layout, packages
 
 SUFFIX = ".gguf"
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.gguf", re.IGNORECASE)
@@ -37,93 +34,25 @@ RECORD = "gguf.json"
 
 @dataclass(frozen=True)
 class Gguf:
-    """A GGUF file that can be read: what the user called it, where it lies, its digest."""
+    """A GGUF file: its digest, its contents, and a folder with configuration and tokenizer until the process ends."""
 
-    name: str
-    file: Path
     sha256: str
-
-    @property
-    def folder(self) -> Path:
-        """A folder with the configuration and the tokenizer, which lives as long as the process."""
-        return self._described[1]
-
-    @property
-    def _described(self) -> tuple[gguf_layout.Contents, Path]:
-        return _described(self, os.getpid())
+    contents: gguf_layout.Contents
+    folder: Path
 
     def quantisation(self) -> str:
         """Name how the weights are stored, such as Q4_1, as their file says it."""
         import gguf
 
-        contents = self._described[0]
         try:
-            return re.sub(r"^(MOSTLY|ALL)_", "", gguf.LlamaFileType(int(contents.keys["general.file_type"])).name)
+            kind = gguf.LlamaFileType(int(self.contents.keys["general.file_type"]))
+            return re.sub(r"^(MOSTLY|ALL)_", "", kind.name)
         except (KeyError, TypeError, ValueError):
             # Where the file is silent: the type that holds most of its weights.
             counts = Counter({"no tensors": 0})
-            for tensor in contents.tensors.values():
+            for tensor in self.contents.tensors.values():
                 counts[tensor.kind.name] += math.prod(tensor.shape)
             return max(counts, key=counts.__getitem__)
-
-    def tensors(self, skeleton: PreTrainedModel) -> dict[str, Stored]:
-        """Return the dense weights by name, each read when it is used, and refuse what is none."""
-        return gguf_weights.tensors(self._described[0], skeleton)
-
-
-@functools.lru_cache(maxsize=4)
-def _described(model: Gguf, process: int) -> tuple[gguf_layout.Contents, Path]:
-    """Read a file's header, and write its configuration and its tokenizer to a folder of this process."""
-    contents = gguf_layout.read(model.name, model.file)
-    try:
-        place = Path(tempfile.mkdtemp(prefix="coupling_lib-"))
-        atexit.register(_remove, place, process)
-        with quiet():
-            _describe(contents, place)
-    except OSError as error:
-        if error.errno is None:  # transformers raises it for what it cannot read
-            raise
-        raise ModelUnavailableError(
-            f"the configuration and the tokenizer of {model.name!r} cannot be written to a temporary folder ({error}); "
-            "free some space, or set the environment variable TMPDIR to a folder with room"
-        ) from error
-    return contents, place
-
-
-def _describe(contents: gguf_layout.Contents, folder: Path) -> None:
-    """Write the configuration and the tokenizer of a file."""
-    config = _config(contents, folder)
-    gguf_contents.completed(config, contents).save_pretrained(folder)
-    if "tokenizer.ggml.model" in contents.keys:
-        made = TOKENIZER_MAPPING.get(type(config), TokenizersBackend)
-        made = TokenizersBackend if made is None or made.__name__ == "MistralCommonBackend" else made
-        made.from_pretrained(contents.file.parent, gguf_file=contents.file.name, **_SAFE).save_pretrained(folder)
-        (folder / RECORD).write_text("{}", encoding="utf-8")
-
-
-def _remove(folder: Path, process: int) -> None:
-    """Remove a folder when the process that made it ends, and not when one that was forked from it does."""
-    if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _config(contents: gguf_layout.Contents, folder: Path) -> PreTrainedConfig:
-    """Make the configuration that transformers makes of a file."""
-    try:
-        if contents.architecture in GGUF_CONFIG_ARCHS:
-            return AutoConfig.from_pretrained(contents.file.parent, gguf_file=contents.file.name, **_SAFE)
-        contents.write_description(description := folder / f"description{SUFFIX}")
-        values = load_gguf_checkpoint(description)["config"]
-        description.unlink()
-        if "vocab_size" not in values and (words := contents.keys.get("tokenizer.ggml.tokens")):
-            values["vocab_size"] = len(words)
-        return AutoConfig.for_model(**values)
-    except Exception as error:
-        raise UnsupportedModelError(
-            f"{contents.name!r} has the architecture {contents.architecture!r}, which transformers "
-            f"{transformers.__version__} does not read from GGUF ({type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}); choose the model's safetensors files"
-        ) from error
 
 
 def find(name: str | Path) -> Path | None:
@@ -155,4 +84,59 @@ def opened(name: str, file: Path) -> Gguf:
         message = f"is no GGUF file: it begins with {magic!r}, not b'GGUF'; fetch it anew, or name another file"
         raise ModelUnavailableError(f"{name!r} {message}")
     needed("gguf", "gguf", f"the GGUF file {name!r}")
-    return Gguf(name, file, packages.sha256(file))
+    return _described(name, file, packages.sha256(file))
+
+
+@functools.lru_cache(maxsize=4)
+def _described(name: str, file: Path, sha256: str) -> Gguf:
+    """Read a file's header, and write its configuration and its tokenizer to a temporary folder."""
+    contents = gguf_layout.read(name, file)
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="coupling_lib-"))
+        atexit.register(_remove, folder, os.getpid())
+        with quiet():
+            _describe(contents, folder)
+    except OSError as error:
+        if error.errno is None:  # transformers raises it for what it cannot read
+            raise
+        raise ModelUnavailableError(
+            f"the configuration and the tokenizer of {name!r} cannot be written to a temporary folder ({error}); "
+            "free some space, or set the environment variable TMPDIR to a folder with room"
+        ) from error
+    return Gguf(sha256, contents, folder)
+
+
+def _remove(folder: Path, process: int) -> None:
+    """Remove a folder when the process that made it ends, and not when one that was forked from it does."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _describe(contents: gguf_layout.Contents, folder: Path) -> None:
+    """Write the configuration and the tokenizer of a file."""
+    config = _config(contents, folder)
+    gguf_contents.completed(config, contents).save_pretrained(folder)
+    if "tokenizer.ggml.model" in contents.keys:
+        made = TOKENIZER_MAPPING.get(type(config), TokenizersBackend)
+        made = TokenizersBackend if made is None or made.__name__ == "MistralCommonBackend" else made
+        made.from_pretrained(contents.file.parent, gguf_file=contents.file.name, **_SAFE).save_pretrained(folder)
+        (folder / RECORD).write_text("{}", encoding="utf-8")
+
+
+def _config(contents: gguf_layout.Contents, folder: Path) -> PreTrainedConfig:
+    """Make the configuration that transformers makes of a file."""
+    try:
+        if contents.architecture in GGUF_CONFIG_ARCHS:
+            return AutoConfig.from_pretrained(contents.file.parent, gguf_file=contents.file.name, **_SAFE)
+        contents.write_description(description := folder / f"description{SUFFIX}")
+        values = load_gguf_checkpoint(description)["config"]
+        description.unlink()
+        if "vocab_size" not in values and (words := contents.keys.get("tokenizer.ggml.tokens")):
+            values["vocab_size"] = len(words)
+        return AutoConfig.for_model(**values)
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"{contents.name!r} has the architecture {contents.architecture!r}, which transformers "
+            f"{transformers.__version__} does not read from GGUF ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}); choose the model's safetensors files"
+        ) from error

@@ -1,9 +1,8 @@
 """The weights of a GGUF file under the names of a transformers model, each made when it is asked for.
 
-Which tensor is which weight stands in tables of transformers and of the package `gguf`, and so does what llama.cpp
-does to a weight before it stores it: rows of the rotary embedding in another order, norms raised by 1, gates and ups
-of experts apart. transformers has two forms of this, an older one of functions (`TENSOR_PROCESSORS`) and one of
-conversions (`GGUF_ARCHS`); both are read here tensor by tensor, where transformers itself holds all at once.
+Which tensor is which weight, and what llama.cpp does to it before it stores it, stands in tables of transformers and
+of `gguf`, in an older form (`TENSOR_PROCESSORS`) and a newer one (`GGUF_ARCHS`); both are read tensor by tensor here,
+where transformers itself holds all at once.
 """
 
 from collections.abc import Callable

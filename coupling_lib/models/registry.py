@@ -77,40 +77,24 @@ def by_size(names: Iterable[str]) -> list[str]:
 
 @functools.cache
 def _read(file: Path) -> tuple[Entry, ...]:
-    """Read a registry and refuse one that is damaged: unknown columns, unreadable values, an alias used twice."""
+    """Read a registry, and name the line and the column of a value that cannot be read."""
     with file.open(newline="", encoding="utf-8") as lines:
         header, *table = list(csv.reader(lines)) or [[]]
-    columns = [field.name for field in fields(Entry)]
-    if header != columns:
-        raise CouplingError(f"{file.name} has columns {header}; {columns} were expected; restore the file")
-    rows = tuple(_entry(file.name, line, row) for line, row in enumerate(table, start=2))
-    # An alias is looked up before a hub id, so neither may stand for two models.
-    names = [name for row in rows for name in {row.alias, row.hub_id.lower()} if name]
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise CouplingError(f"{file.name} uses {repeated[0]!r} for two models; give one of them another alias")
-    return rows
-
-
-def _entry(file: str, line: int, row: list[str]) -> Entry:
-    """Parse one row, naming the line and the column of a value that cannot be read."""
-    values, columns = {}, fields(Entry)
-    if len(row) != len(columns):
-        raise CouplingError(f"{file} line {line} has {len(row)} values; {len(columns)} were expected; correct it")
-    for field, text in zip(columns, row, strict=True):
-        try:
-            values[field.name] = _PARSERS[field.type](text)
-        except (KeyError, TypeError, ValueError):
+    columns = fields(Entry)
+    if header != [field.name for field in columns]:
+        raise CouplingError(f"{file.name} has columns {header}; those of `registry.Entry` were expected; restore it")
+    rows = []
+    for line, row in enumerate(table, start=2):
+        if len(row) != len(columns):
             raise CouplingError(
-                f"{file} line {line} has {field.name} = {text!r}; {field.type} was expected; correct it"
-            ) from None
-    entry = Entry(**values)
-    if entry.kind not in ("base", "tuned"):
-        raise CouplingError(
-            f"{file} line {line} has kind {entry.kind!r}; it must be 'base' or 'tuned'; correct the file"
-        )
-    if entry.alias != entry.alias.strip().lower() or not entry.alias or bool(entry.hub_id) == entry.embedded:
-        raise CouplingError(
-            f"{file} line {line} ({entry.alias!r}) needs a lower-case alias, and a hub id unless it is embedded; "
-            "correct the file"
-        )
-    return entry
+                f"{file.name} line {line} has {len(row)} values; {len(columns)} were expected; correct it"
+            )
+        values = {}
+        for field, text in zip(columns, row, strict=True):
+            try:
+                values[field.name] = _PARSERS[field.type](text)
+            except (KeyError, ValueError):
+                message = f"has {field.name} = {text!r}; {field.type} was expected; correct it"
+                raise CouplingError(f"{file.name} line {line} {message}") from None
+        rows.append(Entry(**values))
+    return tuple(rows)

@@ -55,7 +55,11 @@ def locate(name: str | Path, revision: str | None) -> Source:
         fetched, commit = hub.fetch_file(repository, file, revision)
         return replace(_gguf(text, fetched, f"{repository}@{commit}:{file}", None), revision=revision or "main")
     if entry is not None and text.lower() in packages.PACKAGES:
-        return _packaged(entry.alias, revision)
+        package, stored = packages.PACKAGES[entry.alias], packages.weights_of(entry.alias)
+        source = f"{package.requirement}:{stored.name}"
+        if stored.suffix == gguf_files.SUFFIX:
+            return _gguf(entry.alias, stored, source, revision)
+        return _local(stored.parent, entry.alias, f"{source} (sha256 {package.sha256[:12]})", revision)
     if entry is not None and text.lower() in packages.GGUF_FILES:
         found = packages.file_of(entry.alias, entry.hub_id)
         return _gguf(entry.alias, found, found.name, revision)
@@ -70,13 +74,10 @@ def locate(name: str | Path, revision: str | None) -> Source:
     return Source(label, folder, folder, f"{hub_id}@{folder.name}", revision or "main", hub_id=hub_id)
 
 
-def with_weights(origin: Source) -> Source:
-    """Bring a model's weights to this machine."""
-    if origin.hub_id:
-        hub.fetch_weights(origin.hub_id, origin.folder)
+def bring_weights(origin: Source) -> None:
+    """Bring a model's weights to this machine, and refuse a folder without."""
     if not origin.gguf:
-        hub.check_weights(origin.folder, origin.name)
-    return origin
+        hub.complete_weights(origin.folder, origin.name, origin.hub_id)
 
 
 def checked_name(name: str | Path) -> str:
@@ -126,23 +127,13 @@ def left_out(folder: Path, revision: str) -> str:
     return f"; {paths.in_a_checkout(folder / revision)}: pass that folder" if elsewhere else ""
 
 
-def _packaged(alias: str, revision: str | None) -> Source:
-    """Find a model that an installed package ships."""
-    package, file = packages.PACKAGES[alias], packages.weights_of(alias)
-    source = f"{package.requirement}:{file.name}"
-    if file.suffix == gguf_files.SUFFIX:
-        return _gguf(alias, file, source, revision)
-    return _local(file.parent, alias, f"{source} (sha256 {package.sha256[:12]})", revision)
-
-
 def _gguf(name: str, file: Path, source: str, revision: str | None) -> Source:
     """Find what a GGUF file says about itself."""
     if revision is not None:
         raise ParameterError(f"revision is {revision!r}, and the GGUF file of {name!r} has none; leave revision out")
     model = gguf_files.opened(name, file)
-    folder = model.folder
     description = f"{source} ({model.quantisation()}, sha256 {model.sha256[:12]})"
-    return Source(name, folder, folder, description, gguf=model)
+    return Source(name, model.folder, model.folder, description, gguf=model)
 
 
 def _local(folder: Path, name: str, source: str, revision: str | None) -> Source:

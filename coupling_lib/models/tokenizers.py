@@ -1,18 +1,16 @@
 """A model's tokenizer, held to the file that defines it.
 
-transformers 5 rebuilds many tokenizers from their class: it takes the vocabulary from `tokenizer.json`, and the steps
-before it (how text is split, what is normalised) from code. Where the two differ, a text has other ids than those of
-the model's training. So both read a few telling texts, and where they disagree the file's own steps are used, with a
-warning. What transformers says while it reads a tokenizer reaches the user.
+transformers 5 takes the vocabulary from `tokenizer.json`, and from code how text is split and normalised. Both read a
+few telling texts; where their ids differ, the file's own steps are used, as in training, with a warning.
 """
 
 import json
-import logging
 import unicodedata
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import islice
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +35,7 @@ def load(folder: Path, name: str) -> PreTrainedTokenizerBase | None:
         return None
     with _heard(name):
         made = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    settings = _read(folder / _CONFIG)
+    settings = json.loads((folder / _CONFIG).read_text(encoding="utf-8")) if (folder / _CONFIG).is_file() else {}
     if (folder / _FILE).is_file():
         # That of a GGUF file was written by transformers, without the NFC of its class, which training had: all else
         # in it, such as how text is split, is the file's.
@@ -99,17 +97,13 @@ def _differing(
 
 def _of_the_file(made: PreTrainedTokenizerBase, backend: Any, settings: dict) -> PreTrainedTokenizerBase:
     """Put the file's tokenizer under the special tokens and the template of the one that was made."""
-    named = {role: token for role, token in made.special_tokens_map.items() if _known(token, backend)}
+    several = {role: x if isinstance(x, list | tuple) else [x] for role, x in made.special_tokens_map.items()}
+    absent = {role for role, tokens in several.items() if None in map(backend.token_to_id, map(str, tokens))}
+    named = {role: token for role, token in made.special_tokens_map.items() if role not in absent}
     asked = {key: settings[key] for key in ("add_bos_token", "add_eos_token") if settings.get(key) is not None}
     kept = {key: getattr(made, key, None) for key in ("chat_template", "model_max_length", "padding_side")}
     kept = {key: value for key, value in kept.items() if value is not None}
     return PreTrainedTokenizerFast(tokenizer_object=backend, **named, **asked, **kept)
-
-
-def _known(token: Any, backend: Any) -> bool:
-    """Return whether the file has a special token, or all of several."""
-    several = token if isinstance(token, list | tuple) else [token]
-    return all(backend.token_to_id(str(one)) is not None for one in several)
 
 
 def _set(backend: Any, settings: dict) -> None:
@@ -124,30 +118,10 @@ def _set(backend: Any, settings: dict) -> None:
         first.add_prefix_space = asked.get("add_prefix_space", first.add_prefix_space)
 
 
-def _read(file: Path) -> dict:
-    """Read a file of settings; empty where it is not there or no such file."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-class _Kept(logging.Handler):
-    """What a library said, in the order of its saying."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: dict[str, None] = {}
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages[" ".join(record.getMessage().split())] = None
-
-
 @contextmanager
 def _heard(name: str) -> Generator[None]:
     """Turn what transformers logs about a tokenizer into warnings, whatever its logger shows otherwise."""
-    kept, before = _Kept(), theirs.get_verbosity()
+    kept, before = BufferingHandler(1000), theirs.get_verbosity()
     theirs.set_verbosity_warning()
     theirs.disable_default_handler()
     theirs.add_handler(kept)
@@ -157,5 +131,5 @@ def _heard(name: str) -> Generator[None]:
         theirs.remove_handler(kept)
         theirs.enable_default_handler()
         theirs.set_verbosity(before)
-    for messages in kept.messages:
-        warnings.warn(f"transformers says of the tokenizer of {name}: {messages}", stacklevel=4)
+    for message in dict.fromkeys(" ".join(record.getMessage().split()) for record in kept.buffer):
+        warnings.warn(f"transformers says of the tokenizer of {name}: {message}", stacklevel=4)

@@ -1,13 +1,10 @@
 """Untrained weights, each block drawn from a seed of its own: the same numbers in any order and wherever they are kept.
 
-The model is built without weights, by its own constructor. Then each block, and last what stands outside of them, gets
-its weights from the family's own `_init_weights`, the function with which transformers fills in what a checkpoint
-lacks. The random numbers come from a generator whose seed is made of the user's seed and the block's name. So blocks
-are drawn side by side, and no more than those at work are ever held in float32: each goes straight into what it is
-stored as, in memory or in a file.
+The model is built without weights. Each block, and last what stands outside of them, gets its weights from the family's
+own `_init_weights`, with random numbers from a generator whose seed is made of the user's seed and the block's name. So
+blocks are drawn side by side, each goes straight into what it is stored as, and few are ever held in float32.
 
-A model that was trained here began with other numbers: its constructor drew them one after another, from the seed of
-its training. They are drawn as they were then (`start`).
+A model that was trained here began with other numbers, drawn by its constructor from its training's seed (`start`).
 """
 
 import copy
@@ -59,7 +56,10 @@ def initialise(
     hf = stored = _started(family, config, seed) if start else _bare(family, config)
     keep = partial(_narrow, dtype, device)
     if quantisation := arguments.get("quantization_config"):
-        stored = _to_be_quantised(_bare(family, config), quantisation, device)
+        # bitsandbytes' layers without weights, as where files are read.
+        stored = _bare(family, config)
+        stored.hf_quantizer = AutoHfQuantizer.from_config(quantisation, pre_quantized=False)
+        stored.hf_quantizer.preprocess_model(model=stored, dtype=torch.float32, device_map={"": device})
         keep = partial(_quantise, stored, device)
     _in_parts(hf, None if start else seed, keep, placing.at_once)
     _keep_buffers(hf, stored, dtype, device)
@@ -112,8 +112,10 @@ def _in_parts(hf: PreTrainedModel, seed: int | None, keep: Callable[[Part], None
 
     def one(name: str, part: Part) -> None:
         if seed is not None:
-            _draw(part, _seed_of(seed, name), tied)
-        drawn = sum(weight.nbytes for _, module, _ in part for weight in module.parameters(recurse=False))
+            # Each block has a seed of its own, as unlike another's as chance makes them.
+            digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+            _draw(part, int.from_bytes(digest[:4], "big"), tied)
+        drawn = sum(weight.nbytes for *_, weight in _weights(part))
         keep(part)
         give_back(drawn)
 
@@ -142,9 +144,14 @@ def _parts(hf: PreTrainedModel) -> dict[str, Part]:
     return parts
 
 
-def _seed_of(seed: int, name: str) -> int:
-    """Make a block's own seed, as unlike another block's or another seed's as chance makes them."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:4], "big")
+def _weights(part: Part) -> list[tuple[str, nn.Module, str, nn.Parameter]]:
+    """List the weights of a part: the whole name, the module, the name there, and the weight."""
+    return [
+        (f"{path}.{name}".removeprefix("."), module, name, weight)
+        for path, module, _ in part
+        for name, weight in module._parameters.items()
+        if weight is not None
+    ]
 
 
 @torch.no_grad()
@@ -153,27 +160,24 @@ def _draw(part: Part, seed: int, tied: Collection[str] = ()) -> None:
     # One that two modules share stays one, but for what is tied, which transformers ties once all is drawn.
     made: dict[Tensor, nn.Parameter] = {}
     apart: list[tuple[nn.Module, str, Tensor]] = []
-    for path, module, _ in part:
-        for name, weight in module._parameters.items():
-            if weight is not None:
-                new = nn.Parameter(torch.full_like(weight, nan, device="cpu"), weight.requires_grad)
-                if f"{path}.{name}".removeprefix(".") in tied:
-                    apart.append((module, name, weight))
-                else:
-                    new = made.setdefault(weight, new)
-                module._parameters[name] = new
+    for full, module, name, weight in _weights(part):
+        new = nn.Parameter(torch.full_like(weight, nan, device="cpu"), weight.requires_grad)
+        if full in tied:
+            apart.append((module, name, weight))
+        else:
+            new = made.setdefault(weight, new)
+        module._parameters[name] = new
     with _From(torch.Generator().manual_seed(seed)):
         for _, module, owner in part:
             owner._initialize_weights(module)
     for module, name, weight in apart:
         module._parameters[name] = _tied(made.setdefault(weight, module._parameters[name]), module._parameters[name])
-    for path, module, owner in part:
-        for name, weight in module.named_parameters(recurse=False):
-            if weight.sum().isnan():
-                raise UnsupportedModelError(
-                    f"{type(owner).__name__} gives {path}.{name} no value where it is freshly initialised; measure it "
-                    "with trained weights"
-                )
+    for full, _, _, weight in _weights(part):
+        if weight.sum().isnan():
+            raise UnsupportedModelError(
+                f"{type(part[-1][2]).__name__} gives {full} no value where it is freshly initialised; measure it with "
+                "trained weights"
+            )
 
 
 def _tied(own: nn.Parameter, second: nn.Parameter) -> nn.Parameter:
@@ -205,36 +209,26 @@ class _From(TorchDispatchMode):
 
 def _narrow(dtype: torch.dtype, device: torch.device, part: Part) -> None:
     """Keep the weights of a part where they are, in the precision asked for."""
-    for _, module, _ in part:
-        for weight in module.parameters(recurse=False):
-            weight.data = weight.data.to(device, dtype)
-
-
-def _to_be_quantised(hf: PreTrainedModel, quantisation: Any, device: torch.device) -> PreTrainedModel:
-    """Put bitsandbytes' layers into a model without weights, as where its files are read."""
-    hf.hf_quantizer = AutoHfQuantizer.from_config(quantisation, pre_quantized=False)
-    hf.hf_quantizer.preprocess_model(model=hf, dtype=torch.float32, device_map={"": device})
-    return hf
+    for _, _, _, weight in _weights(part):
+        weight.data = weight.data.to(device, dtype)
 
 
 def _quantise(stored: PreTrainedModel, device: torch.device, part: Part) -> None:
     """Move the weights of a part into the quantised model."""
     convert, quantised = stored.hf_quantizer.get_quantize_ops().convert, stored.hf_quantizer.param_needs_quantization
-    for path, module, _ in part:
-        for name, weight in module.named_parameters(recurse=False):
-            full, value = f"{path}.{name}".removeprefix("."), weight.detach().to(device)
-            new = nn.Parameter(value, requires_grad=False)
-            if quantised(stored, full):
-                new = convert({full: value}, full_layer_name=full, model=stored)[full]
-            setattr(stored.get_submodule(path), name, new)
+    for full, _, name, weight in _weights(part):
+        value = weight.detach().to(device)
+        new = nn.Parameter(value, requires_grad=False)
+        if quantised(stored, full):
+            new = convert({full: value}, full_layer_name=full, model=stored)[full]
+        setattr(stored.get_submodule(full.rpartition(".")[0]), name, new)
     _give_away(part)
 
 
 def _give_away(part: Part) -> None:
     """Forget the weights of a part, and keep their shapes."""
-    for _, module, _ in part:
-        for name, weight in module.named_parameters(recurse=False):
-            module._parameters[name] = nn.Parameter(torch.empty_like(weight, device="meta"), weight.requires_grad)
+    for _, module, name, weight in _weights(part):
+        module._parameters[name] = nn.Parameter(torch.empty_like(weight, device="meta"), weight.requires_grad)
 
 
 def _keep_buffers(hf: PreTrainedModel, stored: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> None:

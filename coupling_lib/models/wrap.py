@@ -1,9 +1,7 @@
 """Taking a model that exists already: its blocks found, checked and frozen.
 
-Attention runs in its plain form (`blocks.attention`): the fused kernel has no forward-mode derivative on the CPU and
-takes the wrong mask rows, without a word, for a query that is not the last token. Where the plain form makes another
-model of the same weights, the model keeps the one that it came with. Mixture-of-experts layers run one expert at a
-time, because the grouped product knows no float64.
+Attention runs in its plain form (`blocks.attention`), where that is the same model: fused kernels have no forward-mode
+derivative on the CPU. Experts run one at a time, because the grouped product knows no float64.
 """
 
 from collections.abc import Callable

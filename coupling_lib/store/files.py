@@ -1,10 +1,8 @@
 """One measurement, one file: named by what was measured, written whole or not at all, checked when it is read.
 
-A file is in the safetensors format: arrays as they are, and a text in its header with everything else (the key,
-the attributes, dimensions, texts) and a SHA-256 over all of it. Nothing in it is ever executed.
+In the safetensors format: arrays, and a text with key, attributes and dimensions, and a SHA-256 over all of it.
 """
 
-import atexit
 import contextlib
 import functools
 import hashlib
@@ -12,7 +10,6 @@ import json
 import lzma
 import os
 import re
-import shutil
 import tarfile
 import tempfile
 import warnings
@@ -22,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -36,6 +34,11 @@ DAMAGED = ".damaged"
 ARCHIVE = ".tar.xz"
 NOT_SHIPPED = "not_shipped"
 """Attribute of a measurement that ships in part: the variables that are left out."""
+COLUMNS = (
+    *("model", "measure", "version", "settings", "revision", "precision", "untrained", "seed"),
+    *("prompt", "made", "bytes", "source", "weights", "code", "path"),
+)
+"""Columns of `listing`: what fixes a measurement, when it was made, and its file."""
 # Versions of records that were compared with those at hand in this process.
 _told: set[str] = set()
 
@@ -78,18 +81,16 @@ def write(root: str | Path, key: Mapping[str, Any], ds: xr.Dataset, complete: bo
 
 
 def shipped(model: str = "") -> Path:
-    """Return the folder of what ships with the project, of all models or of one, laid out as results are."""
+    """Return the folder of what ships with the project, laid out as results are."""
     archives = sorted(paths.SHIPPED.glob(f"*/*{ARCHIVE}"))
-    archives = [path for path in archives if not model or path.parent.name == _slug(model)]
-    if not archives:
+    if not any(not model or path.parent.name == _slug(model) for path in archives):
         return paths.SHIPPED
     # Archives are unpacked into the cache once, and anew where one of them is another than before.
-    state = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in archives]
-    name = digest({"archives": state})
+    name = digest({"archives": [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in archives]})
     try:
         return _unpack(archives, paths.CACHE / "shipped" / name)
     except OSError:  # a home that cannot be written to: once in each process
-        return _unpack(archives, _temporary_folder() / name)
+        return _unpack(archives, Path(_temporary_folder().name) / name)
 
 
 def _unpack(archives: list[Path], target: Path) -> Path:
@@ -108,10 +109,8 @@ def _unpack(archives: list[Path], target: Path) -> Path:
 
 
 @functools.cache
-def _temporary_folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="coupling_lib-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="coupling_lib-")
 
 
 def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | None:
@@ -119,12 +118,14 @@ def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | 
     # A file that is truncated, altered or under a wrong name is renamed to `*.damaged` with a `StoreWarning`, and
     # counts as not there.
     path = place(root, key)
-    if (found := open_sound(path)) is None:
+    try:
+        record, ds = open_file(path)
+        if digest(record["key"]) != digest(key):
+            raise DamagedError("it belongs to another measurement")
+    except FileNotFoundError:
         return None
-    record, ds = found
-    if digest(record["key"]) != digest(key):
-        set_aside(path, "it belongs to another measurement")
-        return None
+    except DamagedError as error:
+        return _set_aside(path, str(error))
     _compare_versions(path, str(ds.attrs.get("versions", "")))
     return ds, record["complete"]
 
@@ -141,16 +142,6 @@ def _compare_versions(path: Path, stored: str) -> None:
     _told.add(stored)
 
 
-def open_sound(path: Path) -> tuple[dict[str, Any], xr.Dataset] | None:
-    """Read and check one file; one that is damaged is set aside."""
-    try:
-        return open_file(path)
-    except FileNotFoundError:
-        return None
-    except DamagedError as error:
-        return set_aside(path, str(error))
-
-
 def open_file(path: Path) -> tuple[dict[str, Any], xr.Dataset]:
     """Read and check one file."""
     content = path.read_bytes()
@@ -165,7 +156,23 @@ def open_file(path: Path) -> tuple[dict[str, Any], xr.Dataset]:
         raise DamagedError(f"it is truncated or no file of the store ({type(error).__name__})") from None
 
 
-def open_record(path: Path) -> dict[str, Any] | None:
+def listing(model: str | None = None, root: str | Path | None = None) -> pd.DataFrame:
+    """List the measurements that are kept, without reading or checking their numbers."""
+    start = paths.RESULTS if root is None else Path(root)
+    found = [(path, _record(path)) for path in sorted(start.glob(f"*/{FOLDER}/*{SUFFIX}"))]
+    rows = [_row(record, path) for path, record in found if record and model in (None, record["key"].get("model"))]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).sort_values(["made", "path"], ignore_index=True)
+
+
+def _row(record: dict[str, Any], path: Path) -> dict[str, Any]:
+    key = record["key"]
+    row = {name: "" if key.get(name) is None else key[name] for name in COLUMNS}
+    prompts = [v["texts"][0] for v in record["variables"] if v["name"] == "prompt" and v.get("texts")]
+    row |= {"prompt": prompts[0] if prompts else "", "settings": json.dumps(key.get("settings", {}), sort_keys=True)}
+    return row | {"made": record["made"], "bytes": path.stat().st_size, "path": str(path)}
+
+
+def _record(path: Path) -> dict[str, Any] | None:
     """Read only what a file says about itself, without its arrays and without checking them."""
     try:
         with path.open("rb") as file:
@@ -178,7 +185,7 @@ def open_record(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def set_aside(path: Path, reason: str) -> None:
+def _set_aside(path: Path, reason: str) -> None:
     """Rename a damaged file to `*.damaged`, and say so."""
     aside = path.with_name(path.name + DAMAGED)
     try:

@@ -10,9 +10,8 @@ from coupling_lib.errors import ParameterError
 
 def join_prompts(datasets: Iterable[xr.Dataset]) -> xr.Dataset:
     """Put measurements of single prompts behind one another along `prompt`."""
-    # Where entries differ in length, as with the number of tokens, the shorter are filled up: numbers with NaN, texts
-    # with "". What does not depend on the prompt is the first measurement's. The data sets are read one after another,
-    # and of all but the first only what depends on the prompt is kept.
+    # Where entries differ in length, the shorter are filled up: numbers with NaN, texts with "". What does not depend
+    # on the prompt is the first measurement's, and of no other kept in memory.
     first, own, parts = None, [], []
     for ds in datasets:
         if first is None:
@@ -20,7 +19,6 @@ def join_prompts(datasets: Iterable[xr.Dataset]) -> xr.Dataset:
         for name in own:
             if name not in ds.variables:
                 raise ParameterError(f"measurement {len(parts) + 1} has no variable {name!r}, which the first has")
-        # A copy of its own, so that nothing else of the data set stays in memory.
         part = ds[own] if ds is first else ds[own].copy(deep=True)
         # Places along a dimension without names are told apart by their number.
         parts.append(part.assign_coords({dim: range(n) for dim, n in part.sizes.items() if dim not in part.coords}))

@@ -1,11 +1,7 @@
 """What fixes the numbers of a measurement: the key under which the store keeps it.
 
-Weights are known by their content, not by their name: a folder whose files change, a model changed in memory and an
-untrained model with another seed are different models, and so are two whose adapters differ in anything. What a hook
-adds to a forward pass is not part of the weights: such a model has no key, and is measured without the store. The
-digest costs some milliseconds for the embedded models and about a second per gigabyte. A measure is known by its
-version (see `common.measurement`, which states when to raise it). One without a version, which only a user's own can
-be, is known by the text of its own file.
+Weights, adapters among them, are known by their content, a measure by its version (see `common.measurement`), or where
+it has none by the text of its file. What a hook adds is not part of the weights: such a model has no key.
 """
 
 import functools
@@ -21,7 +17,7 @@ import torch
 
 from coupling_lib.blocks.makeup import modifications
 from coupling_lib.errors import CouplingError, ParameterError
-from coupling_lib.inputs.prompt_arguments import UpToWidth, prompt_inputs
+from coupling_lib.inputs.prompt_arguments import UpToWidth, prompt_inputs, prompt_tokens
 from coupling_lib.models import adapters, sources
 from coupling_lib.models.model import Model
 from coupling_lib.provenance import which_model
@@ -55,7 +51,7 @@ def prompt_key(model: Model, given: str | torch.Tensor) -> str:
     """Hash a prompt: its text with the token ids that the model's tokenizer makes of it, or the tensor."""
     (given,) = prompt_inputs(given)
     if isinstance(given, str):
-        ids = given.ids(model.tokenizer) if model.tokenizer is not None else []
+        ids = prompt_tokens(given, model.tokenizer) if model.tokenizer is not None else []
         content = json.dumps([given, ids]).encode()
     else:
         # Token ids mean the same in every width of integer.
@@ -78,7 +74,9 @@ def _settings(measure: Callable[..., Any], settings: Mapping[str, Any]) -> tuple
 
 def fingerprint(model: Model) -> str:
     """Identify a model's weights and configuration by their content."""
-    _refuse_hooks(model)
+    if found := modifications(model.hf):  # it answers otherwise than its weights say
+        place = f"{found[0][0] or 'the whole'} of {model.name}"
+        raise ParameterError(f"a hook stands on {place}, and the store knows a model by its weights alone")
     # All parameters and buffers in memory are hashed. Of a model whose blocks stay on disk, the files stand for what
     # is not in memory: by commit or digest if their source has one, else by their names, sizes and times of change.
     config = {name: value for name, value in model.hf.config.to_dict().items() if name not in _ORIGIN}
@@ -92,13 +90,6 @@ def fingerprint(model: Model) -> str:
     if model.offloaded:
         total.update(_files(model).encode())
     return total.hexdigest()[:20]
-
-
-def _refuse_hooks(model: Model) -> None:
-    """Refuse a model that answers otherwise than its weights say."""
-    if found := modifications(model.hf):
-        place = f"{found[0][0] or 'the whole'} of {model.name}"
-        raise ParameterError(f"a hook stands on {place}, and the store knows a model by its weights alone")
 
 
 def _files(model: Model) -> str:

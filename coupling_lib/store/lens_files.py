@@ -1,8 +1,7 @@
 """Jacobian lenses in files, with the keys that other programs use: `J`, `n_prompts`, `source_layers`, `d_model`.
 
-There, layer l is the state behind block l, blocks counted from 0: depth l + 1 here. The embedding, depth 0, and the
-last depth, whose matrix is the identity, have no place in such a file. This library writes safetensors. Files of
-others (`.pt`) are read as tensors alone, so that nothing in them can run.
+There, layer l is the state behind block l, blocks counted from 0: depth l + 1 here. This library writes safetensors;
+files of others (`.pt`) are read as tensors alone, so that nothing in them can run.
 """
 
 import json
@@ -82,7 +81,8 @@ def read_lens(file: str | Path, width: int | None = None) -> LensFile:
     """
     file = Path(file)
     try:
-        found = _safetensors(file) if file.suffix == ".safetensors" else _foreign(file)
+        own = file.suffix == ".safetensors"
+        found = _safetensors(file) if own else torch.load(file, map_location="cpu", weights_only=True)
         J = {int(layer) + 1: torch.as_tensor(matrix).float() for layer, matrix in found["J"].items()}
         read = LensFile(J, int(found["n_prompts"]), int(found["d_model"]))
     except FileNotFoundError:
@@ -108,7 +108,3 @@ def _safetensors(file: Path) -> dict[str, Any]:
     with safe_open(file, framework="pt") as stored:
         header = {name: json.loads(value) for name, value in (stored.metadata() or {}).items()}
         return header | {"J": {layer: stored.get_tensor(f"J.{layer}") for layer in header["source_layers"]}}
-
-
-def _foreign(file: Path) -> dict[str, Any]:
-    return torch.load(file, map_location="cpu", weights_only=True)

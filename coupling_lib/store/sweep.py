@@ -1,13 +1,11 @@
 """A measurement over many prompts: one after the other, each kept in the store as soon as it is done.
 
-    ds = cl.sweep(cl.measure_depth, model, prompts, ks=(10,))
-
-A run that was stopped, or killed, goes on where it was; a run that was finished is read from the disk in no time. So
-shards of a set, measured into one store on as many machines as there are, are merged by a sweep of the whole set.
+A run that was stopped goes on where it was, and shards that were measured into one store are merged by a sweep of all.
 """
 
+import re
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,12 @@ import xarray as xr
 
 from coupling_lib import paths, progress
 from coupling_lib.errors import ParameterError, shown
-from coupling_lib.inputs.prompt_arguments import Prompts, Text, prompt_inputs
+from coupling_lib.inputs.prompt_arguments import Prompts, prompt_inputs
 from coupling_lib.models.model import Model
 from coupling_lib.provenance import command_line, prompts_hash
 from coupling_lib.store import StoreWarning, join_prompts, write
 from coupling_lib.store.files import NOT_SHIPPED, read, shipped
 from coupling_lib.store.key import measurement_key, prompt_key
-from coupling_lib.store.shards import in_shard, parts
 
 Measure = Callable[..., xr.Dataset]
 Key = dict[str, Any] | None
@@ -45,22 +42,19 @@ def sweep(
     `variables` that are asked for ship. A damaged file is set aside and its prompt measured again. Where the store
     cannot be written to, one warning says so and the measurement goes on.
 
-    A sweep of more than 20 seconds shows a bar on stderr, with the time that is left.
-
-    The data set grows with the number of prompts, and nothing else does: of the model's activations and Jacobians,
-    those of one prompt are in memory. Where even the data set is too large, take `stream`.
+    The data set grows with the number of prompts, and no other memory does; where even that is too large, take
+    `stream`. A sweep of more than 20 seconds shows a bar on stderr.
 
     Args:
         measure: a function such as `measure_depth`, called as `measure(model, [prompt], **settings)`.
         model: a model from `load_model` or `wrap_model`.
         prompts: texts, tensors of `input_ids` `(1, n)`, images `(1, c, h, w)`, or `Prompt` objects.
         store: folder of all results; by default `results`, or what the environment variable `COUPLING_RESULTS` says.
-        shard: "i/n" measures the i-th of n shards and no other: every n-th prompt. Sweeping the whole set afterwards,
-            on the same store, measures nothing and gives the bytes of an undivided run. What no prompt changes comes
-            with shard 1.
-        variables: names of those that are wanted; by default all, as they are measured. Of public models, what the
-            book's figures draw ships with the project, single pairs rounded to 16 bits. It is read where it has all
-            that is named here, and else measured anew; its attribute `not_shipped` names what was left out.
+        shard: "i/n" measures the i-th of n shards: every n-th prompt, and with shard 1 what no prompt changes.
+            Sweeping the whole set afterwards, on the same store, gives the bytes of an undivided run.
+        variables: names of those that are wanted; by default all. Of public models, what the book's figures draw
+            ships with the project, single pairs rounded to 16 bits, and is read where it has all that is named here;
+            its attribute `not_shipped` names what was left out.
         settings: keyword arguments of `measure`, plain values.
 
     Returns:
@@ -116,7 +110,7 @@ def stream(
     shelf = Shelf(store)
     described = shelf.key(measure, model, settings)
 
-    def key(prompt: Text | torch.Tensor) -> Key:
+    def key(prompt: str | torch.Tensor) -> Key:
         return described and described | {"prompt": prompt_key(model, prompt)}
 
     for number, prompt in progress.bar(chosen, model, "prompt"):
@@ -127,6 +121,28 @@ def stream(
             ds = ds if first else _without_shared(ds)
             shelf.keep(its_key, ds, complete=first)
         yield ds if variables is None else ds[[name for name in ds.data_vars if name in variables]]
+
+
+def parse_shard(shard: str) -> tuple[int, int]:
+    """Read "i/n", the i-th of n shards, counted from 1."""
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", shard) if isinstance(shard, str) else None
+    number, count = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= number <= count:
+        raise ParameterError(f"shard is {shown(shard)}; it must be a text i/n with i from 1 to n, such as '2/3'")
+    return number, count
+
+
+def parts(given: Sequence[Any]) -> list[int]:
+    """Number the prompts; a text that comes twice has the number of its first, or two machines would measure it."""
+    first: dict[Any, int] = {}
+    return [first.setdefault(x if isinstance(x, str) else place, len(first)) for place, x in enumerate(given)]
+
+
+def in_shard(given: Sequence[Any], shard: str | None) -> list[tuple[int, Any]]:
+    """Return the prompts of a shard, each with its place in the whole set."""
+    number, count = (1, 1) if shard is None else parse_shard(shard)
+    numbered = zip(enumerate(given), parts(given), strict=True)
+    return [placed for placed, part in numbered if part % count == number - 1]
 
 
 def _root(store: str | Path | None) -> Path:
@@ -161,7 +177,9 @@ class Shelf:
             found = key and read(self.root, key)
             if key and self.usual and (found is None or (complete and not found[1])):
                 found = read(shipped(key["model"]), key)
-                found = found if found and _ships(found[0], variables) else None
+                lacking = {*found[0].attrs.get(NOT_SHIPPED, "").split(", ")} - {""} if found else set()
+                if lacking and (variables is None or lacking & {*variables}):
+                    found = None
         except OSError as error:
             return self._tell(error)
         if found is None or (complete and not found[1]):
@@ -188,9 +206,3 @@ def _without_shared(ds: xr.Dataset) -> xr.Dataset:
     """Drop the variables that do not depend on the prompt; coordinates stay."""
     shared = [name for name, variable in ds.data_vars.items() if "prompt" not in variable.dims]
     return ds.drop_vars(shared) if len(shared) < len(ds.data_vars) else ds
-
-
-def _ships(ds: xr.Dataset, variables: Collection[str] | None) -> bool:
-    """Return whether what is asked for is in a measurement that ships in part; in any other all is."""
-    left_out = ds.attrs.get(NOT_SHIPPED)
-    return left_out is None or (variables is not None and not {*variables} & {*left_out.split(", ")})

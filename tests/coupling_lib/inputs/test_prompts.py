@@ -161,7 +161,9 @@ def test_own_files_need_no_more_than_a_text(tmp_path):
 
 def test_without_the_datasets_package_the_error_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(CouplingError, match=r"'arc' is not at hand; set COUPLING_PROMPTS .* or install the `datasets`"):
+    with pytest.raises(
+        CouplingError, match=r"'arc' cannot be fetched .* set COUPLING_PROMPTS .* install the `datasets`"
+    ):
         load_prompts("arc")
 
 

@@ -98,19 +98,6 @@ def model(tmp_path_factory):
     return cl.load_model(path)
 
 
-def test_a_text_is_tokenised_once_for_its_key_its_trace_and_its_length(model, tmp_path, monkeypatch):
-    kind, asked = type(model.tokenizer), []
-    made = kind.__call__
-    monkeypatch.setattr(kind, "__call__", lambda self, text, **how: asked.append(text) or made(self, text, **how))
-    given = inputs_for(model, ["It was the best of times"], longest=20)
-    ds = cl.sweep(cl.measure_trajectories, model, given, store=tmp_path)
-    # What the tokenizer puts around any text is asked for once, by a letter.
-    assert asked.count(given[0]) == 1 and len(asked) <= 3 and ds.prompt.values.tolist() == given
-    before = given[0].ids(model.tokenizer)
-    monkeypatch.setattr(kind, "__len__", lambda self: 0)  # as after tokens were added
-    assert given[0].ids(model.tokenizer) == before and asked.count(given[0]) == 2
-
-
 def test_jacobians_of_spent_traces_are_the_same_and_their_memory_is_free(model):
     wanted = [J for _, J in common.traced_jacobians(model, ["one", "It was the best of times"], -1)]
     found = common.jacobians_by_prompt(model, ["one", "It was the best of times"], -1)

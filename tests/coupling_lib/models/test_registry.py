@@ -15,7 +15,11 @@ def test_aliases_and_hub_ids_are_unique_and_lower_case():
     aliases = [entry.alias for entry in registry.entries()]
     ids = [entry.hub_id for entry in registry.entries() if entry.hub_id]
     assert len(aliases) == len(set(aliases)) and len(ids) == len(set(ids))
-    assert all(alias == alias.lower().strip() and " " not in alias for alias in aliases)
+    assert all(alias == alias.lower().strip() and alias and " " not in alias for alias in aliases)
+    # An alias is looked up before an id, so that neither may stand for two models.
+    assert not {entry.hub_id.lower() for entry in registry.entries() if entry.hub_id != entry.alias} & {*aliases}
+    assert all(bool(entry.hub_id) != entry.embedded for entry in registry.entries())
+    assert {entry.kind for entry in registry.entries()} == {"base", "tuned"}
 
 
 def test_every_model_of_the_paper_is_there_with_its_architecture():
@@ -78,9 +82,6 @@ def test_suggest_names_nothing_for_a_name_that_is_near_to_none():
     [
         ("blocks", "many", "line 2 has blocks = 'many'"),
         ("in_paper", "yes", "line 2 has in_paper = 'yes'"),
-        ("kind", "both", "line 2 has kind 'both'"),
-        ("alias", "Nano", "lower-case alias"),
-        ("alias", "llama3-8b", "'llama3-8b' for two models"),
     ],
 )
 def test_a_damaged_registry_is_refused_with_the_place(tmp_path, monkeypatch, column, value, message):

@@ -12,8 +12,8 @@ from counted import Counted
 import coupling_lib as cl
 from coupling_lib import store
 from coupling_lib.errors import ParameterError
-from coupling_lib.store import shards
-from coupling_lib.store.sweep import stream
+from coupling_lib.store.sweep import in_shard, stream
+from coupling_lib.store.sweep import parts as numbered
 
 TEXTS = [f"It was the {word} of times" for word in ("best", "worst", "first", "last", "age", "season", "epoch")]
 
@@ -38,7 +38,7 @@ def test_merged_shards_are_the_bytes_of_a_plain_run(model, tmp_path, name, measu
     model = model if name == "tiny" else cl.load_model(name)
     texts = [prompt.text for prompt in cl.load_prompts(n=23)]
     texts[9] = texts[2]
-    parts = shards.parts(texts)
+    parts = numbered(texts)
     assert parts == [*range(9), 2, *range(9, 22)]
     whole = cl.sweep(measure, model, texts, store=tmp_path / "plain", **settings)
     for count in (2, 3):
@@ -61,9 +61,9 @@ def test_a_shard_measures_its_own_prompts_and_each_prompt_belongs_to_one(model, 
     assert sorted(counted.seen) == sorted(TEXTS)
     ds = cl.sweep(counted, model, twice, store=tmp_path)
     assert ds.prompt.values.tolist() == twice and len(counted.seen) == len(TEXTS)
-    homes = [shards.in_shard(twice, f"{number}/5") for number in range(1, 6)]
+    homes = [in_shard(twice, f"{number}/5") for number in range(1, 6)]
     assert sorted(itertools.chain(*homes)) == list(enumerate(twice))
-    assert shards.in_shard(twice, None) == list(enumerate(twice))
+    assert in_shard(twice, None) == list(enumerate(twice))
 
 
 def test_what_no_prompt_changes_comes_with_the_first_shard(model, tmp_path):

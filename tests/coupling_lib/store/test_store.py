@@ -13,7 +13,7 @@ import xarray as xr
 from coupling_lib import store
 from coupling_lib.errors import ParameterError
 from coupling_lib.paths import ROOT
-from coupling_lib.store import contents, files
+from coupling_lib.store import files
 
 KEY = {"model": "tiny", "measure": "depth", "version": 1, "code": "", "settings": {"k": 2}, "prompt": "p0"}
 
@@ -164,7 +164,7 @@ def test_the_listing_says_what_is_there(tmp_path):
         fill(tmp_path, number)
     fill(tmp_path, 0, model="org/other", measure="spectra", revision="step1", untrained=1, seed=4)
     table = store.listing(root=tmp_path)
-    assert len(table) == 4 and list(table.columns) == list(contents.COLUMNS)
+    assert len(table) == 4 and list(table.columns) == list(files.COLUMNS)
     assert sorted(table[table.model == "tiny"].prompt) == ["prompt 0", "prompt 1", "prompt 2"]
     other = store.listing("org/other", root=tmp_path).iloc[0]
     assert (other.model, other.revision, other.untrained, other.seed) == ("org/other", "step1", 1, 4)
