@@ -18,8 +18,8 @@ from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures import common
 from coupling_lib.metrics.expected_null import expected_null, mean_square, random_orthogonal_null
 from coupling_lib.metrics.nulls import filled_spectrum, relative_to_null
-from coupling_lib.metrics.surrogates import SURROGATES, surrogate_vectors, values_of_pairs
-from coupling_lib.metrics.variants import VARIANTS, different_pairs, locality
+from coupling_lib.metrics.surrogates import SURROGATES, surrogate_vectors
+from coupling_lib.metrics.variants import VARIANTS, different_pairs, locality, values_of_pairs
 from coupling_lib.models.model import Model
 from coupling_lib.provenance import versions
 from coupling_lib.svd.shared import isotropic_part, without_isotropic

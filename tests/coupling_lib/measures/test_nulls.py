@@ -15,8 +15,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.measures import nulls
 from coupling_lib.metrics.expected_null import expected_null
 from coupling_lib.metrics.nulls import filled_spectrum, relative_to_null
-from coupling_lib.metrics.surrogates import values_of_pairs
-from coupling_lib.metrics.variants import VARIANTS, different_pairs
+from coupling_lib.metrics.variants import VARIANTS, different_pairs, values_of_pairs
 from coupling_lib.svd.shared import without_isotropic
 from coupling_lib.svd.triplets import top_triplets_stacked
 
