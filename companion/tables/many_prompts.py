@@ -33,7 +33,8 @@ from coupling_lib.measures.dynamics import measure_dynamics
 from coupling_lib.measures.prompts import ALONE, SUFFIXES, prompt_versions
 from coupling_lib.measures.tokens import KINDS, chosen_tokens
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
-from coupling_lib.metrics.surrogates import surrogate_vectors, values_of_pairs
+from coupling_lib.metrics.surrogates import surrogate_vectors
+from coupling_lib.metrics.variants import values_of_pairs
 from coupling_lib.models.load import load_model
 from coupling_lib.models.model import Model
 from coupling_lib.progress import in_one_line

@@ -18,8 +18,8 @@ from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures import common
 from coupling_lib.metrics.expected_null import expected_null, mean_square, random_orthogonal_null
 from coupling_lib.metrics.nulls import filled_spectrum, relative_to_null
-from coupling_lib.metrics.surrogates import SURROGATES, surrogate_vectors, values_of_pairs
-from coupling_lib.metrics.variants import VARIANTS, different_pairs, locality
+from coupling_lib.metrics.surrogates import SURROGATES, surrogate_vectors
+from coupling_lib.metrics.variants import VARIANTS, different_pairs, locality, values_of_pairs
 from coupling_lib.models.model import Model
 from coupling_lib.provenance import versions
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
@@ -98,16 +98,6 @@ def _random_bases(J: torch.Tensor, S: torch.Tensor, ks: Sequence[int], names: Se
     return spectrum, *parts
 
 
-class _Vectors(NamedTuple):
-    """What a surrogate is made of: vectors and states of one prompt, vectors of another."""
-
-    U: torch.Tensor
-    V: torch.Tensor
-    other: tuple[torch.Tensor, torch.Tensor]
-    states: torch.Tensor
-    seed: int
-
-
 def another(model: Model, prompt: str | torch.Tensor) -> str | torch.Tensor:
     """Another prompt of the same kind: an embedded text, token ids in the opposite order, or an image of noise."""
     if isinstance(prompt, torch.Tensor):
@@ -123,19 +113,15 @@ def principal_directions(states: torch.Tensor, k: int) -> torch.Tensor:
     return torch.linalg.svd(flat - flat.mean(dim=0)).Vh[:k].mT
 
 
-def _sides(vectors: _Vectors, kind: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Vectors of the other blocks under one kind, several draws where they are random rotations."""
-    if kind == "measured":
-        return [(vectors.U, vectors.V)]
-    if kind == "other prompt":
-        return [vectors.other]
-    if kind == "state directions":
-        P = principal_directions(vectors.states, vectors.U.shape[-1]).to(vectors.U).expand_as(vectors.U)
-        return [(P, P)]
-    generator = torch.Generator().manual_seed(vectors.seed + KINDS.index(kind))
-    outliers = vectors.states.square().flatten(0, -2).mean(dim=0).topk(_OUTLIERS).indices.tolist()
-    draws = range(_DRAWS if kind == "conjugated" else 1)
-    return [surrogate_vectors(vectors.U, vectors.V, kind, generator, outliers) for _ in draws]
+class _Part(NamedTuple):
+    """Readings of the Jacobians, or of their traceless part, of one prompt."""
+
+    values: torch.Tensor  #: Means over pairs (kind, variant, span, k).
+    error: torch.Tensor  #: Standard error over draws of the conjugated ones (variant, span, k).
+    S: torch.Tensor  #: Singular values (block, K).
+    spectrum: torch.Tensor  #: The same, filled up to the width.
+    null: torch.Tensor  #: With random bases (variant, k).
+    null_error: torch.Tensor  #: Its standard error.
 
 
 def _top(J: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -143,23 +129,31 @@ def _top(J: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     return U, S, Vh.mT
 
 
+def _of_part(
+    J: torch.Tensor, other: Sequence[torch.Tensor], states: torch.Tensor,
+    ks: Sequence[int], names: Sequence[str], seed: int,
+) -> _Part:  # fmt: skip
+    """Measure Jacobians against every kind of vectors, `other` being those of another prompt."""
+    U, S, V = _top(J, ks[-1])
+    outliers = states.square().flatten(0, -2).mean(dim=0).topk(_OUTLIERS).indices.tolist()
+    directions = principal_directions(states, U.shape[-1]).to(U).expand_as(U)
+    sides = {"measured": (U, V), "other prompt": other, "state directions": (directions, directions)}
+    means, error = [], torch.empty(0)
+    for kind in KINDS:
+        generator, draws = torch.Generator().manual_seed(seed + KINDS.index(kind)), []
+        for _ in range(_DRAWS if kind == "conjugated" else 1):
+            side = sides.get(kind) or surrogate_vectors(U, V, kind, generator, outliers)
+            found = values_of_pairs(J, U, S, V, *side, ks, names)
+            draws.append(torch.stack([_spans(found[name]) for name in names]))
+        means.append(torch.stack(draws).mean(dim=0))
+        if kind == "conjugated":
+            error = torch.stack(draws).std(dim=0) / _DRAWS**0.5
+    return _Part(torch.stack(means), error, S, *_random_bases(J, S, ks, names, seed))
+
+
 def _spans(values: torch.Tensor) -> torch.Tensor:
     """Means of (K, L, L) over all ordered pairs of different blocks and over those of neighbours, (span, K)."""
     return torch.stack([different_pairs(values).double().mean(dim=-1), locality(values)[..., 1].double()]).cpu()
-
-
-def _by_kind(
-    J: torch.Tensor, S: torch.Tensor, vectors: _Vectors, ks: Sequence[int], names: Sequence[str]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Means over pairs (kind, variant, span, k), and the standard error over draws of the conjugated ones."""
-    means, error = [], torch.empty(0)
-    for kind in KINDS:
-        found = [values_of_pairs(J, vectors.U, S, vectors.V, *side, ks, names) for side in _sides(vectors, kind)]
-        draws = torch.stack([torch.stack([_spans(one[name]) for name in names]) for one in found])
-        means.append(draws.mean(dim=0))
-        if kind == "conjugated":
-            error = draws.std(dim=0) / len(draws) ** 0.5
-    return torch.stack(means), error
 
 
 @common.measurement(version=5)
@@ -190,25 +184,22 @@ def measure_nulls(
         states = traced.hidden.detach()
         J = common.depth_jacobians(traced, token, forget=True)
         squares, share = torch.linalg.matrix_norm(J).square(), isotropic_part(J).square() * J.shape[-1]
-        U, S, V = _top(J, ks[-1])
-        values, errors = _by_kind(J, S, _Vectors(U, V, other[0], states, seed), ks, names)
-        spectrum, null, error = _random_bases(J, S, ks, names, seed)
-        closed = [[mean_square(VARIANTS[n], spectrum, model.d_model, k).sqrt().mean() for k in ks] for n in names]
-        U, rest_S, V = _top(without_isotropic(J), ks[-1])
-        rest, rest_errors = _by_kind(J, rest_S, _Vectors(U, V, other[1], states, seed), ks, [MAIN])
-        _, rest_null, _ = _random_bases(J, rest_S, ks, [MAIN], seed)
+        whole = _of_part(J, other[0], states, ks, names, seed)
+        closed = [[mean_square(VARIANTS[n], whole.spectrum, model.d_model, k).sqrt().mean() for k in ks] for n in names]
+        rest = _of_part(without_isotropic(J), other[1], states, ks, [MAIN], seed)
         main, dims, of_parts = names.index(MAIN), ("kind", "variant", "k"), ("part", "kind", "span", "k")
+        every = whole.values[:, :, 0]
         return {
-            "value": (dims, values[:, :, 0]),
-            "relative": (dims, torch.stack([relative_to_null(value, null) for value in values[:, :, 0]])),
-            "null": (dims[1:], null),
-            "null_error": (dims[1:], error),
+            "value": (dims, every),
+            "relative": (dims, torch.stack([relative_to_null(value, whole.null) for value in every])),
+            "null": (dims[1:], whole.null),
+            "null_error": (dims[1:], whole.null_error),
             "closed_form": (dims[1:], torch.tensor(closed)),
-            "conjugated_error": (dims[1:], errors[:, 0]),
-            "normalised": (of_parts, torch.stack([values[:, main], rest[:, 0]])),
-            "normalised_conjugated_error": (("part", "span", "k"), torch.stack([errors[main], rest_errors[0]])),
-            "normalised_null": (("part", "k"), torch.stack([null[main], rest_null[0]])),
-            "singular_values": (("block_1", "rank"), S),
+            "conjugated_error": (dims[1:], whole.error[:, 0]),
+            "normalised": (of_parts, torch.stack([whole.values[:, main], rest.values[:, 0]])),
+            "normalised_conjugated_error": (("part", "span", "k"), torch.stack([whole.error[main], rest.error[0]])),
+            "normalised_null": (("part", "k"), torch.stack([whole.null[main], rest.null[0]])),
+            "singular_values": (("block_1", "rank"), whole.S),
             "isotropic_share": (("block_1",), share / squares),
         }
 

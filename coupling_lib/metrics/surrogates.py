@@ -17,15 +17,13 @@ singular vectors. The vectors of block $l'$ are replaced:
   partners do not: what exceeds this is coupling of single directions and not of subspaces alone.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.coupling import widened
 from coupling_lib.metrics.subspaces import random_frame
-from coupling_lib.metrics.variants import block_products, checked_ks, chosen_variants, evaluated
 
 SURROGATES = ("rotated", "conjugated", "permuted", "outliers kept", "unpaired")
 """What can be done to the singular vectors of block l'."""
@@ -69,16 +67,3 @@ def _derangement(k: int, generator: torch.Generator) -> Tensor:
     partners = torch.empty_like(order)
     partners[order] = order.roll(1)
     return partners
-
-
-def values_of_pairs(
-    J: Tensor, U: Tensor, S: Tensor, V: Tensor, U2: Tensor, V2: Tensor, ks: Iterable[int], names: Iterable[str]
-) -> dict[str, Tensor]:
-    """Values of variants (K, L, L) for all pairs of blocks, the other block's vectors given separately."""
-    J, U, S, V, U2, V2 = widened(J, U, S, V, U2, V2)
-    n_blocks, _, k = U.shape
-    if n_blocks < 2:
-        raise ParameterError("the model has 1 block; coupling needs pairs of different blocks, take a deeper model")
-    ks, variants = checked_ks(ks, available=k), chosen_variants(names)
-    parts = [evaluated(variants, products, ks) for _, products in block_products(J, U, S, V, U2, V2, variants)]
-    return {v.name: torch.cat([part[v.name] for part in parts], dim=1) for v in variants}

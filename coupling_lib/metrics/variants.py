@@ -10,7 +10,7 @@ $$U_{l'}^\top J_l V_{l'}, \quad V_{l'}^\top J_l U_{l'}, \quad
 Every variant is a distance: 0 for perfect coupling. What the paper plots as *coupling* is one of `TRANSFORMS` of it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -247,27 +247,26 @@ def measure_variants(
             f"U, S, Vh have shapes {tuple(U.shape)}, {tuple(S.shape)}, {tuple(Vh.shape)} for {len(J)} Jacobians; "
             "expected (L, d, K), (L, K), (L, K, d)"
         )
-    ks, variants = checked_ks(ks, available=min(U.shape[-1], S.shape[-1], Vh.shape[-2])), chosen_variants(names)
-    J, U, S, Vh = widened(J, U, S, Vh)
+    ks = checked_ks(ks, available=min(U.shape[-1], S.shape[-1], Vh.shape[-2]))
     U, S, V = U[..., : max(ks)], S[..., : max(ks)], Vh[:, : max(ks)].mT
-    products_of = block_products(J, U, S, V, U, V, variants, A)
-    parts = [evaluated(variants, products, ks) for _, products in products_of]
-    return {variant.name: torch.cat([part[variant.name] for part in parts], dim=1) for variant in variants}
+    return values_of_pairs(J, U, S, V, U, V, ks, names, A)
 
 
-def block_products(
+def values_of_pairs(
     J: Tensor | Sequence[Any],
     U: Tensor,
     S: Tensor,
     V: Tensor,
     U2: Tensor,
     V2: Tensor,
-    variants: Iterable[Variant],
+    ks: Iterable[int],
+    names: Iterable[str] | None,
     A: Tensor | None = None,
-) -> Iterator[tuple[slice, PairProducts]]:
-    """Products of blocks J, U, S, V with the vectors U2, V2 of all blocks, some blocks at a time."""
+) -> dict[str, Tensor]:
+    """Values of variants (K, L, L) for all pairs of blocks, the other block's vectors given separately."""
+    J, U, S, V, U2, V2 = widened(J, U, S, V, U2, V2)
     n_blocks, d, k = U.shape
-    group = max(1, _MAX_ENTRIES // (n_blocks * k * max(d, k)))
+    ks, variants = checked_ks(ks, available=k), chosen_variants(names)
     formulas: dict[str, Callable[[slice], Tensor]] = {
         "ujv": lambda rows: project_all_pairs(J[rows], left=U2, right=V2) if A is None else A[rows],
         "vju": lambda rows: project_all_pairs(J[rows], left=V2, right=U2),
@@ -277,9 +276,12 @@ def block_products(
         "vu": lambda rows: overlap_all_pairs(V2, U[rows]),
     }
     needed = {product for variant in variants for product in variant.needs}
+    group, parts = max(1, _MAX_ENTRIES // (n_blocks * k * max(d, k))), []
     for first in range(0, n_blocks, group):
         rows = slice(first, first + group)
-        yield rows, PairProducts(S[rows, None], **{name: formulas[name](rows) for name in needed})
+        products = PairProducts(S[rows, None], **{name: formulas[name](rows) for name in needed})
+        parts.append(evaluated(variants, products, ks))
+    return {v.name: torch.cat([part[v.name] for part in parts], dim=1) for v in variants}
 
 
 def different_pairs(values: _Array) -> _Array:

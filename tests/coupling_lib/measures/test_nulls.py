@@ -15,8 +15,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.measures import nulls
 from coupling_lib.metrics.expected_null import expected_null
 from coupling_lib.metrics.nulls import filled_spectrum, relative_to_null
-from coupling_lib.metrics.surrogates import values_of_pairs
-from coupling_lib.metrics.variants import VARIANTS, different_pairs
+from coupling_lib.metrics.variants import VARIANTS, different_pairs, values_of_pairs
 from coupling_lib.svd.shared import without_isotropic
 from coupling_lib.svd.triplets import top_triplets_stacked
 
@@ -100,9 +99,9 @@ def test_conjugation_leaves_of_symmetric_blocks_what_their_symmetry_gives():
     """Independent symmetric traceless blocks: nothing is learned or shared, and coupling is far above random bases."""
     G = torch.randn(8, 96, 96, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     J = without_isotropic(G + G.mT)
-    U, S, V = nulls._top(J, 10)
+    U, _, V = nulls._top(J, 10)
     states = torch.randn(9, 20, 96, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
-    values, error = nulls._by_kind(J, S, nulls._Vectors(U, V, (U, V), states, 0), [10], [nulls.MAIN])
+    values, error, *_ = nulls._of_part(J, (U, V), states, [10], [nulls.MAIN], 0)
     by_kind = dict(zip(nulls.KINDS, (1 - values[:, 0, 0, 0]).tolist(), strict=True))
     wanted = 1 - (1 - 2 / 11) ** 0.5
     assert by_kind["measured"] == by_kind["other prompt"] == pytest.approx(wanted, abs=0.02)

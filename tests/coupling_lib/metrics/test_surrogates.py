@@ -5,8 +5,8 @@ import torch
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.subspaces import random_frame
-from coupling_lib.metrics.surrogates import SURROGATES, surrogate_vectors, values_of_pairs
-from coupling_lib.metrics.variants import VARIANTS, different_pairs, measure_variants
+from coupling_lib.metrics.surrogates import SURROGATES, surrogate_vectors
+from coupling_lib.metrics.variants import VARIANTS, different_pairs, measure_variants, values_of_pairs
 
 
 def blocks(n_blocks=4, d=24, k=6, seed=0):
@@ -131,9 +131,3 @@ def test_a_shared_basis_loses_all_coupling_when_rotated_and_only_its_pairs_when_
     assert value["rotated"] == pytest.approx(VARIANTS["released_norm"].null(S[0], 48, 8).sqrt().item(), rel=0.03)
     # Every singular value is on a wrong place: the distance has the squares of both, |A| and S, in full.
     assert value["unpaired"] == pytest.approx(2**0.5, rel=1e-6)
-
-
-def test_one_block_has_no_pairs():
-    J, U, S, V = blocks(n_blocks=1)
-    with pytest.raises(ParameterError, match="1 block"):
-        mean_over_pairs(J, U, S, V, U, V, ks=(3,), names=["mismatch"])
