@@ -20,7 +20,7 @@ CLASS = Reading()
 """What is drawn of the grid where nothing is asked for: the class token, in the paper's variant."""
 _NAMES = {"class": "class token", "patch": "last patch"}
 _ACCURACY = "test accuracy (%)"
-_REFERENCES = {"untrained": (style.UNTRAINED, (1, 1.5)), "by chance": (style.NULL, (4, 3))}
+_REFERENCES = {"untrained": ("untrained", style.UNTRAINED, (1, 1.5)), "random_bases": ("by chance", style.NULL, (4, 3))}
 
 
 def take_accuracy(
@@ -187,9 +187,8 @@ def _draw_models(axes: Axes, part: pd.DataFrame, ink: str, marker: str, label: s
 
 def _draw_references(axes: Axes, part: pd.DataFrame) -> None:
     """Draw the untrained models and random bases along the rates."""
-    for label, (role, dashes) in _REFERENCES.items():
-        values = part[label.replace(" ", "_")]
-        axes.plot(part.drop_path, values, color=style.colour(role), linewidth=1.3, dashes=dashes, label=label)
+    for column, (label, role, dashes) in _REFERENCES.items():
+        axes.plot(part.drop_path, part[column], color=style.colour(role), linewidth=1.3, dashes=dashes, label=label)
 
 
 def _rows_of_four(titles: list[str], x: str, y: str, **grid: object) -> tuple[Figure, list[Axes]]:
