@@ -182,7 +182,7 @@ def test_a_linked_view_is_restored_and_a_changed_address_is_followed(tab):
         .get_attribute("aria-label")
         .startswith("Jacobian of block 2, vectors of")
     )
-    tab.evaluate("step => { location.hash = new URLSearchParams({prompt: 'Once', step}) }", first)
+    tab.evaluate("step => { location.hash = new URLSearchParams({'own-prompt': '', prompt: 'Once', step}) }", first)
     count = len(small().tokenizer("Once")["input_ids"])
     ready(tab, f"{first} {count - 1} {count}")
     assert tab.get_by_label("Prompt", exact=True).input_value() == "Once" and tab.wrong == []
