@@ -83,7 +83,7 @@ def test_the_table_sorts_and_filters_and_the_figure_follows(tab):
     tab.get_by_label("Name contains").fill("")
     tab.get_by_label("Rows").select_option("digitised")
     assert len(tab.evaluate(NAMES)) == 28
-    tab.get_by_label("Up").select_option("line")
+    tab.locator(".atlas-axes select").nth(1).select_option("line")
     assert tab.locator(".atlas-point:not([hidden])").count() == 0 and tab.wrong == []
 
 
@@ -106,7 +106,7 @@ def test_a_chosen_axis_moves_the_points_and_two_models_stand_side_by_side(tab):
 def test_the_address_holds_axes_and_rows_and_on_a_phone_words_keep_their_size(tab):
     show(tab, PAGE)
     tab.get_by_label("Across").select_option("rank")
-    tab.get_by_label("Up").select_option("null")
+    tab.locator(".atlas-axes select").nth(1).select_option("null")
     tab.get_by_label("Rows").select_option("digitised")
     assert address(tab).endswith("#x=rank&y=null&rows=digitised")
     tab.goto("about:blank")

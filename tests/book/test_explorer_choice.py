@@ -39,7 +39,7 @@ def test_what_an_address_asks_for_and_is_not_there_is_said_and_the_address_holds
     opened(tab, asked)
     line, rest = LACKS[asked]
     assert tab.locator("#coupling-explorer").get_attribute("data-ready") == f"{NEOX} 12"
-    assert tab.locator('[aria-selected="true"]').count() == 1 and said(tab) == line
+    assert tab.locator('[role=gridcell][aria-selected="true"]').count() == 1 and said(tab) == line
     wanted = {"model": NEOX, "prompt": "mean"} | rest
     assert choice(tab) == (wanted if asked else {}) and tab.wrong == []
 
@@ -112,7 +112,7 @@ def test_models_of_different_depth_share_the_wider_scale_and_a_pair_that_one_has
     opened(tab, f"model=smollm2-135m&l=20&m=21&with={NEOX}.step100")
     assert ends(0) == ends(1) == [min(small[0], large[0]), max(small[1], large[1])]
     assert said(tab) == "nano-neox has no block 20 or 21 (it has 12). Shown instead: its map alone."
-    assert shown(tab) == alone and tab.locator('[aria-selected="true"]').count() == 1 and tab.wrong == []
+    assert shown(tab) == alone and tab.locator('[role=gridcell][aria-selected="true"]').count() == 1 and tab.wrong == []
 
 
 def test_the_map_is_reached_by_at_most_twelve_keys_from_the_top_of_the_page_and_regions_have_names(tab):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import first_of, requested
-from test_explorer_page import NEOX, choice, opened, said, shown, unfolded
+from test_explorer_page import HERE, NEOX, choice, opened, said, shown, unfolded
 
 import coupling_lib as cl
 from coupling_lib.paths import ROOT
@@ -57,7 +57,9 @@ def test_a_file_is_opened_and_shown_as_the_library_has_it_and_nothing_is_asked_f
     # The browser asks for the page's picture again when its address changes.
     assert {one.rpartition("/")[2] for one in addresses} <= {"favicon.svg"} and choice(tab)["model"] == "own"
     assert said(tab) == "" and tab.get_by_text("measured.json is shown. It stays on this machine.").is_visible()
-    assert tab.get_by_label("Model").locator("option").last.text_content() == "nano-neox (your file)"
+    assert (
+        tab.get_by_label("Model", exact=True).locator("option").nth(len(HERE)).text_content() == "nano-neox (your file)"
+    )
     tab.get_by_label("Part").select_option("whole")
     tab.get_by_label("Prompt", exact=True).select_option(PROMPTS[1])
     tab.get_by_label("Reading").select_option("project")

@@ -96,7 +96,7 @@ def test_a_linked_view_is_restored_and_a_changed_address_is_followed(tab):
     first = shown(tab)
     assert tab.locator(".cx output").first.text_content() == "step 316"
     assert tab.get_by_label("Reading").input_value() == "released"
-    assert tab.get_by_label("Prompt").input_value() == "gsm8k-style-13"
+    assert tab.get_by_label("Prompt", exact=True).input_value() == "gsm8k-style-13"
     assert len(first) == 4 and tab.locator(".cx-squares canvas:visible").count() == 4
     tab.get_by_label("Training: ").fill("7")
     tab.wait_for_url("**state=step10000**")  # matrices are read when they are shown
@@ -125,7 +125,7 @@ def test_a_token_is_chosen_and_its_numbers_are_the_library_s(tab):
     pairs = 1 - ds["normalized_miscoupling"].values[0, 0]
     null = 1 - cl.null_of(ds, "normalized_miscoupling")["value"].values[0]
     assert shown(tab) == pytest.approx([pairs[2, 3], null[2], pairs[3, 2], null[3]], abs=6e-4)
-    tab.get_by_label("Prompt").select_option("truthfulqa-style-02")
+    tab.get_by_label("Prompt", exact=True).select_option("truthfulqa-style-02")
     assert tab.get_by_label("Token: ").is_disabled() and "token" not in address(tab)
     assert tab.locator(".cx-prompt mark").text_content() == "?" and tab.wrong == []
 

@@ -178,9 +178,11 @@ def test_a_linked_view_is_restored_and_a_changed_address_is_followed(tab):
     assert tab.get_by_label("Prompt", exact=True).input_value() == "Call me & <b>"
     assert "".join(tab.locator(".cx-tokens > *").all_text_contents()) == "Call me & <b>"
     assert (
-        tab.locator('[aria-selected="true"]').get_attribute("aria-label").startswith("Jacobian of block 2, vectors of")
+        tab.locator('[role=gridcell][aria-selected="true"]')
+        .get_attribute("aria-label")
+        .startswith("Jacobian of block 2, vectors of")
     )
-    tab.evaluate("step => { location.hash = new URLSearchParams({prompt: 'Once', step}) }", first)
+    tab.evaluate("step => { location.hash = new URLSearchParams({'own-prompt': '', prompt: 'Once', step}) }", first)
     count = len(small().tokenizer("Once")["input_ids"])
     ready(tab, f"{first} {count - 1} {count}")
     assert tab.get_by_label("Prompt", exact=True).input_value() == "Once" and tab.wrong == []
@@ -247,6 +249,7 @@ def test_the_gallery_offers_prompts_with_their_maps_and_the_library_s_lines_foll
     buttons = tab.locator(".cx-gallery button")
     texts = [one["text"] for one in config["gallery"]]
     assert buttons.all_text_contents() == texts and len(set(texts)) == own_prompt.GALLERY
+    tab.get_by_text("Prompts whose maps differ the most").click()
     buttons.nth(3).click()
     count = len(small().tokenizer(texts[3])["input_ids"])
     ready(tab, f"{steps()[2]} {count - 1} {count}")

@@ -105,7 +105,7 @@
       model.save_changes();
     };
 
-    const field = make("textarea", {id: "own-prompt-text", rows: 3, spellcheck: false, autocomplete: "off",
+    const field = make("textarea", {id: "own-prompt-text", rows: 2, spellcheck: false, autocomplete: "off",
       oninput() {
         clearTimeout(waiting);
         waiting = setTimeout(() => change({}), CALM);
@@ -134,7 +134,8 @@
     el.setAttribute("role", "region");
     el.setAttribute("aria-label", "Your prompt");
     el.replaceChildren(
-      make("div.field", {}, make("label", {htmlFor: field.id}, "Prompt"), field, offered.box),
+      make("div.field", {}, make("label", {htmlFor: field.id}, "Prompt"), field,
+        make("details.more", {}, make("summary", {}, "Prompts whose maps differ the most"), offered.box)),
       make("div.controls", {}, training, slider.box), notice, quoted, said, likely, result);
 
     cx.skip("Skip to the prompt", el, field);
