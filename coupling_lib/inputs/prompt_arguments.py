@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
+from transformers import PreTrainedModel
 
 from coupling_lib.blocks.model_config import random_input
 from coupling_lib.errors import ParameterError, check_whole, shown
-from coupling_lib.inputs import lengths
 from coupling_lib.inputs.prompts import unreadable
 from coupling_lib.models.model import Model
 
@@ -107,9 +108,28 @@ def inputs_for(
     return [x if isinstance(x, torch.Tensor) else random_input(model.hf, generator, n_tokens) for x in given]
 
 
+def longest_input(hf: PreTrainedModel) -> int | None:
+    """Count the tokens that a model reads at most; None where nothing bounds them."""
+    config = hf.config.get_text_config()
+    positions = getattr(config, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions <= 0:
+        return None
+    ropes = getattr(config, "rope_parameters", None) or {}
+    ropes = [each for each in (ropes, *ropes.values()) if isinstance(each, Mapping) and "rope_type" in each]
+    if any(each["rope_type"] == "dynamic" for each in ropes):
+        return None  # stretched to whatever is read
+    # Some configurations have the length before it was stretched in both places.
+    stretched = [each.get("factor", 1) * each.get("original_max_position_embeddings", 0) for each in ropes]
+    # Of a table of positions with a row for padding, positions begin behind that row.
+    tables = [part for part in hf.modules() if isinstance(part, nn.Embedding) and part is not hf.get_input_embeddings()]
+    sized = [table for table in tables if table.num_embeddings == positions and table.padding_idx is not None]
+    before = max((table.padding_idx + 1 for table in sized), default=0)
+    return int(max(positions, *stretched)) if stretched else positions - before
+
+
 def _shortened(model: Model, given: list[str | torch.Tensor], longest: int | None) -> list[str | torch.Tensor]:
     """Replace texts that are too long by the ids of their first tokens."""
-    limits = [limit for limit in (lengths.longest(model.hf), longest) if limit]
+    limits = [limit for limit in (longest_input(model.hf), longest) if limit]
     if not limits:
         return given
     fitting, cut = list(given), 0

@@ -177,8 +177,12 @@ def _from_file(path: Path) -> list[Prompt]:
         raise ParameterError(f"the prompt file {str(path)!r} cannot be read ({error}); expected UTF-8 text") from None
     read, expected = _READERS[path.suffix]
     prompts: list[Prompt] = []
+    # Not `splitlines`: JSON strings may hold U+2028.
+    lines: list[tuple[int, Any]] = [(n, line) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
     try:
-        lines = _lines(text, path.suffix)
+        if path.suffix == ".csv":
+            table = csv.DictReader(io.StringIO(text), strict=True)  # a quote that is never closed swallows the rest
+            lines = [(table.line_num, row) for row in table]
     except csv.Error as error:
         raise ParameterError(f"the prompt file {str(path)!r} is no table ({error}); expected {expected}") from None
     for number, line in lines:
@@ -191,15 +195,6 @@ def _from_file(path: Path) -> list[Prompt]:
     if not prompts:
         raise ParameterError(f"the prompt file {str(path)!r} holds no prompt; expected one a line")
     return prompts
-
-
-def _lines(text: str, suffix: str) -> list[tuple[int, Any]]:
-    """Number the lines of a file that are not blank; those of a table are read, and may span several."""
-    if suffix == ".csv":
-        table = csv.DictReader(io.StringIO(text), strict=True)  # a quote that is never closed swallows the rest
-        return [(table.line_num, row) for row in table]
-    lines = enumerate(text.split("\n"), start=1)  # not at U+2028, which JSON strings may hold
-    return [(number, line) for number, line in lines if line.strip()]
 
 
 def _csv_row(row: Mapping[str, Any], default: Prompt) -> Prompt:

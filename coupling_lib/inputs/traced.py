@@ -1,20 +1,25 @@
 """What a model is given for one trace: texts made into token ids, and inputs that it cannot read refused."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from coupling_lib.blocks.makeup import modifications, where
 from coupling_lib.blocks.model_config import sides
-from coupling_lib.blocks.record import images_config
-from coupling_lib.errors import ParameterError
+from coupling_lib.blocks.record import family_of, images_config
+from coupling_lib.blocks.state import kept
+from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError
 from coupling_lib.inputs import token_ids
 from coupling_lib.inputs.images import first_states
-from coupling_lib.inputs.lengths import explained, longest
-from coupling_lib.inputs.prompt_arguments import check_model, prompt_inputs, prompt_tokens
+from coupling_lib.inputs.prompt_arguments import check_model, longest_input, prompt_inputs, prompt_tokens
 from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.jacobian import tracing
+from coupling_lib.memory import ran_out
 from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive, refuse_narrow
 
@@ -49,12 +54,45 @@ def trace(model: Model, given: str | Tensor | Prompt) -> tracing.Trace:
     refuse_narrow()
     inputs = _checked(model, given)
     (tensor,) = inputs.values()
-    with explained(model, inputs):
+    with _explained(model, inputs):
         found = tracing.trace(model, tensor)
     ids = inputs.get("input_ids")
     if ids is None:
         return found
     return replace(found, said_of_last=token_ids.said_of_last(ids[0].tolist(), model.tokenizer, model.name))
+
+
+@contextmanager
+def _explained(model: Model, inputs: Mapping[str, Tensor]) -> Generator[None]:
+    """Put in one line why a model fails on an input."""
+    try:
+        yield
+    except CouplingError:
+        raise
+    except Exception as error:
+        message = (str(error).strip().splitlines() or [""])[-1][:200]
+        # A hook of the user's, and no parametrisation, such as wav2vec2's own.
+        if any(functions for _, _, *functions in modifications(model.hf)):
+            raise UnsupportedModelError(
+                f"{family_of(model.hf)} failed while {where(model.hf)} carried a hook or a forward of your own "
+                f"({type(error).__name__}: {message}); mend it or take it off, and trace again"
+            ) from error
+        if ran_out(error) or _runs(model.hf, inputs):
+            raise
+        raise UnsupportedModelError(
+            f"{model.name} does not run on this input ({type(error).__name__}: {message}); see that model.hf runs on "
+            "it, or give a shorter one"
+        ) from error
+
+
+@torch.no_grad()
+def _runs(hf: PreTrainedModel, inputs: Mapping[str, Any]) -> bool:
+    with kept(hf):
+        try:
+            hf(**inputs)
+        except Exception:
+            return False
+    return True
 
 
 def _checked(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
@@ -73,7 +111,7 @@ def _checked(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
     if wanted == "pixel_values":
         _check_pixels(model, given)
         return inputs
-    if given.shape[1] > (most := longest(model.hf) or given.shape[1]):
+    if given.shape[1] > (most := longest_input(model.hf) or given.shape[1]):
         raise ParameterError(f"the input has {given.shape[1]} tokens; {model.name} reads at most {most}; shorten it")
     token_ids.check(given[0].tolist(), model.tokenizer, model.hf.config.get_text_config(), model.name)
     return inputs

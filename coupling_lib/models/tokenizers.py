@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from transformers.utils import logging as theirs
+from transformers.utils import logging as transformers_log
 
 from coupling_lib.models import gguf_files, sources
 
@@ -33,7 +33,7 @@ def load(folder: Path, name: str) -> PreTrainedTokenizerBase | None:
     """Read the tokenizer, if the folder has one; input_ids can be measured without."""
     if not sources.has_tokenizer(folder):
         return None
-    with _heard(name):
+    with _log_as_warnings(name):
         made = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     settings = json.loads((folder / _CONFIG).read_text(encoding="utf-8")) if (folder / _CONFIG).is_file() else {}
     if (folder / _FILE).is_file():
@@ -119,17 +119,17 @@ def _set(backend: Any, settings: dict) -> None:
 
 
 @contextmanager
-def _heard(name: str) -> Generator[None]:
+def _log_as_warnings(name: str) -> Generator[None]:
     """Turn what transformers logs about a tokenizer into warnings, whatever its logger shows otherwise."""
-    kept, before = BufferingHandler(1000), theirs.get_verbosity()
-    theirs.set_verbosity_warning()
-    theirs.disable_default_handler()
-    theirs.add_handler(kept)
+    kept, before = BufferingHandler(1000), transformers_log.get_verbosity()
+    transformers_log.set_verbosity_warning()
+    transformers_log.disable_default_handler()
+    transformers_log.add_handler(kept)
     try:
         yield
     finally:
-        theirs.remove_handler(kept)
-        theirs.enable_default_handler()
-        theirs.set_verbosity(before)
+        transformers_log.remove_handler(kept)
+        transformers_log.enable_default_handler()
+        transformers_log.set_verbosity(before)
     for message in dict.fromkeys(" ".join(record.getMessage().split()) for record in kept.buffer):
         warnings.warn(f"transformers says of the tokenizer of {name}: {message}", stacklevel=4)

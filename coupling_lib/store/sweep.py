@@ -157,10 +157,10 @@ def _root(store: str | Path | None) -> Path:
 
 
 class Shelf:
-    """A store of measurements by their keys; trouble with the disk is told once, and passed over."""
+    """A store of measurements by their keys; disk errors are reported once and otherwise ignored."""
 
     def __init__(self, store: str | Path | None = None) -> None:
-        self.root, self.usual, self.told = _root(store), store is None, False
+        self.root, self.usual, self.warned = _root(store), store is None, False
 
     def key(self, measure: Measure, model: Model, settings: dict[str, Any]) -> Key:
         """Describe a measurement but for its prompt; None where it cannot be kept."""
@@ -169,7 +169,7 @@ class Shelf:
         except TypeError:
             return None  # an argument that the measure does not have: calling it says so
         except ParameterError as error:
-            return self._tell(error)
+            return self._warn(error)
 
     def find(self, key: Key, complete: bool = True, variables: Collection[str] | None = None) -> xr.Dataset | None:
         """Read what is kept, or no more of it than depends on the prompt."""
@@ -181,7 +181,7 @@ class Shelf:
                 if lacking and (variables is None or lacking & {*variables}):
                     found = None
         except OSError as error:
-            return self._tell(error)
+            return self._warn(error)
         if found is None or (complete and not found[1]):
             return None
         return found[0] if complete else _without_shared(found[0])
@@ -192,14 +192,14 @@ class Shelf:
             if key is not None:
                 write(self.root, key, ds, complete)
         except (OSError, ParameterError) as error:
-            self._tell(error)
+            self._warn(error)
 
-    def _tell(self, error: Exception) -> None:
+    def _warn(self, error: Exception) -> None:
         reason = getattr(error, "strerror", None) or error
         message = f"measurements are not kept in {self.root}: {reason}; measuring goes on, and a later run repeats it"
-        if not self.told:
+        if not self.warned:
             warnings.warn(message, StoreWarning, stacklevel=2)
-        self.told = True
+        self.warned = True
 
 
 def _without_shared(ds: xr.Dataset) -> xr.Dataset:

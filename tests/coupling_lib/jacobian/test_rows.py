@@ -11,7 +11,7 @@ from tiny_families import build
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UnsupportedModelError
-from coupling_lib.inputs.lengths import longest
+from coupling_lib.inputs.prompt_arguments import longest_input
 
 pytestmark = pytest.mark.filterwarnings("ignore::coupling_lib.errors.PostNormWarning")
 
@@ -102,7 +102,7 @@ def test_a_text_is_cut_to_what_a_model_reads():
 )
 def test_rotary_tables_that_are_stretched_are_read_beyond_their_first_length(rope, most):
     hf = llama(max_position_embeddings=64, rope_parameters=rope).double()
-    assert longest(hf) == most
+    assert longest_input(hf) == most
     n, model = min(100, most or 100), cl.wrap_model(hf)
     trace = cl.trace(model, ids_of(n, 200))
     wanted = brute_force_jacobian(hf, hf.model.layers[1], {"input_ids": ids_of(n, 200)}, n - 1, n - 1)
