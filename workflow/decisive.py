@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -26,18 +27,14 @@ from companion.tables import origin
 from companion.tables.generalization import DECISIVE_MODELS, figure_1a
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
+from coupling_lib.measures.common import networks
 from coupling_lib.measures.nulls import measure_decisive
 
 
 def measure(name: str, n_prompts: int, precision: str, seed: int = 0) -> dict:
-    """Measure one model under "trained" and "untrained"; the seed is of weights and prompts."""
-    found = {}
-    for network in ("trained", "untrained"):
-        model = cl.load_model(name, precision=precision, untrained=network == "untrained", seed=seed)
-        texts = cl.inputs_for(model, cl.load_prompts(n=n_prompts, seed=seed), seed=seed)
-        found[network] = cl.sweep(measure_decisive, model, texts)
-        del model
-    return found
+    """Measure one model, untrained and trained; the seed is of weights and prompts."""
+    prompts = cl.load_prompts(n=n_prompts, seed=seed)
+    return networks(partial(cl.sweep, measure_decisive), [name], prompts, seed, precision=precision)[name]
 
 
 def printed(table: pd.DataFrame) -> str:

@@ -26,9 +26,9 @@ def decoder_scores() -> pd.DataFrame:
     return pd.concat([table, mean_of_sets(table)], ignore_index=True) if len(table) else table
 
 
-def mean_of_sets(scores: pd.DataFrame, ending: str = " per character") -> pd.DataFrame:
+def mean_of_sets(scores: pd.DataFrame) -> pd.DataFrame:
     """Return each model's mean share of right answers over all sets, of models that have all of them."""
-    own = scores[scores["test"].isin([f"{name}{ending}" for name in SETS])]
+    own = scores[scores["test"].isin([f"{name} per character" for name in SETS])]
     lines = []
     for model, sets in own.groupby("model", sort=False):
         if len(sets) == len(SETS):
@@ -52,9 +52,9 @@ def beside_coupling(models: Mapping[str, Networks], scores: pd.DataFrame, tests:
     return pd.DataFrame(lines)
 
 
-def models_needed(r: float, level: float = 0.05, power: float = 0.8) -> int:
-    """Number of models that show a correlation with a stated power, by Fisher's transformation."""
-    far = scipy.stats.norm.ppf(1 - level / 2) + scipy.stats.norm.ppf(power)
+def models_needed(r: float) -> int:
+    """Number of models that show a correlation at 5 % with 80 % power, by Fisher's transformation."""
+    far = scipy.stats.norm.ppf(0.975) + scipy.stats.norm.ppf(0.8)
     return int(np.ceil((far / np.arctanh(r)) ** 2 + 3))
 
 

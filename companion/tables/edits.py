@@ -16,11 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model import LinearRegression
 
 from companion.tables.files import read_table, without_repeats
-from companion.tables.inference import Effect, jackknifed, tail
+from companion.tables.inference import Effect, jackknifed, p_value, seen
 from companion.tables.regression import corrected
 from companion.tables.statistics import cleared, correlation, pearson
 from coupling_lib import paths
-from coupling_lib.datasets.statistics import SURE
 
 TABLE = paths.DATA / "edits.csv"
 KEY = ["model", "edit", "blocks", "by"]
@@ -127,9 +126,9 @@ def related(own: pd.DataFrame, name: str, given: str = "", cost: str = "loss_ris
     return of_blocks(own, r, fisher=True, given=int(bool(given)))
 
 
-def permuted(own: pd.DataFrame, name: str, cost: str = "loss_rise") -> tuple[float, float]:
+def permuted(own: pd.DataFrame, name: str) -> tuple[float, float]:
     """Permute a predictor within distances: how far 95 % of the correlations lie from 0, and how many reach this."""
-    x, y = (within(own, values) for values in (own[LIKELY[name][0]], own[cost]))
+    x, y = (within(own, values) for values in (own[LIKELY[name][0]], own["loss_rise"]))
     shuffled, draw = np.tile(x, (_DRAWS, 1)), np.random.default_rng(0)
     for distance in own["distance"].unique():
         place = (own["distance"] == distance).to_numpy()
@@ -152,11 +151,8 @@ def of_predictors(rows: pd.DataFrame) -> pd.DataFrame:
             correlation(valued(name, own[column]), own[cost]) if edit == SKIP else related(own, name, cost=cost)
             for cost in ("loss_rise", "kl")
         )
-        distance = abs(np.arctanh(effect.value)) / effect.error
-        freedom = effect.n - 1 if np.isnan(effect.freedom) else effect.freedom
-        far = (scipy.stats.t.ppf(SURE, freedom) + scipy.stats.t.ppf(0.8, freedom)) * effect.error
-        line = {"edit": edit, "predictor": name, **effect._asdict(), "p": min(1.0, 2 * tail(distance, freedom))}
-        line |= {"null": null, "permuted": share, "seen": np.tanh(far)}
+        line = {"edit": edit, "predictor": name, **effect._asdict(), "p": p_value(effect)}
+        line |= {"null": null, "permuted": share, "seen": seen(effect)}
         lines.append(line | {"kl": other.value, "kl_low": other.low, "kl_high": other.high})
     found = pd.DataFrame(lines)
     return found.assign(holm=corrected(found["p"]))
@@ -249,12 +245,7 @@ def numbers(table: pd.DataFrame) -> dict[str, float]:
             effect = correlation(valued(name, alone[LIKELY[name][0]]), alone[cost], given=alone[LIKELY[INFLUENCE][0]])
             put((model, "beyond", SKIP, name, cost), effect._asdict(), "value", "low", "high")
         for edit, costs in {SKIP: alone, **{edit: near_pairs(rows, edit) for edit in PAIRS}}.items():
-            put(
-                (model, edit),
-                {"median": costs["loss_rise"].median(), "most": costs["loss_rise"].max()},
-                "median",
-                "most",
-            )
+            put((model, edit), costs["loss_rise"].agg(median="median", most="max"), "median", "most")
         drawn = rows.loc[rows["by"].str.startswith(RANDOM), "by"].nunique()
         sizes = {"blocks": len(alone), "reach": reach(rows), "pairs": len(near_pairs(rows, "swap")), "orders": drawn}
         put((model,), sizes, *sizes)

@@ -14,13 +14,14 @@ family of its base (Vicuna to Llama-2); as a family of its own it narrows the in
 import numpy as np
 import pandas as pd
 
-from companion.tables.inference import Effect, tail
+from companion.tables.inference import Effect, p_value
 from companion.tables.regression import lead_over, r_squared
 from companion.tables.statistics import beyond_width, cleared, partial_correlation, partial_over, width_curve
 from coupling_lib.datasets.statistics import linear_fit
 
 RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blocks": "blocks"}
 """What else could explain the score: label and column of `prepared`."""
+_ABOVE = 50
 
 
 def base_family(family: pd.Series) -> pd.Series:
@@ -40,12 +41,12 @@ def prepared(points: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def statistics(points: pd.DataFrame, above: float = 50.0) -> dict[str, float]:
+def statistics(points: pd.DataFrame) -> dict[str, float]:
     """Compute correlations and partial correlations among the points of the paper's figure 1a."""
     table = prepared(points)
     coupling, score = table["coupling"], table["score"]
     line = linear_fit(coupling, score)
-    good = score > above
+    good = score > _ABOVE
     top = linear_fit(coupling[good], score[good])
     known = table["average"].notna()
     return {
@@ -70,13 +71,13 @@ def statistics(points: pd.DataFrame, above: float = 50.0) -> dict[str, float]:
     }
 
 
-def subset_table(points: pd.DataFrame, above: float = 50.0) -> pd.DataFrame:
+def subset_table(points: pd.DataFrame) -> pd.DataFrame:
     """Fit the line of figure 1a to some of its models at a time (the paper's table 4)."""
     subsets = {
         "all": points,
         "base models": points[points["kind"] == "base"],
-        f"score above {above:g}": points[points["score"] > above],
-        f"score up to {above:g}": points[points["score"] <= above],
+        f"score above {_ABOVE}": points[points["score"] > _ABOVE],
+        f"score up to {_ABOVE}": points[points["score"] <= _ABOVE],
         "training tokens known": points[points["tokens_t"].notna()],
     }
     lines = {}
@@ -122,9 +123,7 @@ def _partial(table: pd.DataFrame, x: str, given: pd.DataFrame, root: pd.Series) 
     kept = [root != family for family in np.unique(root)]
     without = [partial_over(values[rows], score[rows], given[rows]).value for rows in kept]
     line = {"n": len(table), "r": found.r, "p": found.p_value, "low": over.low, "high": over.high}
-    far = np.arctanh(found.r) / over.error
-    line |= {"error": over.error, "freedom": over.freedom, "families": over.n}
-    line |= {"p_families": 2 * tail(abs(far), over.freedom)}
+    line |= {"error": over.error, "freedom": over.freedom, "families": over.n, "p_families": p_value(over)}
     return line | {"least": min(without), "most": max(without)}
 
 

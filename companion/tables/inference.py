@@ -70,9 +70,17 @@ def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
 
 def seen(r: Effect, level: float = 0.05, power: float = 0.8) -> float:
     """Correlation that an error like this one's shows with a stated power."""
-    freedom = r.n - 1 if np.isnan(r.freedom) else r.freedom
-    far = scipy.special.stdtrit(freedom, 1 - level / 2) + scipy.special.stdtrit(freedom, power)
+    far = scipy.special.stdtrit(_freedom_of(r), 1 - level / 2) + scipy.special.stdtrit(_freedom_of(r), power)
     return float(np.tanh(far * r.error))
+
+
+def p_value(r: Effect) -> float:
+    """Two-sided p-value of no correlation."""
+    return 2 * tail(abs(float(_fisher(r.value))) / r.error, _freedom_of(r))
+
+
+def _freedom_of(effect: Effect) -> float:
+    return effect.n - 1 if np.isnan(effect.freedom) else effect.freedom
 
 
 def widened(effect: Effect, error: float, freedom: float) -> Effect:

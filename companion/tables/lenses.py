@@ -190,11 +190,11 @@ def _begun_with(block: nn.Module, change: Callable[[Tensor], Tensor]) -> Removab
 
 
 @torch.no_grad()
-def intervened_slopes(lens: Lens, seed: int = 0) -> Tensor:
+def intervened_slopes(lens: Lens) -> Tensor:
     """Compare changes of the logits with what the lens says of them, by depth: 1 where it is their derivative."""
     traced, token = lens.trace, lens.token
     x, blocks, head, found = traced.hidden[:, token], traced.model.blocks.modules, lens.head, []
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     for depth, block in enumerate(blocks):
         v = torch.randn(_DIRECTIONS, traced.d_model, generator=generator).to(x)
         v *= x[depth].norm() / v.norm(dim=-1, keepdim=True)

@@ -1,6 +1,7 @@
 """What a measurement says: couplings of pairs of blocks, their intervals over prompts, and their null as one number."""
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from coupling_lib.datasets.statistics import mean_interval
@@ -89,11 +90,9 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
         raise ParameterError(f"the variant {shown(variant)} is unknown; choose from {measured}")
     if ds.sizes["block_1"] < 2:
         raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
-    neighbours = ds["by_distance"].sel(variant=variant, distance=1, drop=True)
-    pairs = apart(ds[variant]).mean(("block_1", "block_2"))
-    both = 1 - xr.concat([pairs, neighbours], dim="pairs")
-    both = both.transpose("prompt", "pairs", "k", ...).assign_coords(pairs=["all pairs", "neighbours"])
-    summary = interval(both, gaps=False)
+    neighbours = 1 - ds["by_distance"].sel(variant=variant, distance=1, drop=True).astype(float)
+    both = xr.concat([mean_couplings(ds, variant), neighbours], pd.Index(["all pairs", "neighbours"], name="pairs"))
+    summary = interval(both.transpose("prompt", "pairs", "k", ...), gaps=False)
     return summary.assign_attrs(ds.attrs | {"variant": variant})
 
 

@@ -81,6 +81,13 @@ def check_k(model: Model, *ks: int) -> None:
         check_whole("k", k, 1, model.d_model, f"{model.name} has width {model.d_model}")
 
 
+def check_pairs(model: Model) -> None:
+    """Refuse a model of one block, which has no pairs of different blocks."""
+    if model.n_blocks < 2:
+        message = f"{model.name} has 1 block; coupling needs pairs of different blocks, take a deeper model"
+        raise ParameterError(message)
+
+
 def several_k(model: Model, ks: Iterable[int]) -> list[int]:
     """Sort several numbers of singular vectors; refuse what a model's Jacobians do not have, and say it of defaults."""
     # A measure of one number calls it `k`. One of several calls them `ks`, and its data set has a dimension `k`.

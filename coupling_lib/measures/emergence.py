@@ -7,9 +7,8 @@ import xarray as xr
 from tqdm import tqdm
 
 from coupling_lib.datasets.parts import shared_parts
-from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompt_arguments import Prompts, inputs_for, prompt_inputs
-from coupling_lib.measures.common import several_k
+from coupling_lib.measures.common import check_pairs, several_k
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
@@ -20,8 +19,6 @@ from coupling_lib.store.sweep import sweep
 
 TRAJECTORY = (*SCORES, "norm", "window_line_shape_score", "window_expodistance")
 """What is kept of `measure_trajectories` at each step."""
-
-_OF_ONE_PROMPT = ("matrix", "shared_matrix")
 
 
 def measure_emergence(
@@ -75,16 +72,13 @@ def measure_emergence(
     per_step = []
     for step in tqdm(chosen, desc=f"{name}: steps", unit="step", disable=None, leave=False):
         model = load_model(name, revision=f"step{step}", precision=precision, memory=memory)
-        if model.n_blocks < 2:
-            raise ParameterError(
-                f"{model.name} has 1 block; coupling across depth needs two or more, take a deeper model"
-            )
+        check_pairs(model)
         inputs = inputs_for(model, given, seed=seed)
         depth = sweep(measure_depth, model, inputs, ks=tuple(several_k(model, ks)), token=token)
         paths = sweep(measure_trajectories, model, inputs, token=token, window=window)
         del model  # before the next one is loaded
-        kept = [name for name in depth.data_vars if name not in _OF_ONE_PROMPT]
-        measured = depth[kept].assign({name: paths[name] for name in TRAJECTORY})
+        measured = depth.drop_vars(["matrix", "shared_matrix"], errors="ignore")
+        measured = measured.assign({name: paths[name] for name in TRAJECTORY})
         parts = {"": depth} | shared_parts(variant, shared_=depth)
         for prefix, part in parts.items():
             null = null_of(part, variant, seed=seed).mean("block_1")

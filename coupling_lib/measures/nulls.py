@@ -76,15 +76,13 @@ def null_curves(
     return ds.assign_attrs(measure="null_curves", n_samples=n_samples, seed=seed, versions=versions())
 
 
-def null_by_spectrum(
-    k: int, widths: Sequence[int] = (64, 512), decays: Sequence[float] = (0.0, 0.5, 1.0, 2.0), seed: int = 0
-) -> pd.DataFrame:
+def null_by_spectrum(k: int, seed: int = 0) -> pd.DataFrame:
     """Tabulate the normalised coupling of random bases over width and spectrum: neither moves it by much."""
-    name, rows = "normalized_miscoupling", []
-    for d in sorted({k, *(width for width in widths if width > k)}):
+    rows = []
+    for d in sorted({k, *(width for width in (64, 512) if width > k)}):
         rank = torch.arange(1, d + 1, dtype=torch.float64)
-        spectra = {"flat" if a == 0 else f"i^-{a:g}": rank**-a for a in decays} | {"rank one": (rank == 1).double()}
-        found = expected_null(torch.stack(list(spectra.values())), d, [k], [name], seed=seed)[name]
+        spectra = {"flat": rank**0} | {f"i^-{a:g}": rank**-a for a in (0.5, 1, 2)} | {"rank one": (rank == 1).double()}
+        found = expected_null(torch.stack(list(spectra.values())), d, [k], [MAIN], seed=seed)[MAIN]
         rows += [(d, *row) for row in zip(spectra, (1 - found.value[0]).tolist(), found.error[0].tolist(), strict=True)]
     return pd.DataFrame(rows, columns=["width", "spectrum", "coupling", "error"])
 
@@ -161,19 +159,15 @@ def measure_nulls(
     model: Model, prompts: common.Prompts, ks: Sequence[int] = UpToWidth((10, 30)), token: int = -1, seed: int = 0
 ) -> xr.Dataset:
     """Measure all variants of coupling across depth, and the same against surrogates of the model itself."""
-    # Every value is the mean over ordered pairs of different blocks. *Relative* coupling sets it in proportion to the
-    # expectation for random bases and the same singular values, prompt by prompt: 0 without coupling, 1 at perfect
-    # coupling. The surrogate `rotated` is one draw of that null for each pair, and stands beside it as a check. Two
-    # controls are no surrogates: `other prompt` takes the vectors that the other block has at another prompt, and
-    # `state directions` the principal directions of the states, on both sides, in place of any block's vectors. What
-    # a network has learned once for all prompts the first keeps; what the stream alone imposes the second keeps.
-    # `normalised` holds the main variant of the whole and of the traceless part, with its own vectors, over all pairs
-    # and over neighbours.
+    # `value` is the mean over ordered pairs of different blocks; `relative` sets it in proportion to the expectation
+    # for random bases: 0 without coupling, 1 at perfect coupling. `rotated` draws that null once for each pair. Two
+    # controls are no surrogates: `other prompt` keeps what a network has learned once for all prompts, and `state
+    # directions`, principal directions of the states on both sides, what the stream alone imposes. `normalised` holds
+    # the main variant of the whole and of the traceless part, with its own vectors.
     given, ks, names = prompt_inputs(prompts, model), common.several_k(model, ks), list(VARIANTS)
     if ks[0] < 2:
         raise ParameterError(f"ks is {ks!r}; some variants need off-diagonal entries, so K is at least 2")
-    if model.n_blocks < 2:
-        raise ParameterError("the model has 1 block; coupling needs pairs of different blocks, take a deeper model")
+    common.check_pairs(model)
 
     def of_one_prompt(prompt: str | torch.Tensor) -> common.Variables:
         (elsewhere,) = common.traces(model, [another(model, prompt)])
@@ -221,8 +215,7 @@ def measure_decisive(
     # `released_trace` with K = 10 % of the width, a flat spectrum and no coupling. Whether they are that, or
     # coupling, is decided by measuring the same models.
     given, n_blocks = prompt_inputs(prompts, model), model.n_blocks
-    if n_blocks < 2:
-        raise ParameterError("the model has 1 block; coupling needs pairs of different blocks, take a deeper model")
+    common.check_pairs(model)
     fixed = [k for k in ks if k <= model.d_model]
     chosen = [*fixed, tenth_of_width(model.d_model)]
     # What the mean over different pairs becomes when the n_blocks zeros of the diagonal are counted as well.

@@ -75,10 +75,8 @@ def coupling(J1: Any, J2: Any, k: int = 10, seed: int = 0) -> PairCoupling:
     U, V = second.U.to(J1), second.Vh.mT.to(J1)
     turned = (conjugated(U, V, generator) for _ in range(_DRAWS))
     by_turning = torch.stack([miscoupling(u.mT @ J1 @ v, normalized=True) for u, v in turned])
-    means = (1 - float(x.mean()) for x in (value, chance, by_turning))
-    errors = (float(x.std()) for x in (pairs, by_turning))
-    (own, random, rotated), (error, rotated_error) = means, errors
-    return PairCoupling(own, random, error, rotated, rotated_error)
+    own, random, rotated = (1 - float(x.mean()) for x in (value, chance, by_turning))
+    return PairCoupling(own, random, float(pairs.std()), rotated, float(by_turning.std()))
 
 
 def _formed(name: str, J: Any) -> Tensor:

@@ -116,16 +116,14 @@ def pair_spread(k: int) -> float:
     return 0.0 if k == 1 else float(np.sqrt(share / (4 * (1 - 1 / k))))
 
 
-def null_with_draws(ds: xr.Dataset, variant: str = _MAIN, seed: int = 0) -> xr.Dataset:
-    """Return what `null_of` gives of one variant, and `draws` of single pairs beside it."""
-    return null_of(ds, variant, seed=seed).assign(draws=drawn_null(ds, variant, seed=seed))
+def null_with_draws(ds: xr.Dataset, seed: int = 0) -> xr.Dataset:
+    """Return what `null_of` gives of normalised mis-coupling, and `draws` of single pairs beside it."""
+    return null_of(ds, _MAIN, seed=seed).assign(draws=drawn_null(ds, _MAIN, seed=seed))
 
 
 def spectra_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Dataset:
     """Return what agreement of left and right vectors is where they are random, with the same singular values."""
     width, k = int(ds.attrs["width"]), ds.sizes["rank"]
-    if not 2 <= k <= width // 2:
-        raise ParameterError(f"k is {k}; random bases of width {width} need k from 2 to {width // 2}")
     values = exchanged_null(root_mean_square_spectra(ds), k, n_samples, torch.Generator().manual_seed(seed))
     exchanged = xr.DataArray(values.numpy(), {"block": ds.block}, ("sample", "block"))
     return xr.Dataset(
@@ -140,11 +138,7 @@ def root_mean_square_spectra(ds: xr.Dataset) -> torch.Tensor:
         torch.tensor(array.transpose("prompt", ...).values, dtype=torch.float64).square().mean(0).sqrt()
         for array in (ds["singular_values"], _norms(ds))
     )
-    return _whole(S, int(ds.attrs["width"]), frobenius)
-
-
-def _whole(S: torch.Tensor, width: int, frobenius: torch.Tensor) -> torch.Tensor:
-    return S if S.shape[-1] == width else filled_spectrum(S, width, frobenius)
+    return filled_spectrum(S, int(ds.attrs["width"]), frobenius)
 
 
 def _norms(ds: xr.Dataset) -> xr.DataArray | None:
@@ -165,7 +159,7 @@ def _at_hand(ds: xr.Dataset) -> tuple[torch.Tensor, int, list[int], xr.DataArray
         known = torch.isfinite(frobenius).nonzero().flatten()
         some = known[torch.linspace(0, len(known) - 1, min(len(known), _MOST_SPECTRA)).round().long()]
         blank = xr.DataArray(np.empty(len(some)), dims="jacobian")
-        return _whole(S[some], width, frobenius[some]), width, [int(ds.attrs["k"])], blank
+        return filled_spectrum(S[some], width, frobenius[some]), width, [int(ds.attrs["k"])], blank
     blank = both["norm"].isel(prompt=0, drop=True).reset_coords(drop=True)
     S = root_mean_square_spectra(ds.transpose("prompt", *blank.dims, ...)).flatten(0, -2)
     if "k" not in ds.dims:

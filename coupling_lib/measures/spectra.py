@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 import xarray as xr
 
-from coupling_lib.errors import ParameterError, check_whole
+from coupling_lib.errors import check_whole
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.measures import common
 from coupling_lib.metrics import spectrum
@@ -76,13 +76,7 @@ def _of_one_prompt(J: torch.Tensor, k: int, whole: list[int]) -> common.Variable
 
 def spectra_fits(ds: xr.Dataset, first_block: int | None = None) -> xr.Dataset:
     r"""Fit a line through $1/\sigma_1$ against depth, prompt by prompt (paper, figures 33 and 34)."""
-    n_blocks = ds.sizes["block"]
-    first = spectrum.first_block_of_fit(n_blocks) if first_block is None else first_block
-    if not 0 <= first <= n_blocks - 3:
-        raise ParameterError(
-            f"the line would start at block {first + 1} of {n_blocks}; it needs three blocks, so start at block 1 to "
-            f"{n_blocks - 2} of a model that has them"
-        )
+    first = spectrum.first_block_of_fit(ds.sizes["block"]) if first_block is None else first_block
     top = torch.tensor(ds.singular_values.isel(rank=0).values, dtype=torch.float64)
     fits = [spectrum.inverse_sigma_fit(values, first) for values in top]
     found = {name: ("prompt", [getattr(fit, name) for fit in fits]) for name in ("slope", "intercept", "r_squared")}

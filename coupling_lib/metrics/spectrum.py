@@ -50,10 +50,12 @@ def inverse_sigma_fit(sigma1: Tensor, first_block: int = 9) -> LinearFit:
     sigma1 = trustworthy(sigma1.detach().to("cpu", torch.float64), "top singular value")
     if (sigma1 == 0).any():
         raise UntrustworthyResultError("the top singular value of a block is 0, so it has no inverse")
-    if sigma1.ndim != 1 or len(sigma1) - first_block < 3 or first_block < 0:
+    n = len(sigma1)
+    if sigma1.ndim != 1 or not 0 <= first_block <= n - 3:
         raise ParameterError(
-            f"first_block is {first_block!r} and sigma1 has shape {tuple(sigma1.shape)!r}; "
-            "expected (L,) and at least three blocks from first_block on"
+            f"first_block is {first_block!r} and sigma1 has shape {tuple(sigma1.shape)!r}: the line would start at "
+            f"block {first_block + 1} of {n}; it needs three blocks, so start at block 1 to {n - 2} of a model that "
+            "has them"
         )
     depth = np.arange(1, len(sigma1) + 1)
     return linear_fit(depth[first_block:], (1 / sigma1).numpy()[first_block:])
@@ -92,7 +94,7 @@ def exchanged_null(S: Tensor, k: int, n_samples: int = 3000, generator: torch.Ge
     (S,) = widened(S)
     d = S.shape[-1]
     if S.ndim != 2 or not 2 <= k <= d // 2:
-        raise ParameterError(f"k is {k!r}; for the null of width {d} it must be from 2 to {d // 2}")
+        raise ParameterError(f"k is {k!r}; random bases of width {d} need k from 2 to {d // 2}")
     samples = []
     group = max(1, min(1000, _MAX_ENTRIES // (len(S) * d * k)))
     for first in range(0, n_samples, group):

@@ -19,8 +19,6 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from coupling_lib.errors import ParameterError
-
 
 def random_frame(d: int, k: int, generator: Generator | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
     """Draw orthonormal vectors of width d, uniformly distributed: the first k columns of a Haar orthogonal matrix."""
@@ -90,10 +88,6 @@ def principal_angles(X: Tensor, Y: Tensor) -> Tensor:
     # $\cos\theta_i$ are the singular values of $X^\top Y$ and $\sin\theta_i$ those of $Y - X X^\top Y$. The cosine
     # says nothing about small angles ($1 - \theta^2/2$ rounds to 1) and the sine nothing about large ones, so each
     # angle comes from the one that determines it (Björck and Golub 1973). All arithmetic is float64.
-    if X.ndim < 2 or X.shape[-2:] != Y.shape[-2:] or X.shape[-1] > X.shape[-2]:
-        raise ParameterError(
-            f"X has shape {tuple(X.shape)} and Y {tuple(Y.shape)}; orthonormal columns (..., d, K) of one shape fit"
-        )
     X, Y = X.double(), Y.double()
     overlap = X.mT @ Y
     cosine = torch.linalg.svdvals(overlap).clamp(max=1)

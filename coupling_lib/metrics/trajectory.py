@@ -160,8 +160,6 @@ def window_width(n_blocks: int, wanted: int = 0) -> int:
 def block_windows(x: Tensor, width: int) -> Tensor:
     """Every run of neighbouring blocks of a trajectory, each to be scored on its own."""
     # Window number s holds the blocks s to s + width - 1, from 0, and the states at their ends.
-    if not 1 <= width < len(x):
-        raise ParameterError(f"width is {width!r}; a trajectory of {len(x)} states has windows of 1 to {len(x) - 1}")
     return x.unfold(0, width + 1, 1).movedim(-1, 1)
 
 

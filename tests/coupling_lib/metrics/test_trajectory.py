@@ -56,12 +56,6 @@ def test_block_windows_are_every_run_of_neighbouring_blocks_and_score_one_where_
     assert [line_shape_score(part).item() for part in block_windows(straight, 11)] == pytest.approx([1, 1])
 
 
-@pytest.mark.parametrize("width", [0, 13])
-def test_block_windows_that_do_not_fit_are_refused(x, width):
-    with pytest.raises(ParameterError, match="a trajectory of 13 states has windows of 1 to 12"):
-        block_windows(x[:, 0], width)
-
-
 def test_windows_have_the_papers_eleven_blocks_in_deep_models_and_shrink_in_shallow_ones():
     widths = {depth: window_width(depth) for depth in range(1, 41)}
     assert all(width == 11 for depth, width in widths.items() if depth >= 21)
