@@ -121,20 +121,17 @@ def _of_coupling(own: pd.DataFrame) -> dict[str, Effect]:
     if len(questions):
         short = effects.within(questions, "set", ["tokens", "coupling"])
         found["length, new questions"] = correlation(short["tokens"].round(12), short["coupling"].round(12))
-    anew = correlation(fresh["steps"], fresh["coupling"], given=fresh["tokens"]) if len(fresh) else None
-    return (
-        found
-        | ({} if anew is None else {"difficulty, new problems": anew})
-        | {
-            "difficulty": correlation(counted["steps"], counted["coupling"], given=counted["tokens"]),
-            "length within sets": correlation(within["tokens"].round(12), within["coupling"].round(12)),
-            "length over all": correlation(natural["tokens"], natural["coupling"]),
-            "instruction": effect_of((instructed - versions["alone"]).to_numpy()),
-            "instruction over control": effect_of((instructed - versions["control sentence"]).to_numpy()),
-            "control": effect_of((versions["control sentence"] - versions["alone"]).to_numpy()),
-            "meaning": effect_of((paired["novels"] - paired["random tokens"]).dropna().to_numpy()),
-        }
-    )
+    if len(fresh):
+        found["difficulty, new problems"] = correlation(fresh["steps"], fresh["coupling"], given=fresh["tokens"])
+    return found | {
+        "difficulty": correlation(counted["steps"], counted["coupling"], given=counted["tokens"]),
+        "length within sets": correlation(within["tokens"].round(12), within["coupling"].round(12)),
+        "length over all": correlation(natural["tokens"], natural["coupling"]),
+        "instruction": effect_of((instructed - versions["alone"]).to_numpy()),
+        "instruction over control": effect_of((instructed - versions["control sentence"]).to_numpy()),
+        "control": effect_of((versions["control sentence"] - versions["alone"]).to_numpy()),
+        "meaning": effect_of((paired["novels"] - paired["random tokens"]).dropna().to_numpy()),
+    }
 
 
 def estimates(table: pd.DataFrame, blocks: Mapping[str, int]) -> pd.DataFrame:
@@ -164,11 +161,11 @@ def by_set(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def variances(table: pd.DataFrame, part: str = "whole") -> dict[str, float]:
+def variances(table: pd.DataFrame) -> dict[str, float]:
     """Split the variance of coupling: standard deviations between sources, between models, and between prompts."""
     # Sources are of one length, prompt by prompt, and so balanced: each spread between means is freed of what the
     # prompts behind the means add to it.
-    own = couplings(table, part)
+    own = couplings(table, "whole")
     own = own[own["set"].isin([*PASSAGES, QUESTIONS]) & (own["version"] == "alone")]
     cells = own.groupby(["model", "set"])["coupling"].agg(["mean", "var", "count"])
     noise = float((cells["var"] / cells["count"]).mean())
@@ -220,11 +217,9 @@ def _difference(problems: pd.DataFrame) -> Effect:
     )
 
 
-def chosen(
-    model: str, precision: str = "float32", revision: str = "", token: int = -1, table: pd.DataFrame | None = None
-) -> pd.DataFrame | None:
+def chosen(model: str, precision: str = "float32", revision: str = "", token: int = -1) -> pd.DataFrame | None:
     """Take the rows of a model as it was measured; None where nobody measured it so."""
-    table = many_prompts() if table is None else table
+    table = many_prompts()
     if table.empty or (precision, revision, token) != ("float32", "", -1):
         return None
     rows = table[table["model"] == model]

@@ -154,7 +154,7 @@ def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
         part["coupling"].corr(part["drop_path"], method="spearman")
         for _, part in table[table["weight_decay"] == seeded].groupby("seed")
     ]
-    first = table[table["seed"] == table["seed"].min()]
+    first = first_seed(table)
     at_rate = first.groupby("drop_path")[["coupling", "test_accuracy"]]
     centred = effects.within(first, "drop_path", ["coupling", "test_accuracy"])
     along = at_rate.apply(lambda part: part["coupling"].corr(part["test_accuracy"]))
