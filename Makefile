@@ -174,19 +174,18 @@ golden: $(READY) ## write every number of figures, prose and verdicts into one f
 	@$(BIN)/python workflow/golden.py write "$(GOLDEN)"
 
 # What took hours of training and is shipped as tables. A run that was stopped goes on where it was; TEXT is a text file
-# or a folder of them. The grid has a table of its own: in the shipped one every model has its line, and none would be
-# trained.
+# or a folder of them. The tables go into runs: in the shipped ones every model has its rows, and none would be trained.
 suite: $(READY) ## train and measure the suite of language models anew: make suite TEXT=folder
-	@$(BIN)/python -m companion.training.suite $(if $(TEXT),"$(TEXT)")
+	@$(BIN)/python -m companion.training suite $(if $(TEXT),"$(TEXT)")
 
 quality: $(READY) ## train and measure models of one shape and unequal quality: make quality TEXT=folder
-	@$(BIN)/python -m companion.training.quality $(if $(TEXT),"$(TEXT)")
+	@$(BIN)/python -m companion.training quality $(if $(TEXT),"$(TEXT)")
 
 regularised: $(READY) ## repeat the experiment with coupling as a regulariser: make regularised TEXT=folder
-	@$(BIN)/python -m companion.training.regularised $(if $(TEXT),"$(TEXT)")
+	@$(BIN)/python -m companion.training regularised $(if $(TEXT),"$(TEXT)")
 
 vit-grid: $(READY) ## train and measure the grid of vision transformers anew
-	@$(BIN)/python -m companion.training.vit grid digits --table runs/vit_grid.csv
+	@$(BIN)/python -m companion.training vit grid digits
 
 decoders: $(READY) ## measure public decoders anew, ten hours: make decoders GGUF=folder
 	@COUPLING_GGUF="$(or $(GGUF),$(COUPLING_GGUF))" $(WARM) $(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j1 \

@@ -26,7 +26,7 @@
 model: str = "nano-vit"  # alias of data/models.csv, Hugging Face id, or a local folder of a vision transformer
 precision: str = "float32"  # how the weights are held: float32, bfloat16, float16, nf4, fp4 or int8
 revision: str = ""  # branch, tag, commit or training step such as step0; empty for the newest
-table: str = ""  # a grid of your own, as `python -m companion.training.vit grid` writes it; empty for the book's
+table: str = ""  # a grid of your own, as `python -m companion.training vit grid` writes it; empty for the book's
 pictures: str = "digits"  # digits, cifar10, a local copy of CIFAR-10, a folder of pictures, or noise
 images: int = 8  # number of images averaged
 k: int = 10  # number of singular vectors compared, from 1 to the model's width
@@ -62,7 +62,7 @@ command = made_by("vision", vars(p))
 #
 # The paper trains 64 vision transformers on CIFAR-10: eight weight decays, eight rates of stochastic depth. The same
 # grid is trained here on scikit-learn's handwritten digits, a data set that fits on one processor core, by `python -m
-# companion.training.vit grid digits`; so the models are far smaller and the images far easier, and what is
+# companion.training vit grid digits`; so the models are far smaller and the images far easier, and what is
 # compared with the paper is the direction of an effect, not its size. Every model is measured with stochastic depth
 # switched off. Further seeds repeat one row of the grid. The same command trains the grid at the paper's size on a
 # copy of CIFAR-10; the parameter `table` names what it wrote, to be drawn in place of the book's grid.

@@ -59,7 +59,7 @@ def _registered(models: Iterable[Entry], known: Sequence[str]) -> pd.DataFrame:
 
 
 def suite(file: Path | None = None, untrained: bool = False) -> pd.DataFrame:
-    """Read the suite of models trained by this project (`python -m companion.training.suite`)."""
+    """Read the suite of models trained by this project (`python -m companion.training suite`)."""
     # The models trained on the generated grammar are left out: their text is another, and losses on different texts
     # do not compare. So is step 0, which is no trained model, unless it is asked for.
     file = file or paths.DATA / "suite.csv"

@@ -44,7 +44,7 @@ def read_grid(file: Path | str = "") -> pd.DataFrame:
     """Read a table of trained vision transformers, by default that of this project."""
     file = Path(file or paths.DATA / "vit_grid.csv")
     if not file.is_file() or "drop_path" not in (table := pd.read_csv(file)):
-        raise ParameterError(f"no grid in {file.name}; make one with `python -m companion.training.vit grid digits`")
+        raise ParameterError(f"no grid in {file.name}; make one with `python -m companion.training vit grid digits`")
     return table.sort_values(["weight_decay", "drop_path", "seed"], ignore_index=True)
 
 

@@ -1,19 +1,13 @@
 """The command lines of training; each starts again where it was stopped.
 
     python -m companion.training language nano-neox TEXT --run runs/nano-neox --ship data/checkpoints
-    python -m companion.training suite TEXT --run runs/suite --table data/suite.csv
-    python -m companion.training quality TEXT --run runs/quality --table data/quality.csv
-    python -m companion.training width TEXT --run runs/width --table data/width.csv
-    python -m companion.training phases TEXT --run runs/phases --table data/phases.csv
-    python -m companion.training later TEXT --run runs/later --table data/later.csv
-    python -m companion.training regularised TEXT --run runs/regularised --table data/regulariser.csv
+    python -m companion.training EXPERIMENT TEXT --run runs/EXPERIMENT --table runs/EXPERIMENT.csv
     python -m companion.training vit one digits --weight-decay 0.04 --drop-path 0.1 --run runs/vit
-    python -m companion.training vit grid digits --run runs/vit --table data/vit_grid.csv
-    python -m companion.training vit grid cifar10-small --data CIFAR --run runs/vit --table data/cifar_grid.csv
-    python -m companion.training vit pairs cifar10-small --data CIFAR --run runs/vit --table data/cifar_pairs.csv
+    python -m companion.training vit grid digits --run runs/vit --table runs/vit_grid.csv
+    python -m companion.training vit pairs cifar10-small --data CIFAR --run runs/vit --table runs/cifar_pairs.csv
 
-`TEXT` is a text file or a folder of `.txt` files. A module's own name is the same command, as in
-`python -m companion.training.suite TEXT`.
+`TEXT` is a text file or a folder of `.txt` files. `EXPERIMENT` is suite, quality, width, phases, later or regularised;
+a model whose rows are all in the table is not trained again.
 """
 
 import argparse
@@ -21,23 +15,34 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import torch
 
-from companion.training import cards, language, later, phases, quality, regularised, suite, vit, vit_grid, width
+from companion.training import (
+    cards,
+    experiment,
+    language,
+    later,
+    phases,
+    quality,
+    regularised,
+    suite,
+    vit,
+    vit_grid,
+    width,
+)
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.labelled_images import LabelledImages, read_dataset
 from coupling_lib.progress import in_one_line
 
-RUNS, DATA = Path("runs"), Path("data")
-_FOLDER, _TABLE = "a folder of .txt files", "the table to merge rows into"
+RUNS = Path("runs")
+EXPERIMENTS = {each.EXPERIMENT.name: each.EXPERIMENT for each in (suite, quality, width, phases, later, regularised)}
+_TABLE = "the table to merge rows into"
 
 
-def main(arguments: Sequence[str] | None = None, command: str = "") -> None:
-    """Run a command line; that of a module begins with the module's command."""
-    given = sys.argv[1:] if arguments is None else arguments
-    options = _parser().parse_args([command, *given] if command else given)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command line."""
+    options = _parser().parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
     interrupted = "interrupted; the same command goes on from the last checkpoint"
@@ -53,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--threads", type=int, help="CPU threads (default: all)")
     on_text = argparse.ArgumentParser(add_help=False, parents=[run])
     on_text.add_argument("--data", default="", help="what the text is, for card or table (default: its name)")
-    what = f"a text file or {_FOLDER}"
+    what = "a text file or a folder of .txt files"
 
     command = commands.add_parser("language", parents=[on_text], help="train an embedded language model")
     command.set_defaults(act=_language)
@@ -62,24 +67,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--seed", type=int, help="another seed, of weights and batches")
     command.add_argument("--ship", type=Path, help="folder to copy the checkpoints and the card to when done")
 
-    for name, act, does, source in (
-        ("suite", _suite, "train and measure the suite of language models", what),
-        ("quality", _quality, "train and measure models of one shape", f"{_FOLDER} named AUTHOR_TITLE_YEAR.txt"),
-        ("width", _width, "train and measure models of five widths", f"{_FOLDER} named AUTHOR_TITLE_YEAR.txt"),
-        ("phases", _phases, "train and measure one model over its phases", what),
-        ("later", _later, "train and measure small models for long", what),
-    ):
-        command = commands.add_parser(name, parents=[on_text], help=does)
-        command.set_defaults(act=act)
-        command.add_argument("text", type=Path, nargs="?", help=source)
-        command.add_argument("--table", type=Path, default=DATA / f"{name}.csv", help=_TABLE)
+    for name, one in EXPERIMENTS.items():
+        command = commands.add_parser(name, parents=[on_text], help=one.does)
+        command.set_defaults(act=_experiment, experiment=one)
+        command.add_argument("text", type=Path, nargs="?", help=what)
+        command.add_argument("--table", type=Path, default=RUNS / f"{name}.csv", help=_TABLE)
         command.add_argument("--only", nargs="+", metavar="NAME", help="names of models (default: all)")
-
-    does = "train pairs, with the regulariser and without"
-    command = commands.add_parser("regularised", parents=[on_text], help=does)
-    command.set_defaults(act=_regularised)
-    command.add_argument("text", type=Path, help=what)
-    command.add_argument("--table", type=Path, default=DATA / "regulariser.csv", help=_TABLE)
 
     on_images = argparse.ArgumentParser(add_help=False, parents=[run])
     on_images.add_argument("recipe", choices=vit.RECIPES, help="the recipe, named after its data set")
@@ -97,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     for kind, does in (("grid", "train and measure the grid"), ("pairs", "the same of pairs that differ in one rate")):
         command = kinds.add_parser(kind, parents=[on_images], help=does)
         command.set_defaults(act=_grid, kind=kind)
-        command.add_argument("--table", type=Path, help="table of what is measured (default: the recipe's, in data)")
+        command.add_argument("--table", type=Path, help=_TABLE)
         command.add_argument("--images", type=int, default=vit_grid.IMAGES, help="held-out images measured per model")
     return parser
 
@@ -111,39 +104,9 @@ def _language(given: argparse.Namespace) -> None:
         cards.ship_language(given.name, run, given.ship / name, given.data or given.text.name)
 
 
-def _suite(given: argparse.Namespace) -> None:
-    names = given.only or [*suite.SUITE, *suite.SHIPPED]
-    suite.run_suite(names, given.text, given.run or RUNS / "suite", given.table, given.data)
-
-
-def _quality(given: argparse.Namespace) -> None:
-    names = given.only or list(quality.GRID)
-    quality.run_quality(names, given.text, given.run or RUNS / "quality", given.table, given.data)
-
-
-def _width(given: argparse.Namespace) -> None:
-    names, grid = given.only or list(width.GRID), width.GRID
-    quality.run_quality(names, given.text, given.run or RUNS / "width", given.table, given.data, grid, width.HEADER)
-
-
-def _phases(given: argparse.Namespace) -> None:
-    _of_phases(given, phases, RUNS / "phases")
-
-
-def _later(given: argparse.Namespace) -> None:
-    _of_phases(given, later, RUNS / "later")
-
-
-def _of_phases(given: argparse.Namespace, kind: ModuleType, run: Path) -> None:
-    grid, order = {name: kind.GRID[name] for name in given.only or kind.GRID}, list(kind.GRID)
-    suite.run_all(grid, kind.train_one, given.text, given.run or run, given.table, order, given.data, kind.HEADER)
-
-
-def _regularised(given: argparse.Namespace) -> None:
-    run, pairs = given.run or RUNS / "regularised", regularised.recipes()
-    order, header = list(pairs), regularised.HEADER
-    suite.run_all(pairs, regularised.train_one, given.text, run, given.table, order, given.data, header)
-    print(*regularised.differences(given.table), sep="\n")
+def _experiment(given: argparse.Namespace) -> None:
+    run = given.run or RUNS / given.experiment.name
+    experiment.run(given.experiment, given.text, run, given.table, given.data, given.only)
 
 
 def _one(given: argparse.Namespace) -> None:
@@ -159,7 +122,7 @@ def _grid(given: argparse.Namespace) -> None:
         raise ParameterError(f"there are no pairs of {given.recipe!r}; take cifar10-small")
     recipes, table = vit_grid.GRIDS[given.kind, given.recipe]
     data, base = _images_and_recipe(given)
-    vit_grid.run_grid(recipes(base), data, given.run or RUNS / "vit", given.table or DATA / table, given.images)
+    vit_grid.run_grid(recipes(base), data, given.run or RUNS / "vit", given.table or RUNS / table, given.images)
 
 
 def _images_and_recipe(given: argparse.Namespace) -> tuple[LabelledImages, vit.VitRecipe]:

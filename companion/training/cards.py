@@ -73,7 +73,7 @@ def _facts(name: str, seed: int, steps: int, step0: PreTrainedModel, command: st
     """Return what stands first in every record."""
     parameters = sum(parameter.numel() for parameter in step0.parameters())
     first = {"name": name, "seed": seed, "steps": steps, **more, "parameters": parameters}
-    return {**first, "digest_step0": digest(step0), "command": f"python -m companion.training.{command}"}
+    return {**first, "digest_step0": digest(step0), "command": f"python -m companion.training {command}"}
 
 
 def sample(folder: Path, prompt: str = "It was a dark and stormy night, and", tokens: int = 120, seed: int = 0) -> str:

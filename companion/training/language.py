@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -155,7 +154,3 @@ def _log_row(recipe: Recipe, corpus: text.Corpus, model: PreTrainedModel, step: 
     bits = nats / math.log(2) * len(corpus.validation) / corpus.validation_bytes
     tokens = step * recipe.windows * recipe.context
     return {"step": step, "tokens": tokens, "train_loss": train_loss, "validation_loss": nats, "bits_per_byte": bits}
-
-
-if __name__ == "__main__":
-    import_module("companion.training.__main__").main(command="language")

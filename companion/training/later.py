@@ -1,17 +1,14 @@
 """Whether coupling rises again, long after its fall: two small models, trained on 200 M tokens each.
 
-    python -m companion.training.later TEXT --run runs/later --table data/later.csv
-
 The models are as small as those of `phases`: with 800 tokens for every parameter they come as far as the paper's
 models, which see some hundred to some thousand, and nano-neox, with 30, does not.
 """
 
 from dataclasses import replace
-from functools import partial
-from importlib import import_module
 
 from companion.training import phases
-from companion.training.suite_table import Columns
+from companion.training.columns import Columns
+from companion.training.experiment import Checkpoint, Experiment
 from coupling_lib.datasets.parts import shared_part
 from coupling_lib.inputs.prompts import load_prompts
 from coupling_lib.measures.depth import measure_depth
@@ -28,7 +25,7 @@ GRID = {"long-neox": _NEOX, "long-llama": replace(_NEOX, architecture="llama", m
 READING, K = "normalized_miscoupling", 10
 
 HEADER = f"""\
-Whether coupling rises again (python -m companion.training.later), one row per model and step of training. Settings,
+Whether coupling rises again (python -m companion.training later), one row per model and step of training. Settings,
 losses and readings of coupling are those of data/phases.csv, and so is what is said of blocks. coupling_pN, shared_pN:
 1 - {READING} at K = {K}, mean over pairs of different blocks, on prompt N of {phases.PROMPTS}, and the same of
 the Jacobians without their isotropic part. pair_I_J: coupling of blocks I and J, mean over these prompts, where the
@@ -36,9 +33,9 @@ vectors of J are set against the Jacobian of I."""
 
 
 def of_prompts(model: Model) -> Columns:
-    """Measure what `phases` measures of blocks, and coupling by prompt and by pair of blocks."""
+    """Measure coupling by prompt and by pair of blocks."""
     depth = measure_depth(model, load_prompts(n=phases.PROMPTS), ks=(K,))
-    columns = phases.of_blocks(model)
+    columns: Columns = {}
     for name, part in (("coupling", depth), ("shared", shared_part(depth))):
         values = 1 - part[READING].sel(k=K).values
         columns |= {f"{name}_p{i}": float(x) for i, x in enumerate(different_pairs(values).mean(axis=1))}
@@ -47,7 +44,9 @@ def of_prompts(model: Model) -> Columns:
     return columns | {f"pair_{i}_{j}": float(of_pairs[i, j]) for i in blocks for j in blocks if i != j}
 
 
-train_one = partial(phases.train_one, measure=of_prompts)
+def measure(one: Checkpoint) -> Columns:
+    """Measure what `phases` does, and coupling by prompt and by pair of blocks."""
+    return phases.measure(one) | of_prompts(one.model)
 
-if __name__ == "__main__":
-    import_module("companion.training.__main__").main(command="later")
+
+EXPERIMENT = Experiment("later", "train and measure small models for long", HEADER, GRID, measure)

@@ -1,20 +1,16 @@
 """Why coupling peaks: what blocks do alike on all prompts, and how far one direction leads, over training.
 
-    python -m companion.training.phases TEXT --run runs/phases --table data/phases.csv
-
 Six seeds of one small model are trained and measured at log-spaced steps, and nano-neox, which is embedded, at its own.
 """
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from companion.tables.files import predictions_sha256
-from companion.training import scores, suite, suite_table, text
+from companion.training import scores
+from companion.training.columns import Columns
+from companion.training.experiment import Checkpoint, Experiment, ExperimentRecipe
 from companion.training.language import RECIPES
 from companion.training.quality import STEPS
 from coupling_lib.inputs.prompts import load_prompts
@@ -23,17 +19,17 @@ from coupling_lib.models.model import Model
 from coupling_lib.svd.shared import without_isotropic
 
 PROMPTS = 24
-BASE = suite.SuiteRecipe(
+BASE = ExperimentRecipe(
     "neox", width=48, blocks=6, heads=2, kv_heads=2, mlp_width=192, vocabulary=1536, context=128, windows=8,
     steps=STEPS[8], checkpoints=STEPS[:9], warmup=50,
 )  # fmt: skip
 EMBEDDED = "nano-neox"
 GRID = {f"seed{seed}": replace(BASE, seed=seed) for seed in range(6)}
-GRID[EMBEDDED] = suite.SuiteRecipe(**asdict(RECIPES[EMBEDDED]))
+GRID[EMBEDDED] = ExperimentRecipe(**asdict(RECIPES[EMBEDDED]))
 """Recipes of the experiment by name."""
 
 HEADER = f"""\
-Why coupling peaks (python -m companion.training.phases), one row per model and step of training. Settings, losses and
+Why coupling peaks (python -m companion.training phases), one row per model and step of training. Settings, losses and
 readings of coupling are those of data/quality.csv. All else is a mean over blocks, at the last token of {PROMPTS}
 prompts, of the Jacobians J of a block: alike: share of the squared norm that is that of their mean over prompts, an
 unbiased estimate; shared_alike: the same without the isotropic part; log_lead: mean logarithm of s1/s2; rank: effective
@@ -48,7 +44,7 @@ def split(J: torch.Tensor) -> float:
     return float((n * mean - each) / (n - 1) / each)
 
 
-def of_blocks(model: Model) -> suite_table.Columns:
+def of_blocks(model: Model) -> Columns:
     """Measure all that is asked of the Jacobians of a checkpoint, and of its last state."""
     traces = [trace(model, prompt) for prompt in load_prompts(n=PROMPTS)]
     found = []
@@ -63,22 +59,10 @@ def of_blocks(model: Model) -> suite_table.Columns:
     return columns | {"norm": float(np.mean([traced.hidden[-1, -1].norm().item() for traced in traces]))}
 
 
-def train_one(
-    name: str, recipe: suite.SuiteRecipe, corpus: text.Corpus, run: Path, text_name: str,
-    measure: Callable[[Model], suite_table.Columns] = of_blocks,
-) -> list[dict]:  # fmt: skip
-    """Train one model, unless it is embedded, and measure it at step 0 and at every checkpoint."""
-    if name != EMBEDDED:
-        suite.trained(recipe, corpus, run)
-    rows = []
-    for step in (0, *recipe.checkpoints):
-        model = suite.checkpoint(name, recipe, corpus, run, step)
-        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step) | measure(model)
-        right, gain = scores.induction(scores.logits_of(model.hf), recipe.vocabulary, recipe.context)
-        row |= scores.with_interval(induction=right, induction_gain=gain)
-        rows.append(row | {"predictions_sha256": predictions_sha256()})
-    return rows
+def measure(one: Checkpoint) -> Columns:
+    """Measure blocks, and how well a model copies."""
+    right, gain = scores.induction(scores.logits_of(one.model.hf), one.recipe.vocabulary, one.recipe.context)
+    return of_blocks(one.model) | scores.with_interval(induction=right, induction_gain=gain)
 
 
-if __name__ == "__main__":
-    import_module("companion.training.__main__").main(command="phases")
+EXPERIMENT = Experiment("phases", "train and measure one model over its phases", HEADER, GRID, measure)

@@ -1,29 +1,22 @@
 """Quality at fixed size: models of one shape, made better and worse by what does not touch the architecture.
 
-    python -m companion.training.quality TEXT --run runs/quality --table data/quality.csv
-
 Three things are varied, each pair of them crossed: the share of training tokens that are replaced by random ones, how
 much text there is to repeat, and the learning rate. All models see as many tokens. The order is that of training, and
 any beginning of it is a coarse experiment. Seeds take turns, and the centre, which is the best setting but for the
 rate, is trained with each, so that every model has the centre of its own seed beside it.
-
-What was expected was written down first: every row carries the digest of `data/predictions.toml` as it was then, and
-that file is only ever appended to.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from companion.tables.files import predictions_sha256, read_table, without_repeats
-from companion.training import scores, suite, suite_table, text
+from companion.training import experiment, scores
+from companion.training.columns import Columns
+from companion.training.experiment import Checkpoint, Experiment, ExperimentRecipe
 from companion.training.language import validation_windows
+from companion.training.text import Corpus
 from coupling_lib.errors import ParameterError
 
 # Drawn by random.Random(0).sample(authors, 3) from the 34 authors of the corpus in alphabetical order; nine books.
@@ -34,7 +27,7 @@ _PIECE = 4096
 
 
 @dataclass(frozen=True)
-class QualityRecipe(suite.SuiteRecipe):
+class QualityRecipe(ExperimentRecipe):
     """A recipe with what lowers its model's quality; all text is unique where `unique_tokens` is 0."""
 
     held_out: tuple[str, ...] = HELD_OUT_AUTHORS
@@ -82,7 +75,7 @@ GRID = _grid()
 """Recipes of the experiment by name."""
 
 HEADER = """\
-Quality at fixed size (python -m companion.training.quality), one row per model and step of training. Settings,
+Quality at fixed size (python -m companion.training quality), one row per model and step of training. Settings,
 losses and readings of coupling are those of the suite's table (data/suite.csv), measured on the same prompts.
 corrupted: share of the tokens of each batch that are replaced by others, drawn at random. unique_tokens: tokens of the
 text that the model was trained on, in pieces of 4,096 spread evenly over all of it; seed: of initialisation, batches
@@ -119,67 +112,37 @@ def limited(stream: np.ndarray, tokens: int) -> np.ndarray:
     return np.concatenate([stream[start : start + _PIECE] for start in starts])[:tokens]
 
 
-def train_one(name: str, recipe: QualityRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
-    """Train one model, and measure it at step 0 and at every checkpoint."""
-    corpus = replace(corpus, train=limited(corpus.train, recipe.unique_tokens))
-    seen = partial(_seen, recipe=recipe)
-    known, rows = suite.trained(recipe, corpus, run, seen), []
-    windows = validation_windows(replace(corpus, validation=corpus.train), recipe.context)
-    for step in (0, *recipe.checkpoints):
-        model = suite.checkpoint(name, recipe, corpus, run, step)
-        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step)
-        row |= {"unique_tokens": len(corpus.train), "predictions_sha256": predictions_sha256()}
-        # A step that no training reaches: the corruption is like any batch's and equal to none.
-        losses = {"seen": windows, "objective": seen(windows, recipe.steps)}
-        row |= _scored(model.hf, recipe, corpus, losses)
-        # The running loss of the log starts again where a run does; objective_loss stands in its place.
-        rows.append(row | {"train_seconds": known[step]["train_seconds"]})
-    return rows
+def trained_on(corpus: Corpus, recipe: QualityRecipe) -> Corpus:
+    """Return a corpus with the text that a model is trained on."""
+    return replace(corpus, train=limited(corpus.train, recipe.unique_tokens))
 
 
-def _seen(ids: torch.Tensor, step: int, recipe: QualityRecipe) -> torch.Tensor:
+def seen(ids: torch.Tensor, step: int, recipe: QualityRecipe) -> torch.Tensor:
     """Return a batch as it is trained on."""
     return corrupt(ids, recipe.corrupted, recipe.seed, step, recipe.vocabulary) if recipe.corrupted else ids
 
 
-def _scored(
-    hf: PreTrainedModel, recipe: QualityRecipe, corpus: text.Corpus, trained_on: dict[str, torch.Tensor]
-) -> dict[str, float]:
-    """Score a model: its losses on text that was trained on, and its scores on held-out text, with their intervals."""
-    predict = scores.logits_of(hf)
+def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: QualityRecipe) -> torch.Tensor:
+    """Compute the cross-entropy of a batch as it is trained on."""
+    return experiment.cross_entropy(model, seen(ids, step, recipe), step, recipe)
+
+
+def measure(one: Checkpoint) -> Columns:
+    """Score a model on text that was trained on, and on held-out text, each score with its interval."""
+    recipe, corpus, predict = one.recipe, one.corpus, scores.logits_of(one.model.hf)
     held_out = validation_windows(corpus, recipe.context)
-    windows = {"validation": held_out} | {f"{name}_loss": ids for name, ids in trained_on.items()}
+    known = validation_windows(replace(corpus, validation=corpus.train), recipe.context)
+    # A step that no training reaches: the corruption is like any batch's and equal to none.
+    windows = {"validation": held_out, "seen_loss": known, "objective_loss": seen(known, recipe.steps, recipe)}
     losses = {name: scores.nats(predict, ids).double().mean(dim=1).numpy() for name, ids in windows.items()}
     right, gain = scores.induction(predict, recipe.vocabulary, recipe.context)
     filled = scores.cloze(predict, held_out, corpus.tokenizer)
     found = scores.with_interval(**losses, cloze=filled, induction=right, induction_gain=gain)
-    del found["validation"]  # the suite's validation_loss
-    return found
+    del found["validation"]  # the common validation_loss
+    # The running loss of the log starts again where a run does; objective_loss stands in its place.
+    return {"unique_tokens": len(corpus.train)} | found | {"train_seconds": one.train_seconds}
 
 
-def run_quality(
-    names: Sequence[str], source: Path | None, run: Path, table: Path, text_name: str = "",
-    grid: Mapping[str, QualityRecipe] | None = None, header: str = HEADER,
-) -> None:  # fmt: skip
-    """Train and measure the models of an experiment, by default this one, that are not in its table yet."""
-    grid = GRID if grid is None else grid
-    if unknown := [name for name in names if name not in grid]:
-        raise ParameterError(f"the model {unknown[0]!r} is not in the experiment; choose from {', '.join(grid)}")
-    predictions_sha256()
-    done = finished(table, grid)
-    missing = {name: grid[name] for name in names if name not in done}
-    suite.run_all(missing, train_one, source, run, table, list(grid), text_name, header)
-    print(f"{len(names) - len(missing)} of {len(names)} models were in {table} before")
-
-
-def finished(table: Path, grid: Mapping[str, QualityRecipe]) -> set[str]:
-    """Return the models of which a table has all steps, and refuse a table with a row twice."""
-    rows = without_repeats(read_table(table), ["model", "step"])
-    if rows.empty:
-        return set()
-    steps = rows.groupby("model")["step"].agg(set)
-    return {name for name, found in steps.items() if name in grid and found >= {0, *grid[name].checkpoints}}
-
-
-if __name__ == "__main__":
-    import_module("companion.training.__main__").main(command="quality")
+EXPERIMENT = Experiment(
+    "quality", "train and measure models of one shape", HEADER, GRID, measure, objective, trained_on
+)

@@ -2,29 +2,22 @@
 
 Runs of one seed have the same initialisation and the same batches. The regulariser `coupling_loss` is added to the
 cross-entropy with a weight, its strength, from the first step or from one after the peak of coupling; a negative one
-drives blocks apart. A sham adds as large a gradient, weight by weight, in random directions. Each run is trained,
-resumed and measured like a model of the suite, by `suite.run_all`.
+drives blocks apart. A sham adds as large a gradient, weight by weight, in random directions.
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
-from importlib import import_module
-from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
 
-from companion.tables.files import predictions_sha256
-from companion.tables.regularised import difference_table, finished, regularised
-from companion.training import suite_table, text
-from companion.training.language import fit, loss, validation_windows
-from companion.training.suite import SuiteRecipe, build, weights
+from companion.training.columns import Columns
+from companion.training.experiment import Checkpoint, Experiment, ExperimentRecipe, cross_entropy, every_step
+from companion.training.language import validation_windows
 from coupling_lib.jacobian.regulariser import coupling_loss
-from coupling_lib.models.storages import wrap_model
 
 
 @dataclass(frozen=True)
-class RegularisedRecipe(SuiteRecipe):
+class RegularisedRecipe(ExperimentRecipe):
     """A recipe with a regulariser, which begins at a step and has its whole strength some steps later."""
 
     strength: float = 0.0
@@ -51,7 +44,7 @@ ARMS = {
 """What is done to a run, by the name of the arm."""
 
 HEADER = """\
-Runs with the regulariser coupling_loss and without (python -m companion.training.regularised), one row per run and
+Runs with the regulariser coupling_loss and without (python -m companion.training regularised), one row per run and
 step, and one for the untrained model of each seed (step 0). Runs of one seed share initialisation and batches; one
 that begins later is its twin without until then, and has a row at its last step alone.
 strength: weight of the regulariser, 0 without, negative where blocks are driven apart; begin, rise: the step from which
@@ -76,7 +69,7 @@ def recipes() -> dict[str, RegularisedRecipe]:
 
 def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: RegularisedRecipe) -> torch.Tensor:
     """Cross-entropy, and the regulariser with the weight of this step."""
-    value = loss(model, ids)
+    value = cross_entropy(model, ids, step, recipe)
     strength = recipe.strength * ramp(step, recipe)
     if strength:
         # Evenly spaced short pieces of the batch.
@@ -105,33 +98,30 @@ def ramp(step: int, recipe: RegularisedRecipe) -> float:
     return min(1.0, max(0.0, (step - recipe.begin) / recipe.rise))
 
 
-def train_one(name: str, recipe: RegularisedRecipe, corpus: text.Corpus, run: Path, text_name: str) -> list[dict]:
-    """Train one run and measure it."""
-    fit(recipe, build(recipe), corpus, run, every_seconds=60.0, objective=partial(objective, recipe=recipe))
-    held_out, rows = validation_windows(corpus, recipe.piece, windows=64), []
-    for step in recipe.checkpoints if recipe.strength else (0, *recipe.checkpoints):
-        hf = weights(recipe, run, step)
-        hf.set_attn_implementation("eager")
-        values = {
-            column: coupling_loss(
-                hf, held_out, range(recipe.blocks), generator=torch.Generator().manual_seed(0), shared=shared
-            ).item()
-            for column, shared in (("coupling_loss", False), ("coupling_loss_shared", True))
-        }
-        model = wrap_model(hf, corpus.tokenizer, name=name)
-        row = suite_table.timed_row(name, recipe, model, corpus, text_name, step)
-        rows.append(row | values | {"predictions_sha256": predictions_sha256()})
-    return rows
+def steps(recipe: RegularisedRecipe) -> tuple[int, ...]:
+    """Return the steps of a run that are measured; the untrained model of a seed is measured once."""
+    return recipe.checkpoints if recipe.strength else every_step(recipe)
 
 
-def differences(table: Path) -> list[str]:
-    """Tabulate what the regulariser changes, one row per arm, start and column."""
-    lines = []
-    for row in difference_table(finished(regularised(table))).to_dict("records"):
-        span = f"95 % interval {row['low']:+.4f} to {row['high']:+.4f}, {row['n']} pairs"
-        lines.append(f"{row['arm']} from step {row['begin']}: {row['column']} changes by {row['value']:+.4f} ({span})")
-    return lines
+def measure(one: Checkpoint) -> Columns:
+    """Measure the regulariser's two values on pieces of held-out text."""
+    hf, held_out = one.model.hf, validation_windows(one.corpus, one.recipe.piece, windows=64)
+    hf.set_attn_implementation("eager")
+    parts = {"coupling_loss": False, "coupling_loss_shared": True}
+    return {
+        column: coupling_loss(
+            hf, held_out, range(one.recipe.blocks), generator=torch.Generator().manual_seed(0), shared=shared
+        ).item()
+        for column, shared in parts.items()
+    }
 
 
-if __name__ == "__main__":
-    import_module("companion.training.__main__").main(command="regularised")
+EXPERIMENT = Experiment(
+    "regularised",
+    "train pairs, with the regulariser and without",
+    HEADER,
+    recipes(),
+    measure,
+    objective=objective,
+    steps=steps,
+)

@@ -22,10 +22,10 @@ from transformers import ViTForImageClassification
 import coupling_lib as cl
 from companion.tables import photographs, rivals
 from companion.tables.correlations import equal_tokens, last_checkpoints
-from companion.tables.files import predictions_sha256, read_table, write_table
+from companion.tables.files import predictions_sha256
 from companion.tables.generalization import suite
-from companion.training import suite as training
-from companion.training import vit
+from companion.training import experiment, vit
+from companion.training.suite import SUITE
 from coupling_lib import provenance
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import images
@@ -90,7 +90,7 @@ def language_models(run: Path) -> Iterator[tuple[str, cl.Model, list]]:
     prompts = cl.load_prompts(n=INPUTS)
     tokenizer = cl.load_model("nano-neox").tokenizer
     for row in equal_tokens(last_checkpoints(suite())).itertuples():
-        hf = training.weights(training.SUITE[row.model], _there(run / row.model), int(row.step))
+        hf = experiment.weights(SUITE[row.model], _there(run / row.model), int(row.step))
         yield row.model, cl.wrap_model(hf, tokenizer, name=row.model), prompts
 
 
@@ -112,15 +112,14 @@ def measure(given: argparse.Namespace) -> None:
     """Measure every model that has no row yet."""
     models = {rivals.SUITE: lambda: language_models(given.suite)}
     models[rivals.PHOTOGRAPHS] = lambda: vision_models(given.vits, given.data)
-    table = read_table(given.table)
-    have = set() if table.empty else set(zip(table["set"], table["model"], strict=True))
+    key = ["set", "model"]
+    there = experiment.present(given.table, key)
     for name, each in models.items():
         for model, wrapped, inputs in tqdm(each(), name, unit="model", disable=None):
-            if (name, model) not in have:
+            if (name, model) not in there:
                 stamp = {"predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
                 row = {"set": name, "model": model, **measured(wrapped, inputs), **stamp}
-                table = pd.concat([table, pd.DataFrame([row])], ignore_index=True)
-                write_table(given.table, table, HEADER)
+                experiment.merge(given.table, [row], key, [], HEADER)
 
 
 def main() -> None:

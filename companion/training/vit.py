@@ -9,7 +9,6 @@ from the same weights and see the same images.
 import math
 import time
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -234,7 +233,3 @@ def _optimiser(model: ViTForImageClassification, recipe: VitRecipe) -> torch.opt
 def _generator(seed: int, number: int) -> torch.Generator:
     """Start the draws that belong to a run's seed and a counter."""
     return torch.Generator().manual_seed((seed << 32) + number)
-
-
-if __name__ == "__main__":
-    import_module("companion.training.__main__").main(command="vit")

@@ -1,13 +1,11 @@
 """The grid of vision transformers: weight decay by stochastic depth, each model trained, measured and written down.
 
-One line per model goes into a table as soon as it is measured, and a model that has its line is not trained again.
+One row per model goes into a table as soon as it is measured, and a model that has its row is not trained again.
 `data/tables.toml` says what its columns are; `seconds` and `measuring_seconds` are of a machine that does other work as
 well. The nulls of `data/vit_grid.csv` were derived afterwards, without training, and not for `miscoupling`.
 """
 
-import csv
 import functools
-import io
 import itertools
 import time
 import warnings
@@ -16,15 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import scipy.stats
 import torch
 from tqdm import tqdm
 from transformers import ViTForImageClassification
 
-from companion.tables.files import predictions_sha256
+from companion.tables.files import predictions_sha256, read_table
 from companion.tables.vit_grid import NAMED_RATES, SEEDED_DECAY
 from companion.training import vit
+from companion.training.experiment import merge, present
 from companion.training.vit import VitRecipe
 from coupling_lib.datasets.parts import VARIANTS_OF_PARTS, shared_part
 from coupling_lib.datasets.statistics import finite
@@ -99,19 +97,17 @@ GRIDS = {
 def run_grid(
     recipes: Sequence[VitRecipe], data: LabelledImages, run: Path, table: Path, n_images: int = IMAGES
 ) -> None:
-    """Train and measure every model that has no line in the table yet."""
-    table.parent.mkdir(parents=True, exist_ok=True)
-    done = _done(table, recipes[0], data)
-    waiting = [recipe for recipe in recipes if recipe.name not in done]
+    """Train and measure every model that has no row in the table yet."""
+    _refuse_other_settings(table, _settings(recipes[0], data))
+    there, order = present(table, ["model"]), [recipe.name for recipe in recipes]
+    waiting = [recipe for recipe in recipes if (recipe.name,) not in there]
     for recipe in tqdm(waiting, "grid", len(waiting), unit="model", disable=None):
         folder = vit.train(recipe, data, run / recipe.name)
-        line = {name: _written(value) for name, value in measured_line(recipe, data, folder, n_images).items()}
-        first = not table.exists() or not table.stat().st_size
-        pd.DataFrame([line]).to_csv(table, mode="a", header=first, index=False, lineterminator="\n")
+        merge(table, [measured_row(recipe, data, folder, n_images)], ["model"], order, "")
 
 
-def measured_line(recipe: VitRecipe, data: LabelledImages, folder: Path, n_images: int) -> dict:
-    """Measure a trained model: one line of the table."""
+def measured_row(recipe: VitRecipe, data: LabelledImages, folder: Path, n_images: int) -> dict:
+    """Measure a trained model: one row of the table."""
     began = time.monotonic()
     model = ViTForImageClassification.from_pretrained(folder / "model", attn_implementation="eager")
     train_accuracy, train_loss = vit.evaluate(model, data.train, data.train_labels)
@@ -128,7 +124,7 @@ def measured_line(recipe: VitRecipe, data: LabelledImages, folder: Path, n_image
         "test_accuracy": test_accuracy,
         "train_loss": train_loss,
         "test_loss": test_loss,
-        "seconds": (folder / "seconds.txt").read_text(),
+        "seconds": float((folder / "seconds.txt").read_text()),
         "measuring_seconds": round(time.monotonic() - began, 1),
         "images": n_images,
         "test_pictures": len(data.test),
@@ -192,26 +188,11 @@ def _settings(recipe: VitRecipe, data: LabelledImages) -> dict:
     return {"data": data.name, **common, "steps": steps, "learning_rate": recipe.peak}
 
 
-def _done(table: Path, recipe: VitRecipe, data: LabelledImages) -> set[str]:
-    """Read which models have their line, and refuse a table of other settings."""
-    if not table.exists():
-        return set()
-    text = table.read_text(encoding="utf-8")
-    # A line without its end was being written when the run was killed.
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        table.write_text(whole, encoding="utf-8")
-    lines = list(csv.DictReader(io.StringIO(whole)))
-    wanted = {name: _written(value) for name, value in _settings(recipe, data).items()}
-    for line in lines:
-        if other := [name for name, value in wanted.items() if line[name] != value]:
+def _refuse_other_settings(table: Path, wanted: dict) -> None:
+    """Refuse a table whose models were trained by other settings than those of a grid."""
+    for name, value in wanted.items():
+        held = read_table(table).get(name, [])
+        if other := [one for one in held if one != (float(f"{value:.6g}") if isinstance(value, float) else value)]:
             raise ParameterError(
-                f"{str(table)!r} holds models with {other[0]} = {line[other[0]]}, not {wanted[other[0]]}; "
-                "give another table or remove it"
+                f"{str(table)!r} holds models with {name} = {other[0]}, not {value}; give another table or remove it"
             )
-    return {line["model"] for line in lines}
-
-
-def _written(value: object) -> str:
-    """Return a value as the table has it."""
-    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,13 +1,10 @@
 """Width at fixed quality: models of one recipe and five widths, to be looked at where their loss is the same.
 
-    python -m companion.training.width TEXT --run runs/width --table data/width.csv
-
 In the paper's figure 1a the number of singular vectors grows with the width, a tenth of it, and so does the coupling of
 random directions. If coupling follows the width among models that are equally good, the figure shows width.
 """
 
 from dataclasses import replace
-from importlib import import_module
 
 from companion.training import quality
 
@@ -27,7 +24,9 @@ GRID = {
 }  # fmt: skip
 """Recipes of the experiment by name, in the order of training."""
 
-HEADER = quality.HEADER.replace("Quality at fixed size", "Width at fixed quality").replace(".quality)", ".width)")
+HEADER = quality.HEADER.replace("Quality at fixed size", "Width at fixed quality")
+HEADER = HEADER.replace("training quality)", "training width)")
 
-if __name__ == "__main__":
-    import_module("companion.training.__main__").main(command="width")
+EXPERIMENT = replace(
+    quality.EXPERIMENT, name="width", does="train and measure models of five widths", header=HEADER, recipes=GRID
+)

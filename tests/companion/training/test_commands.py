@@ -1,13 +1,10 @@
-"""The command lines: one for the room, and each module's own name for what it trains."""
+"""The command lines of training."""
 
 from __future__ import annotations
 
-import runpy
-import sys
-
 import pytest
 
-from companion.training.__main__ import main
+from companion.training.__main__ import EXPERIMENTS, main
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
@@ -24,24 +21,18 @@ LACKING = {
         "--only neox-w32-d4",
         "there is no text; give a text file or a folder of .txt files, as the first argument",
     ),
-    "quality": ("{none} --table {none}", "no text at '{none}'; give a text file or a folder of .txt files"),
+    "quality": ("{none}", "no text at '{none}'; give a text file or a folder of .txt files"),
     "regularised": ("{none}", "no text at '{none}'; give a text file or a folder of .txt files"),
     "vit": ("one digits --data {none}", "data is '{none}'; it must be 'digits', 'cifar10', a folder with CIFAR-10's"),
 }
 
 
-@pytest.mark.parametrize("way", ["room", "module"])
 @pytest.mark.parametrize("name", LACKING)
-def test_a_command_says_what_it_lacks_in_one_line_under_both_of_its_names(name, way, tmp_path, capsys, monkeypatch):
+def test_a_command_says_what_it_lacks_in_one_line(name, tmp_path, capsys):
     given, expected = (text.format(none=tmp_path / "none") for text in LACKING[name])
-    arguments = [*given.split(), "--run", str(tmp_path / "run")]
+    table = ["--table", str(tmp_path / "table.csv")] if name in EXPERIMENTS else []
     with pytest.raises(SystemExit) as stop:
-        if way == "room":
-            main([name, *arguments])
-        else:
-            monkeypatch.setattr(sys, "argv", [name, *arguments])
-            monkeypatch.delitem(sys.modules, f"companion.training.{name}")  # else runpy warns of a second copy
-            runpy.run_module(f"companion.training.{name}", run_name="__main__", alter_sys=True)
+        main([name, *given.split(), "--run", str(tmp_path / "run"), *table])
     assert stop.value.code == 1 and said(capsys).startswith(f"error: {expected}")
 
 

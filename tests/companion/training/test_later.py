@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import coupling_lib as cl
-from companion.training import later, phases, suite
+from companion.training import later, phases
+from companion.training.experiment import build
 from coupling_lib.models.storages import wrap_model
 
 
@@ -22,7 +23,7 @@ def test_twelve_steps_are_evenly_spaced_and_the_last_is_at_200_million_tokens():
 def test_the_means_over_prompts_and_over_pairs_are_the_coupling_of_the_whole(monkeypatch):
     monkeypatch.setattr(phases, "PROMPTS", 3)
     tokenizer = cl.load_model("nano-neox").tokenizer
-    model = wrap_model(suite.build(later.GRID["long-neox"]), tokenizer, name="long-neox")
+    model = wrap_model(build(later.GRID["long-neox"]), tokenizer, name="long-neox")
     found = later.of_prompts(model)
     depth = cl.measure_depth(model, cl.load_prompts(n=phases.PROMPTS), ks=(10,))
     whole = 1 - depth["normalized_miscoupling"].sel(k=10).mean("prompt").values

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from companion.tables import files
 from companion.tables.files import read_table
-from companion.training import quality, scores, suite_table, text
-from companion.training.__main__ import main
+from companion.training import experiment, quality, scores, text
+from companion.training.__main__ import EXPERIMENTS, main
 from companion.training.quality import GRID, SEEDS, STEPS, QualityRecipe, corrupt, limited
 from companion.training.text import grammar_text
 from coupling_lib.errors import ParameterError
@@ -172,7 +172,7 @@ def small(monkeypatch, library, tmp_path):
         checkpoints=(2, 4), warmup=1, precision="float32", held_out=("Held",),
     )  # fmt: skip
     models = {"one": recipe, "two": replace(recipe, corrupted=0.25, unique_tokens=2_000, seed=1)}
-    monkeypatch.setattr(quality, "GRID", models)
+    monkeypatch.setitem(EXPERIMENTS, "quality", replace(quality.EXPERIMENT, recipes=models))
     return models, [str(library), "--table", str(tmp_path / "table.csv"), "--run"], tmp_path
 
 
@@ -219,11 +219,11 @@ def one_line(capsys, arguments):
 
 
 def test_a_folder_of_another_recipe_a_doubled_row_and_a_missing_prediction_are_refused(small, monkeypatch, capsys):
-    models, arguments, folder = small
+    _, arguments, folder = small
     (folder / "run" / "one").mkdir(parents=True)
     (folder / "run" / "one" / "recipe.json").write_text("{}")
     assert "holds a run of another recipe" in one_line(capsys, [*arguments, str(folder / "run")])
-    suite_table.write(folder / "table.csv", [{"model": "one", "step": 2}], list(models))
+    experiment.merge(folder / "table.csv", [{"model": "one", "step": 2}], ["model", "step"], [], "")
     with (folder / "table.csv").open("a") as table:
         table.write("one,2\n")
     said = one_line(capsys, [*arguments, str(folder / "new")])
@@ -232,7 +232,7 @@ def test_a_folder_of_another_recipe_a_doubled_row_and_a_missing_prediction_are_r
     monkeypatch.setattr(files, "PREDICTIONS", folder / "none.toml")
     said = one_line(capsys, [*arguments, str(folder / "new")])
     assert "there are no predictions at" in said and "write them down before the first measurement" in said
-    assert "the model 'huge' is not in the experiment" in one_line(
+    assert "the model 'huge' is not in 'quality'" in one_line(
         capsys, [*arguments, str(folder / "new"), "--only", "huge"]
     )
 
@@ -263,10 +263,10 @@ def test_every_row_was_measured_under_predictions_that_still_stand():
     assert not TABLE.duplicated(["model", "step"]).any() and set(TABLE.get("model", [])) <= set(GRID)
     told = files.PREDICTIONS.read_text(encoding="utf-8")
     experiments = tomllib.loads(told)["experiment"]
-    for name, experiment in experiments.items():
+    for name, predicted in experiments.items():
         if name == "replication":  # for whoever has the weights; nothing is measured
             continue
-        digests = set(read_table(ROOT / experiment["table"])["predictions_sha256"])
+        digests = set(read_table(ROOT / predicted["table"])["predictions_sha256"])
         # The file itself says which of its versions had lines that were withdrawn.
         withdrawn = {digest for digest in digests if f"digest begins with {digest[:12]}" in told}
         assert not withdrawn or name in ("cause", "phases")

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 import torch
 
-from companion.training import regularised
-from companion.training.regularised import HEADER, RegularisedRecipe, ramp, recipes, train_one
-from companion.training.suite import build, run_all
+from companion.training import experiment, regularised
+from companion.training.experiment import build, cross_entropy
+from companion.training.regularised import EXPERIMENT, RegularisedRecipe, ramp, recipes
 
 TINY = RegularisedRecipe(
     "neox", width=16, blocks=2, heads=2, kv_heads=2, mlp_width=32, vocabulary=300, context=32, windows=4,
@@ -23,7 +23,7 @@ def finished(tmp_path_factory):
     """Both sides of one seed."""
     folder = tmp_path_factory.mktemp("pairs")
     chosen = {"without": TINY, "with": replace(TINY, strength=1.0)}
-    run_all(chosen, train_one, None, folder / "run", folder / "table.csv", list(chosen), "", HEADER)
+    experiment.run(replace(EXPERIMENT, recipes=chosen), None, folder / "run", folder / "table.csv")
     return folder, chosen, pd.read_csv(folder / "table.csv", comment="#").set_index(["model", "step"])
 
 
@@ -52,15 +52,15 @@ def test_the_regularised_side_ends_elsewhere_and_more_coupled(finished):
 
 def test_a_finished_run_is_not_repeated(finished, monkeypatch):
     folder, chosen, table = finished
-    monkeypatch.setattr(regularised, "fit", lambda *_, **__: pytest.fail("trained again"))
-    run_all({"with": chosen["with"]}, train_one, None, folder / "run", folder / "again.csv", ["with"], "", HEADER)
+    monkeypatch.setattr(experiment, "fit", lambda *_, **__: pytest.fail("trained again"))
+    experiment.run(replace(EXPERIMENT, recipes=chosen), None, folder / "run", folder / "again.csv", names=["with"])
     again = pd.read_csv(folder / "again.csv", comment="#").set_index(["model", "step"])
     assert again.loc["with", 12].validation_loss == pytest.approx(table.loc["with", 12].validation_loss, rel=1e-5)
 
 
 def test_strength_zero_minimises_the_cross_entropy_alone(monkeypatch):
     model, ids = build(TINY), torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(0))
-    plain = regularised.loss(model, ids)
+    plain = cross_entropy(model, ids, 0, TINY)
     assert torch.equal(regularised.objective(model, ids, 11, TINY), plain)
     assert torch.equal(regularised.objective(model, ids, 0, replace(TINY, strength=1.0)), plain)
     assert regularised.objective(model, ids, 11, replace(TINY, strength=1.0)) > plain
@@ -68,7 +68,7 @@ def test_strength_zero_minimises_the_cross_entropy_alone(monkeypatch):
 
 def test_a_negative_strength_drives_blocks_apart():
     model, ids = build(TINY), torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(0))
-    plain = regularised.loss(model, ids)
+    plain = cross_entropy(model, ids, 0, TINY)
     assert regularised.objective(model, ids, 11, replace(TINY, strength=-1.0)) < plain
 
 

@@ -11,9 +11,10 @@ import torch
 
 import coupling_lib as cl
 from companion.tables.files import read_table
-from companion.training import suite, suite_table
-from companion.training.__main__ import main
-from companion.training.suite import BASE, SHIPPED, SUITE, TINY, build
+from companion.training import columns, experiment, text
+from companion.training.__main__ import EXPERIMENTS, main
+from companion.training.experiment import EMBEDDED, build
+from companion.training.suite import BASE, EXPERIMENT, SUITE, TINY
 from companion.training.text import grammar_text
 from coupling_lib.datasets.parts import VARIANTS_OF_PARTS
 from coupling_lib.errors import ParameterError
@@ -22,8 +23,8 @@ from coupling_lib.paths import CHECKPOINTS, DATA
 TABLE = read_table(DATA / "suite.csv").set_index(["model", "step"])
 TRAINED = [name for name in SUITE if name.startswith("tiny-")]
 SCORES = ["line_shape_score", "equidistance"]
-COUPLING = [f"{variant}_k{k}{part}" for variant in cl.VARIANTS for k in suite_table.KS for part in ("", "_all")]
-PARTS = [f"shared_{variant}_k{k}" for variant in VARIANTS_OF_PARTS for k in suite_table.KS]
+COUPLING = [f"{variant}_k{k}{part}" for variant in cl.VARIANTS for k in columns.KS for part in ("", "_all")]
+PARTS = [f"shared_{variant}_k{k}" for variant in VARIANTS_OF_PARTS for k in columns.KS]
 NULLS = [f"{column}_null" for column in COUPLING if not column.endswith("_all")]
 NOVELS = TABLE[TABLE.text == "given"]
 
@@ -66,7 +67,7 @@ def test_rows_of_trained_models_are_found_again_by_training_from_scratch(repeate
 @pytest.mark.parametrize("name", ["neox-w32-d4", "llama-w64-d4", "neox-w96-d4"])
 def test_rows_of_untrained_models_are_found_again_from_their_seeds(name):
     tokenizer = cl.load_model("nano-neox").tokenizer  # trained on the same part of the same text
-    found = suite_table.measure(cl.wrap_model(build(SUITE[name]), tokenizer))
+    found = columns.measure(cl.wrap_model(build(SUITE[name]), tokenizer))
     assert_close(found, TABLE.loc[name, 0], [*SCORES, *COUPLING], rel=1e-3)
     assert_nulls_close(found, TABLE.loc[name, 0])
     assert found["prompts_sha256"] == TABLE.loc[name, 0]["prompts_sha256"]
@@ -76,8 +77,8 @@ def test_rows_of_untrained_models_are_found_again_from_their_seeds(name):
 @pytest.mark.parametrize(("name", "step"), [("nano-neox", 316), ("nano-llama", 10_000)])
 def test_rows_of_embedded_models_are_found_again_from_their_weights(name, step):
     model = cl.load_model(name, revision=f"step{step}", device="cpu")
-    found = suite_table.measure(model) | suite_table.permuted(model)
-    shuffled = [f"permuted_normalized_miscoupling_k{k}" for k in suite_table.KS]
+    found = columns.measure(model) | columns.permuted(model)
+    shuffled = [f"permuted_normalized_miscoupling_k{k}" for k in columns.KS]
     assert_close(found, TABLE.loc[name, step], [*SCORES, *COUPLING, *PARTS], rel=1e-3)
     # One random order of the coordinates of each block: over 24 draws the standard deviation is .004, .002 at K = 10.
     assert_close(found, TABLE.loc[name, step], shuffled, rel=0.02)
@@ -86,7 +87,7 @@ def test_rows_of_embedded_models_are_found_again_from_their_weights(name, step):
 
 def test_the_table_holds_every_model_at_every_checkpoint():
     expected = {(name, step) for name, recipe in SUITE.items() for step in (0, *recipe.checkpoints)}
-    for name in SHIPPED:
+    for name in EMBEDDED:
         record = json.loads((CHECKPOINTS / name / "training.json").read_text())
         expected |= {(name, point["step"]) for point in record["checkpoints"]}
     assert set(TABLE.index) == expected
@@ -117,7 +118,7 @@ def test_training_lowers_every_loss_and_a_null_without_coupling_lies_above_most_
 
 
 def test_losses_of_the_embedded_models_are_those_of_their_cards():
-    for name in SHIPPED:
+    for name in EMBEDDED:
         for point in json.loads((CHECKPOINTS / name / "training.json").read_text())["checkpoints"]:
             row = TABLE.loc[name, point["step"]]
             # The cards' losses were computed in bfloat16, the table's in float32.
@@ -130,7 +131,7 @@ def two_models(monkeypatch, tmp_path):
     """A suite of two models on a text of one's own, and the arguments of its command."""
     small = replace(TINY, corpus="given", blocks=2, steps=4, checkpoints=(2, 4), context=32, vocabulary=300)
     models = {"one": small, "two": replace(small, architecture="llama", mlp_width=88)}
-    monkeypatch.setattr(suite, "SUITE", models)
+    monkeypatch.setitem(EXPERIMENTS, "suite", replace(EXPERIMENT, recipes=models))
     source = tmp_path / "own.txt"
     source.write_text(grammar_text(60))
     return [str(source), "--run", str(tmp_path / "run"), "--table", str(tmp_path / "table.csv")], tmp_path
@@ -139,7 +140,7 @@ def two_models(monkeypatch, tmp_path):
 @pytest.mark.thorough
 def test_a_killed_suite_resumes_and_repeats_no_finished_model(two_models, killed_at, capsys):
     arguments, folder = two_models
-    steps = killed_at(8, suite.text, "batch", lambda stream, step, *_: step)
+    steps = killed_at(8, text, "batch", lambda stream, step, *_: step)
     names = ["--only", "one", "two"]
     with pytest.raises(SystemExit) as ended:
         main(["suite", *arguments, *names])
@@ -153,20 +154,21 @@ def test_a_killed_suite_resumes_and_repeats_no_finished_model(two_models, killed
     said = capsys.readouterr()
     assert "interrupted; the same command goes on from the last checkpoint" in said.err.splitlines()
     lines = [line for line in said.out.splitlines() if line.startswith("[")]
-    assert [line.split(":")[0] for line in lines] == ["[1/2] one", "[1/2] one", "[2/2] two"]
+    assert [line.split(":")[0] for line in lines] == ["[1/2] one", "[1/1] two"]
 
 
 def test_an_unknown_model_is_named(tmp_path):
-    with pytest.raises(ParameterError, match="the model 'huge' is not in the suite; choose from tiny-neox"):
-        suite.run_suite(["huge"], None, tmp_path, tmp_path / "table.csv")
+    with pytest.raises(ParameterError, match="the model 'huge' is not in 'suite'; choose from tiny-neox"):
+        experiment.run(EXPERIMENT, None, tmp_path, tmp_path / "table.csv", names=["huge"])
 
 
 def test_rows_take_the_place_of_earlier_ones(tmp_path):
     path = tmp_path / "table.csv"
-    suite_table.write(path, [{"model": "b", "step": 0, "x": 1.0}, {"model": "b", "step": 9, "x": 2.0}], ["a", "b"])
-    suite_table.write(path, [{"model": "b", "step": 9, "x": 3.0}, {"model": "a", "step": 0, "x": 4.0}], ["a", "b"])
+    how = (["model", "step"], ["a", "b"], "What it holds.")
+    experiment.merge(path, [{"model": "b", "step": 0, "x": 1.0}, {"model": "b", "step": 9, "x": 2.0}], *how)
+    experiment.merge(path, [{"model": "b", "step": 9, "x": 3.0}, {"model": "a", "step": 0, "x": 4.0}], *how)
     assert read_table(path).values.tolist() == [["a", 0, 4.0], ["b", 0, 1.0], ["b", 9, 3.0]]
-    assert path.read_text().startswith("# Models of the suite")
+    assert path.read_text().startswith("# What it holds.\n")
 
 
 def test_branches_are_dropped_in_training_with_their_mean_kept_and_never_while_measuring():

@@ -132,7 +132,7 @@ def interrupt(*_: object, **__: object) -> None:
 
 
 def test_the_training_s_commands_end_with_130(monkeypatch, capsys):
-    monkeypatch.setattr(training.suite, "run_suite", interrupt)
+    monkeypatch.setattr(training.experiment, "run", interrupt)
     with pytest.raises(SystemExit) as ended:
         training.main(["suite"])
     assert ended.value.code == 130
