@@ -72,7 +72,7 @@ show(
     ),
     name="card-coupling",
     caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "
-    "blocks, with 95 % intervals over prompts. Dashed: random directions.",
+    "blocks, with 95 % intervals over prompts. Dashed: by chance.",
 )
 
 # %% [markdown]
