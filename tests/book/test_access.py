@@ -155,7 +155,7 @@ INSTEAD = {
         ".cx-static figure:visible": 1,
         "#own-prompt-here tbody tr": 4,
         "p:visible:text('needs JavaScript')": 2,
-        "pre:has-text('cl.measure_depth(')": 1,
+        "pre:has-text('cl.measure_depth(')": 2,
     },
     "claims": {".claim:visible": 27, ".claim details:visible": 27, ".scorecard-line:visible": 3},
 }
