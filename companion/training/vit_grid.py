@@ -190,9 +190,10 @@ def _settings(recipe: VitRecipe, data: LabelledImages) -> dict:
 
 def _refuse_other_settings(table: Path, wanted: dict) -> None:
     """Refuse a table whose models were trained by other settings than those of a grid."""
+    held = read_table(table)
     for name, value in wanted.items():
-        held = read_table(table).get(name, [])
-        if other := [one for one in held if one != (float(f"{value:.6g}") if isinstance(value, float) else value)]:
+        written = float(f"{value:.6g}") if isinstance(value, float) else value
+        if other := [one for one in held.get(name, []) if one != written]:
             raise ParameterError(
                 f"{str(table)!r} holds models with {name} = {other[0]}, not {value}; give another table or remove it"
             )

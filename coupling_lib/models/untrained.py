@@ -172,10 +172,11 @@ def _draw(part: Part, seed: int, tied: Collection[str] = ()) -> None:
             owner._initialize_weights(module)
     for module, name, weight in apart:
         module._parameters[name] = _tied(made.setdefault(weight, module._parameters[name]), module._parameters[name])
-    for full, _, _, weight in _weights(part):
+    for full, module, _, weight in _weights(part):
         if weight.sum().isnan():
+            owner = next(owner for _, each, owner in part if each is module)
             raise UnsupportedModelError(
-                f"{type(part[-1][2]).__name__} gives {full} no value where it is freshly initialised; measure it with "
+                f"{type(owner).__name__} gives {full} no value where it is freshly initialised; measure it with "
                 "trained weights"
             )
 
