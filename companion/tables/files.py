@@ -1,6 +1,7 @@
 """Tables of measurements as files: comment lines at the head say what the columns mean."""
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -40,3 +41,17 @@ def write_table(path: Path, table: pd.DataFrame, header: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     head = "".join(f"# {line}\n" for line in header.splitlines())
     paths.write_text(path, head + table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+
+
+def present(table: Path, key: list[str]) -> set[tuple]:
+    """Return the keys of a table's rows, and refuse a table with two rows of one key."""
+    rows = without_repeats(read_table(table), key)
+    return set() if rows.empty else set(rows[key].itertuples(index=False, name=None))
+
+
+def merge(table: Path, rows: Sequence[Mapping], key: list[str], order: list[str], header: str) -> None:
+    """Merge rows into a table, by an order of its networks if any; a row replaces an earlier one of its key."""
+    merged = pd.concat([read_table(table), pd.DataFrame(rows)], ignore_index=True).drop_duplicates(key, keep="last")
+    if order:
+        merged = merged.sort_values(key, key=lambda c: pd.Categorical(c, order) if c.name == "model" else c)
+    write_table(table, merged, header)

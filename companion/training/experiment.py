@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import coupling_lib as cl
-from companion.tables.files import predictions_sha256, read_table, without_repeats, write_table
+from companion.tables.files import merge, predictions_sha256, present
 from companion.training import columns, run_files, text
 from companion.training.columns import Columns
 from companion.training.drop_path import drop_blocks
@@ -191,17 +190,3 @@ def prepare_corpus(recipe: ExperimentRecipe, source: Path | None, folder: Path) 
     if source is None:
         raise ParameterError("there is no text; give a text file or a folder of .txt files, as the first argument")
     return text.prepare(source, tokens, recipe.vocabulary, recipe.held_out, seed=0)
-
-
-def present(table: Path, key: list[str]) -> set[tuple]:
-    """Return the keys of a table's rows, and refuse a table with two rows of one key."""
-    rows = without_repeats(read_table(table), key)
-    return set() if rows.empty else set(rows[key].itertuples(index=False, name=None))
-
-
-def merge(table: Path, rows: Sequence[Mapping], key: list[str], order: list[str], header: str) -> None:
-    """Merge rows into a table, by an order of its networks if any; a row replaces an earlier one of its key."""
-    merged = pd.concat([read_table(table), pd.DataFrame(rows)], ignore_index=True).drop_duplicates(key, keep="last")
-    if order:
-        merged = merged.sort_values(key, key=lambda c: pd.Categorical(c, order) if c.name == "model" else c)
-    write_table(table, merged, header)

@@ -22,7 +22,7 @@ from transformers import ViTForImageClassification
 import coupling_lib as cl
 from companion.tables import photographs, rivals
 from companion.tables.correlations import equal_tokens, last_checkpoints
-from companion.tables.files import predictions_sha256
+from companion.tables.files import merge, predictions_sha256, present
 from companion.tables.generalization import suite
 from companion.training import experiment, vit
 from companion.training.suite import SUITE
@@ -113,13 +113,13 @@ def measure(given: argparse.Namespace) -> None:
     models = {rivals.SUITE: lambda: language_models(given.suite)}
     models[rivals.PHOTOGRAPHS] = lambda: vision_models(given.vits, given.data)
     key = ["set", "model"]
-    there = experiment.present(given.table, key)
+    there = present(given.table, key)
     for name, each in models.items():
         for model, wrapped, inputs in tqdm(each(), name, unit="model", disable=None):
             if (name, model) not in there:
                 stamp = {"predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
                 row = {"set": name, "model": model, **measured(wrapped, inputs), **stamp}
-                experiment.merge(given.table, [row], key, [], HEADER)
+                merge(given.table, [row], key, [], HEADER)
 
 
 def main() -> None:

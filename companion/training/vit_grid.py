@@ -19,10 +19,9 @@ import torch
 from tqdm import tqdm
 from transformers import ViTForImageClassification
 
-from companion.tables.files import predictions_sha256, read_table
+from companion.tables.files import merge, predictions_sha256, present, read_table
 from companion.tables.vit_grid import NAMED_RATES, SEEDED_DECAY
 from companion.training import vit
-from companion.training.experiment import merge, present
 from companion.training.vit import VitRecipe
 from coupling_lib.datasets.parts import VARIANTS_OF_PARTS, shared_part
 from coupling_lib.datasets.statistics import finite

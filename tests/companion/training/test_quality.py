@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from companion.tables import files
 from companion.tables.files import read_table
-from companion.training import experiment, quality, scores, text
+from companion.training import quality, scores, text
 from companion.training.__main__ import EXPERIMENTS, main
 from companion.training.quality import GRID, SEEDS, STEPS, QualityRecipe, corrupt, limited
 from companion.training.text import grammar_text
@@ -223,7 +223,7 @@ def test_a_folder_of_another_recipe_a_doubled_row_and_a_missing_prediction_are_r
     (folder / "run" / "one").mkdir(parents=True)
     (folder / "run" / "one" / "recipe.json").write_text("{}")
     assert "holds a run of another recipe" in one_line(capsys, [*arguments, str(folder / "run")])
-    experiment.merge(folder / "table.csv", [{"model": "one", "step": 2}], ["model", "step"], [], "")
+    files.merge(folder / "table.csv", [{"model": "one", "step": 2}], ["model", "step"], [], "")
     with (folder / "table.csv").open("a") as table:
         table.write("one,2\n")
     said = one_line(capsys, [*arguments, str(folder / "new")])

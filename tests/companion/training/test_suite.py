@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import coupling_lib as cl
+from companion.tables import files
 from companion.tables.files import read_table
 from companion.training import columns, experiment, text
 from companion.training.__main__ import EXPERIMENTS, main
@@ -165,8 +166,8 @@ def test_an_unknown_model_is_named(tmp_path):
 def test_rows_take_the_place_of_earlier_ones(tmp_path):
     path = tmp_path / "table.csv"
     how = (["model", "step"], ["a", "b"], "What it holds.")
-    experiment.merge(path, [{"model": "b", "step": 0, "x": 1.0}, {"model": "b", "step": 9, "x": 2.0}], *how)
-    experiment.merge(path, [{"model": "b", "step": 9, "x": 3.0}, {"model": "a", "step": 0, "x": 4.0}], *how)
+    files.merge(path, [{"model": "b", "step": 0, "x": 1.0}, {"model": "b", "step": 9, "x": 2.0}], *how)
+    files.merge(path, [{"model": "b", "step": 9, "x": 3.0}, {"model": "a", "step": 0, "x": 4.0}], *how)
     assert read_table(path).values.tolist() == [["a", 0, 4.0], ["b", 0, 1.0], ["b", 9, 3.0]]
     assert path.read_text().startswith("# What it holds.\n")
 
