@@ -85,7 +85,7 @@ PROFILE ?= local
 MORE ?=
 SWEEP_READY := .venv-sweep/.ready
 
-.PHONY: help book pdf film links test test-all thorough families portable spreads sweep sweep-plan test-cluster bench calibration faults golden \
+.PHONY: help book pdf film links test test-all thorough families portable spreads sweep sweep-plan test-cluster bench calibration faults mutants golden \
   suite quality regularised vit-grid decoders notebooks lint \
   audit clean unit browser lock card atlas-check
 
@@ -166,6 +166,11 @@ calibration: $(READY) ## draw data of known truth, and see how often the rule of
 KILLS ?= 25
 faults: $(READY) ## kill each sweep at random moments, resume and compare: make faults KILLS=25 (a few minutes)
 	@OMP_NUM_THREADS=1 COUPLING_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/coupling_lib/store/test_kills.py
+
+# What the tests catch of changed operators and numbers; two tables of one seed are compared by `compare`.
+MUTANTS ?= results/mutants.csv
+mutants: $(READY) ## try 450 changes of single operators on the tests (hours; goes on where it stopped): make mutants MUTANTS=before.csv
+	@$(BIN)/python -m workflow.mutants run --jobs $(JOBS) --out "$(MUTANTS)"
 
 # Every number that the book rests on in one file, for a comparison with another: python workflow/golden.py compare OLD NEW
 GOLDEN ?= results/golden.txt
