@@ -183,6 +183,30 @@ def lens_table(run: dict[str, Any]) -> list[str]:
     return ["### Lenses\n", machine_line(run["machine"]), said, table(head, rows)]
 
 
+def peers_table(run: dict[str, Any]) -> list[str]:
+    """Set a run of `peers.py`, every ratio of every case."""
+    rows = [
+        (
+            case["what"],
+            case["shape"],
+            case["peer"],
+            *(seconds(case["seconds"][who]) for who in ("theirs", "ours")),
+            ", ".join(f"{ratio:.3g}" for ratio in case["ratios"]),
+            *(f"{case['memory'][who] / 1e6:.0f}{NB}MB" for who in ("theirs", "ours")),
+            power(case["difference"]),
+        )
+        for case in run["cases"]
+    ]
+    said = (
+        "Each peer and this library take turns in one process, and compute the same numbers. Times are medians; "
+        "ratios are those of every round. The released method measures the whole Jacobian alone, this library its "
+        "traceless part as well. curvlinops multiplies with any function's Jacobian, here with a block's, through the "
+        "whole sequence.\n"
+    )
+    head = "what | model | peer | its time | ours | times as long, by round | its memory | ours | values differ by"
+    return ["### Beside its peers\n", machine_line(run["machine"]), said, table(head, rows)]
+
+
 def checks_table(run: dict[str, Any]) -> list[str]:
     """Set a run of `checks.py`."""
     rows = [

@@ -20,6 +20,7 @@ from benchmarks.other_tables import (
     gpu_tables,
     lens_table,
     of_products,
+    peers_table,
     real_size_row,
     unformed_tables,
 )
@@ -187,8 +188,8 @@ def page(records: Path = HERE) -> str:
         file = records / f"latest{name}.json"
         return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
-    names = ("", "_real_size", "_unformed", "_closed_form", "_lens", "_checks", "_gpu")
-    speed, runs, unformed, closed, lens, checks, gpu = map(latest, names)
+    names = ("", "_real_size", "_unformed", "_closed_form", "_lens", "_peers", "_checks", "_gpu")
+    speed, runs, unformed, closed, lens, peers, checks, gpu = map(latest, names)
     parts = ["## Two cores\n"]
     parts.append(speed_page(speed) if speed else "Not measured yet. `make bench` measures and prints these tables.\n")
     parts.append("## At real size\n")
@@ -207,6 +208,7 @@ def page(records: Path = HERE) -> str:
     parts += unformed_tables(unformed) if unformed else []
     parts += closed_form_table(closed) if closed else []
     parts += lens_table(lens) if lens else []
+    parts += peers_table(peers) if peers else []
     parts += checks_table(checks) if checks else []
     lacking = "The GPU figures are still to be measured, on a machine with a card: `python -m benchmarks.gpu`.\n"
     return "\n".join([*parts, "## GPU\n", gpu_tables(gpu) if gpu and gpu["gpu_measured"] else lacking])
