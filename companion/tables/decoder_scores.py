@@ -17,6 +17,8 @@ VARIANT, K = "normalized_miscoupling", 10
 SETS = ("arc_easy", "arc_challenge", "hellaswag", "openbookqa", "piqa")
 """Sets of questions; the mean of all is one score."""
 QUESTIONS = "questions"
+TEXTS = ("wikitext2", "novels")
+"""Texts that are predicted, in bits per byte."""
 _TWO_SIDED = 1.96
 
 
@@ -59,8 +61,9 @@ def models_needed(r: float) -> int:
 
 
 def numbers_of(scores: pd.DataFrame) -> dict[str, float]:
-    """Name the numbers that the book quotes: each model's mean over all sets with its interval, and models needed."""
+    """Name the numbers that the book quotes: each model's mean over all sets, bits per byte, and models needed."""
     found = {"decoders-needed": float(models_needed(0.6))}
-    for row in scores[scores["test"] == QUESTIONS].to_dict("records") if len(scores) else []:
-        found |= {f"decoders-{row['model']}-{end}": row[end] for end in ("value", "low", "high")}
+    for row in scores[scores["test"].isin([QUESTIONS, *TEXTS])].to_dict("records") if len(scores) else []:
+        name = f"decoders-{row['model']}" + (f"-{row['test']}" if row["test"] in TEXTS else "")
+        found |= {f"{name}-{end}": row[end] for end in ("value", "low", "high")}
     return found

@@ -80,7 +80,8 @@ def test_so_many_models_show_a_correlation_and_three_fewer_do_not(r):
 def test_numbers_are_the_means_of_models_that_have_all_sets():
     scores = made_up()
     named = decoder_scores.numbers_of(pd.concat([scores, decoder_scores.mean_of_sets(scores)], ignore_index=True))
-    assert named["decoders-needed"] == decoder_scores.models_needed(0.6) and len(named) == 4
+    assert named["decoders-needed"] == decoder_scores.models_needed(0.6) and len(named) == 10
+    assert named["decoders-other-novels-value"] == pytest.approx(0.35)
     assert named["decoders-gemma3-270m-value"] == pytest.approx(0.6)
     assert named["decoders-gemma3-270m-low"] < 0.6 < named["decoders-gemma3-270m-high"]
     assert list(decoder_scores.numbers_of(pd.DataFrame())) == ["decoders-needed"]
