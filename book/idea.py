@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ import coupling_lib
 from companion.figures import depth, parts, style
 from companion.figures.show import show
 from companion.tables import origin
-from coupling_lib.datasets.parts import shared_parts
+from companion.tables.arrays import side_by_side
 
 # How strongly the toy's two blocks respond along their three directions.
 FIRST, SECOND = (3.0, 2.0, 1.0), (2.6, 1.8, 1.0)
@@ -43,10 +42,10 @@ def take_toy(seed: int = 3, turn: float = 30.0) -> xr.Dataset:
     return xr.Dataset({"vectors": vectors, "A": (dims, A), "coupling": ("case", _coupling(A))}, coords)
 
 
-def take_pair(networks: dict[str, xr.Dataset], blocks: tuple[int, int] = PAIR) -> xr.DataArray:
+def take_pair(both: xr.Dataset, blocks: tuple[int, int] = PAIR) -> xr.DataArray:
     """Select |A| of a Jacobian and the vectors of another block, in every network, on the scale of that Jacobian."""
     first, second = blocks
-    drawn = depth.take_matrices(networks, sorted([first - 1, second - 1]), _K)
+    drawn = depth.take_matrices(both, sorted([first - 1, second - 1]), _K)
     pair = drawn.sel(block_jacobian=first, block_vectors=second)
     return pair.assign_coords(coupling=("network", _coupling(pair.values)))
 
@@ -106,8 +105,8 @@ def idea_toy() -> str:
 
 def idea_pair() -> str:
     """Write two real blocks before and after training as a part of a page."""
-    networks = _before_and_after()
-    pair = take_pair(networks)
+    both = _before_and_after()
+    pair = take_pair(both)
     return _raw(
         show(
             draw_pair,
@@ -116,16 +115,16 @@ def idea_pair() -> str:
             caption="The coupling matrix of blocks {} and {} of SmolLM2-135M-Instruct (Q4_1) at the last token of "
             "one prompt, before and after training: two blocks with a clear diagonal, which is outlined. The two in a "
             "hundred largest entries have one colour.".format(*PAIR),
-            provenance=_origin(networks),
+            provenance=origin.line(*both.records, command="make book"),
         )
     )
 
 
 def shared_directions() -> str:
     """Write the picture of the directions that blocks of a public decoder share, for the front page."""
-    networks = _before_and_after()
-    shared = shared_parts(_READING, **networks)
-    null = coupling_lib.null_of(shared["trained"], _READING)
+    both = _before_and_after()
+    shared = coupling_lib.shared_part(both)
+    null = coupling_lib.null_of(shared.sel(network="trained"), _READING)
     return _raw(
         show(
             depth.draw_graph,
@@ -137,23 +136,19 @@ def shared_directions() -> str:
             f"that share their {_K} strongest directions more than chance would have it; the wider, the more. What "
             "blocks do to every direction alike is left out: it needs no shared direction. Before training the lines "
             "are too thin to be seen.",
-            provenance=_origin(networks),
+            provenance=origin.line(*both.records, command="make book"),
         )
     )
 
 
 @functools.cache
-def _before_and_after() -> dict[str, xr.Dataset]:
+def _before_and_after() -> xr.Dataset:
     """Measure the public decoder with fresh and with its own weights, or read that from the store."""
     prompts, networks = coupling_lib.load_prompts(n=12), {}
     for name in ("untrained", "trained"):
         model = coupling_lib.load_model("smollm2-135m", untrained=name == "untrained")
         networks[name] = coupling_lib.sweep(coupling_lib.measure_depth, model, prompts, ks=(_K,), variables=depth.DRAWN)
-    return networks
-
-
-def _origin(networks: Mapping[str, xr.Dataset]) -> str:
-    return origin.line(*(ds.attrs for ds in networks.values()), command="make book")
+    return side_by_side(**networks)
 
 
 def _coupling(matrices: np.ndarray) -> list[float]:

@@ -35,7 +35,7 @@ from companion.figures import depth
 from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
 from companion.tables import card
-from companion.tables.arrays import cells
+from companion.tables.arrays import cells, side_by_side
 from coupling_lib.datasets.parts import with_shared_part
 
 p = parameters.check_parameters(
@@ -68,7 +68,8 @@ del loaded
 show(
     depth.draw_distribution,
     depth.take_distribution(
-        with_shared_part(trained=measured["depth"]), null=cl.null_of(measured["depth"], "normalized_miscoupling")
+        with_shared_part(side_by_side(trained=measured["depth"])),
+        null=cl.null_of(measured["depth"], "normalized_miscoupling"),
     ),
     name="card-coupling",
     caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "

@@ -39,6 +39,7 @@ from companion.figures import depth, schematic
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from companion.notebook.shipped import shipped, shipped_networks
+from companion.tables.arrays import side_by_side
 from coupling_lib.datasets.parts import with_shared_part
 from coupling_lib.measures.depth import measure_models, other_models
 from coupling_lib.measures.nulls import measure_nulls
@@ -104,8 +105,8 @@ del loaded
 # its *traceless part*, $J_l - t_l I$, with singular vectors of its own.
 
 # %%
-before_and_after = {"untrained": untrained, "trained": trained}
-networks = with_shared_part(**before_and_after)
+before_and_after = side_by_side(untrained=untrained, trained=trained)
+networks = with_shared_part(before_and_after)
 null = cl.null_of(trained, "normalized_miscoupling", seed=seed)
 
 # %% [markdown]
@@ -183,9 +184,8 @@ names, texts = other_models(others, besides=model), choices.chosen_prompts(promp
 beside = {model: before_and_after}
 for name in names:  # what ships of a model is read without its weights; of chosen blocks all is measured
     found = {} if blocks else shipped_networks(cl.measure_depth, name, texts, precision, seed, ks=(k,), token=token)
-    beside |= (
-        {name: found} if found else measure_models([name], texts, (k,), token, precision, seed, memory=memory or None)
-    )
+    found = found or measure_models([name], texts, (k,), token, precision, seed, memory=memory or None)[name]
+    beside[name] = side_by_side(**found)
 further = len(beside) > 1
 show(
     depth.draw_models,

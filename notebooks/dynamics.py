@@ -38,6 +38,7 @@ import coupling_lib as cl
 from companion.figures import dynamics
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
+from companion.tables.arrays import side_by_side
 
 p = parameters.check_parameters(
     globals(), declared=("model", "precision", "memory", "revision", "prompts", "k", "token", "seed")
@@ -69,7 +70,7 @@ untrained = cl.sweep(cl.measure_dynamics, loaded, texts, k=k, token=token, seed=
 del loaded
 
 # %%
-networks = {"untrained": untrained, "trained": trained}
+networks = side_by_side(untrained=untrained, trained=trained)
 
 # %% [markdown]
 # ## How far the product carries

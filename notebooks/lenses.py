@@ -34,6 +34,7 @@ import coupling_lib as cl
 from companion.figures import lenses
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
+from companion.tables.arrays import side_by_side
 from companion.tables.lenses import measure_readouts, operations, other_texts, words_of
 
 p = parameters.check_parameters(
@@ -83,7 +84,7 @@ untrained = cl.sweep(measure_readouts, loaded, texts, fitted_on=fitted_on)
 del loaded
 
 # %%
-networks = {"untrained": untrained, "trained": trained}
+networks = side_by_side(untrained=untrained, trained=trained)
 
 # %% [markdown]
 # ## How far each depth is from the answer

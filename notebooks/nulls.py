@@ -38,6 +38,7 @@ from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
 from companion.notebook.choices import check_k, chosen_prompts
 from companion.tables import generalization
+from companion.tables.arrays import side_by_side
 from coupling_lib.measures.nulls import ladder, measure_decisive, measure_nulls, null_by_spectrum, null_curves
 
 p = parameters.check_parameters(
@@ -115,7 +116,7 @@ untrained_decisive = cl.sweep(measure_decisive, loaded, texts[:6], token=token)
 del loaded
 
 # %%
-networks = {"untrained": untrained, "trained": trained}
+networks = side_by_side(untrained=untrained, trained=trained)
 show(
     nulls.draw_surrogates,
     nulls.take_surrogates(networks, k),
@@ -198,7 +199,7 @@ show(
 
 # %%
 points = generalization.figure_1a()
-measured = {model: {"untrained": untrained_decisive, "trained": trained_decisive}}
+measured = {model: side_by_side(untrained=untrained_decisive, trained=trained_decisive)}
 show(
     nulls.draw_figure_1a,
     nulls.take_figure_1a(measured, points),

@@ -43,6 +43,7 @@ import coupling_lib as cl
 from companion.figures import perturbation
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
+from companion.tables.arrays import side_by_side
 
 p = parameters.check_parameters(
     globals(),
@@ -78,7 +79,7 @@ untrained = cl.sweep(cl.measure_perturbation, loaded, texts, **how)
 del loaded
 
 # %%
-networks = {"untrained": untrained, "trained": trained}
+networks = side_by_side(untrained=untrained, trained=trained)
 
 # %% [markdown]
 # ## Through the depth

@@ -38,6 +38,7 @@ from companion.figures import prompts as by_prompt
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from companion.tables import prompt_effects
+from companion.tables.arrays import side_by_side
 from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.prompts import prompt_versions
 
@@ -79,7 +80,7 @@ del loaded
 # standard error.
 
 # %%
-networks = {"untrained": untrained, "trained": trained}
+networks = side_by_side(untrained=untrained, trained=trained)
 null = cl.null_of(trained, "normalized_miscoupling", seed=seed)
 
 # %% [markdown]

@@ -36,6 +36,7 @@ from companion.figures import readings
 from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
 from companion.notebook.choices import check_k, chosen_prompts
+from companion.tables.arrays import side_by_side
 from companion.tables.readings import several_ks
 
 p = parameters.check_parameters(
@@ -72,9 +73,9 @@ del loaded
 # chance beside it, for the singular values of the model in question, with its standard error.
 
 # %%
-measured = {at: {"untrained": untrained[at], "trained": trained[at]} for at in boundaries}
+measured = {at: side_by_side(untrained=untrained[at], trained=trained[at]) for at in boundaries}
 networks = measured["block"]
-nulls = {name: cl.null_of(ds, seed=seed) for name, ds in networks.items()}
+nulls = side_by_side(**{name: cl.null_of(networks.sel(network=name), seed=seed) for name in ("untrained", "trained")})
 
 # %% [markdown]
 # ## Every variant as it is

@@ -37,6 +37,7 @@ import coupling_lib as cl
 from companion.figures import spectra
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
+from companion.tables.arrays import side_by_side
 from coupling_lib.measures.random_bases import spectra_null
 from coupling_lib.measures.spectra import spectra_fits
 
@@ -71,9 +72,10 @@ untrained = cl.sweep(cl.measure_spectra, loaded, texts, k=k, token=token, whole=
 del loaded
 
 # %%
-networks = {"untrained": untrained, "trained": trained}
-fits = {name: spectra_fits(ds, fit_from - 1 if fit_from else None) for name, ds in networks.items()}
-nulls = {name: spectra_null(ds, seed=seed) for name, ds in networks.items()}
+both = {"untrained": untrained, "trained": trained}
+networks = side_by_side(**both)
+fits = side_by_side(**{name: spectra_fits(ds, fit_from - 1 if fit_from else None) for name, ds in both.items()})
+nulls = side_by_side(**{name: spectra_null(ds, seed=seed) for name, ds in both.items()})
 
 # %% [markdown]
 # ## The largest singular values

@@ -39,6 +39,7 @@ import coupling_lib as cl
 from companion.figures import tokens as figures
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
+from companion.tables.arrays import side_by_side
 from coupling_lib.datasets.parts import with_shared_part
 from coupling_lib.measures.random_bases import null_with_draws, pair_spread
 from coupling_lib.measures.tokens import token_comparisons, token_reports
@@ -100,7 +101,9 @@ del loaded
 # of its own ([nulls](nulls.ipynb)).
 
 # %%
-networks = {name: with_shared_part(untrained=untrained[name], trained=trained[name]) for name in comparisons}
+networks = {
+    name: with_shared_part(side_by_side(untrained=untrained[name], trained=trained[name])) for name in comparisons
+}
 nulls = {name: null_with_draws(trained[name], seed=seed) for name in comparisons}
 
 # %% [markdown]
@@ -178,7 +181,7 @@ show(
 
 # %% tags=["nbval-check-output"]
 table = figures.summary_table(summary)
-shown = [column for name in networks[between[0]] for column in (name, f"{name} conjugated")]
+shown = [column for name in summary.network.values for column in (name, f"{name} conjugated")]
 print(table[[*shown, "by chance"]].T.to_string(float_format="%.2f"))
 
 # %% tags=["hide-input"]

@@ -37,6 +37,7 @@ from companion.figures import trajectories
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from companion.notebook.shipped import shipped_networks
+from companion.tables.arrays import side_by_side
 from coupling_lib.measures.depth import other_models
 from coupling_lib.measures.trajectories import compare_trajectories, measure_trajectories
 
@@ -61,6 +62,7 @@ for name in other_models(others, besides=model):  # what ships of a model is rea
     models |= {name: found} if found else compare_trajectories([name], texts, memory=memory or None, **how)
 
 # %%
+models = {name: side_by_side(**networks) for name, networks in models.items()}
 networks = models[model]
 
 # %% [markdown]
@@ -94,7 +96,7 @@ show(
 # its entropy says how undecided the model would be if it stopped there.
 
 # %%
-marked = choices.chosen_turn(turn, {name: states["trained"].sizes["block"] for name, states in models.items()})
+marked = choices.chosen_turn(turn, {name: both.sizes["block"] for name, both in models.items()})
 profiles = trajectories.take_profiles(models, marked)
 show(
     trajectories.draw_profiles,
@@ -131,10 +133,10 @@ show(
 # `default`. The first table is of the trained model, the second of the untrained one.
 
 # %% tags=["nbval-check-output"]
-print(trajectories.take_conventions(networks["trained"]).to_string(float_format="%.2f", na_rep=""))
+print(trajectories.take_conventions(networks.sel(network="trained")).to_string(float_format="%.2f", na_rep=""))
 
 # %% tags=["nbval-check-output"]
-print(trajectories.take_conventions(networks["untrained"]).to_string(float_format="%.2f", na_rep=""))
+print(trajectories.take_conventions(networks.sel(network="untrained")).to_string(float_format="%.2f", na_rep=""))
 
 # %% [markdown]
 # ## In numbers

@@ -42,6 +42,7 @@ from companion.figures import depth, style, trajectories, vision, vision_model
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
 from companion.tables import photographs, vit_grid
+from companion.tables.arrays import side_by_side
 from companion.tables.generalization import paper_figures
 from companion.training.drop_path import measure_drop_path
 from coupling_lib.inputs.images import patch_box
@@ -207,9 +208,8 @@ untrained = measure_network(loaded, pixels, k, token)
 del loaded
 
 # %%
-networks = {"untrained": untrained, "trained": trained}
 depths, relations, paths = (
-    {name: found[part] for name, found in networks.items()} for part in ("depth", "relations", "path")
+    side_by_side(untrained=untrained[part], trained=trained[part]) for part in ("depth", "relations", "path")
 )
 null = cl.null_of(trained["depth"], "normalized_miscoupling", seed=seed)
 nulls = cl.null_of(trained["relations"], "normalized_miscoupling", seed=seed)

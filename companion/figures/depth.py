@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from companion.figures import circle, parts, style, take
 from companion.figures.labels import coupling_label
-from companion.figures.take import VARIANT, K, Networks, Null, of_models, of_networks
+from companion.figures.take import VARIANT, K, Null, of_models, of_networks
 from companion.tables import effects
 from companion.tables.arrays import both_ways, cells, with_ends
 from coupling_lib.datasets.parts import SHARED, VARIANTS_OF_PARTS, with_shared_part
@@ -65,13 +65,13 @@ def take_distribution(
 
 @of_models
 def take_models(
-    models: Mapping[str, Networks], variant: str = VARIANT, k: K = None, null: Null = None
+    models: Mapping[str, xr.Dataset], variant: str = VARIANT, k: K = None, null: Null = None
 ) -> dict[str, xr.Dataset]:
     """Select pairs, and coupling by distance with its interval, of several models; the null is that of one of them."""
     found = {}
-    for name, networks in models.items():
-        curves = take_distribution(networks, variant, k, null)
-        found[name] = curves[["mean", "low", "high"]].assign(coupling=take_map(networks, variant, k, null))
+    for name, both in models.items():
+        curves = take_distribution(both, variant, k, null)
+        found[name] = curves[["mean", "low", "high"]].assign(coupling=take_map(both, variant, k, null))
     return found
 
 
@@ -88,13 +88,15 @@ def take_matrices(both: xr.Dataset, blocks: Sequence[int] | None = None, k: K = 
 
 
 @of_models
-def take_matrices_of(models: Mapping[str, Networks], blocks: Sequence[int] | None = None, k: K = None) -> xr.DataArray:
+def take_matrices_of(
+    models: Mapping[str, xr.Dataset], blocks: Sequence[int] | None = None, k: K = None
+) -> xr.DataArray:
     """Select what `take_matrices` does of several models' trained networks, ordered by size; NaN for missing blocks."""
     found = []
     for name in by_size(models):
-        ds = models[name][take.decisive(models[name])]
-        there = None if blocks is None else [block for block in blocks if block < ds.sizes["block_1"]]
-        found.append(take_matrices({name: ds}, there, k))
+        one = take.trained_alone(models[name], name)
+        there = None if blocks is None else [block for block in blocks if block < one.sizes["block_1"]]
+        found.append(take_matrices(one, there, k))
     return xr.concat(found, "network", join="outer", combine_attrs="drop")
 
 
@@ -111,23 +113,22 @@ def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Nu
 
 
 def numbers_of(
-    networks: Networks, spreads: Mapping[str, float], variant: str = VARIANT, k: K = None, null: Null = None
+    both: xr.Dataset, spreads: Mapping[str, float], variant: str = VARIANT, k: K = None, null: Null = None
 ) -> dict[str, float]:
     """Name the numbers that the book quotes of a model before and after training, and the effects of its verdicts."""
     # `spreads` is how far chance alone moves the means, as `null_spreads` gives it.
-    trained = networks[style.TRAINED]
-    k, null = take.chosen_k(trained, k), take.null_beside(trained, variant, k, null)
-    summary = take_summary(with_shared_part(**networks), variant, k, null)
+    k, null = take.chosen_k(both, k), take.null_beside(both, variant, k, null)
+    summary = take_summary(with_shared_part(both), variant, k, null)
     names = with_ends("coupling-{}", "all pairs") | {"neighbours": "neighbours-{}"}
     found = cells(summary.drop(index="by chance"), names)
-    found |= effects.numbers(effects.of_depth(networks, variant, k), "")
-    found |= effects.numbers(effects.of_shared_depth(networks, variant, k), "shared")
+    found |= effects.numbers(effects.of_depth(both, variant, k), "")
+    found |= effects.numbers(effects.of_shared_depth(both, variant, k), "shared")
     found["on-diagonal-trained"] = effects.diagonal_share(found["coupling-trained"])
     found["on-diagonal-chance"] = effects.diagonal_share(1 - null)
     return found | {
         "coupling-null": 1 - null,
         "coupling-null-error": null.error,
-        "prompts": trained.sizes["prompt"],
+        "prompts": both.sizes["prompt"],
         "null-spread": spreads["all pairs"],
         "neighbours-spread": spreads["neighbours"],
     }

@@ -5,8 +5,8 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from companion.figures import parts, style, take
-from companion.figures.take import Measured, of_networks
+from companion.figures import parts, style
+from companion.figures.take import of_networks
 from companion.tables import effects
 from companion.tables.arrays import cells, from_one, joined, quartiles, with_ends
 from coupling_lib.datasets.summaries import interval
@@ -193,9 +193,8 @@ def take_summary(both: xr.Dataset) -> pd.DataFrame:
     return pd.DataFrame({name: values.values for name, values in columns.items()}, index=both.network.values)
 
 
-def numbers_of(measured: Measured) -> dict[str, float]:
+def numbers_of(both: xr.Dataset) -> dict[str, float]:
     """Name the numbers that the book quotes."""
-    both = take.side_by_side(measured)
     found = {"prompts": both.sizes["prompt"]} | effects.numbers(effects.of_dynamics(both.sel(network="trained")), "")
     for network, _, one in parts.networks(both):
         errors = one.null_cosine_error.isel(level=-1).values

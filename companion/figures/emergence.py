@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 
 from companion.figures import circle, parts, style, take
 from companion.figures.labels import coupling_label
-from companion.figures.take import VARIANT, K, Measured, of_one
+from companion.figures.take import VARIANT, K, of_one
 from companion.tables import effects
-from companion.tables.arrays import both_ways, from_one, joined, quartiles
-from coupling_lib.datasets.parts import SHARED, shared_parts
+from companion.tables.arrays import both_ways, from_one, joined, quartiles, records_of
+from coupling_lib.datasets.parts import SHARED, known_shared_part
 from coupling_lib.datasets.summaries import interval, mean_couplings, pair_couplings
 from coupling_lib.models.registry import by_size
 
@@ -41,7 +41,7 @@ def take_coupling(ds: xr.Dataset, variant: str = VARIANT, k: K = None) -> xr.Dat
     k = take.chosen_k(ds, k)
     null = {"random_bases": 1 - ds["null"], "random_bases_error": ds.null_error, "progress": ds.progress}
     found = interval(mean_couplings(ds, variant, k)).assign(null).sel(k=k, drop=True)
-    for part in shared_parts(variant, shared=ds).values():
+    if (part := known_shared_part(ds, variant)) is not None:
         own = interval(mean_couplings(part, variant, k)).assign(random_bases=1 - part["null"].sel(k=k, drop=True))
         found = found.assign({f"shared_{name}": values for name, values in own.data_vars.items()})
     return found.assign_attrs(label=coupling_label(variant, k), progress_label=ds.attrs.get("progress_label", ""))
@@ -99,9 +99,9 @@ def take_profiles(ds: xr.Dataset) -> xr.Dataset:
     return joined(found, "quantity")
 
 
-def take_models(measured: Measured, variant: str = VARIANT, k: K = None) -> dict[str, xr.Dataset]:
+def take_models(measured: take.Models, variant: str = VARIANT, k: K = None) -> dict[str, xr.Dataset]:
     """Select mean coupling, and line-shape score and expodistance of the whole depth, of models ordered by size."""
-    models = {name: take.the_only(runs) for name, runs in take.by_model(measured).items()}
+    models = take.by_model(measured)
     k, found = take.chosen_k(next(iter(models.values())), k), {}
     for name in by_size(models):
         ds = models[name]
@@ -109,7 +109,7 @@ def take_models(measured: Measured, variant: str = VARIANT, k: K = None) -> dict
         scores = quartiles(ds[[*SCORES]].to_dataarray("quantity").astype(float)).rename(median="middle")
         joined = xr.concat([coupling.expand_dims(quantity=["coupling"]), scores], dim="quantity")
         found[name] = joined.transpose("quantity", "step").assign_attrs(label=coupling_label(variant, k))
-    return take.kept(found, take.records_of(models))
+    return take.kept(found, records_of(models))
 
 
 @of_one

@@ -4,8 +4,8 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from companion.figures import parts, style, take
-from companion.figures.take import Measured, of_networks, of_one
+from companion.figures import parts, style
+from companion.figures.take import of_networks, of_one
 from companion.figures.tokens import token_label
 from companion.tables.arrays import cells, with_ends
 from coupling_lib.datasets.summaries import interval
@@ -93,9 +93,8 @@ def take_summary(both: xr.Dataset) -> pd.DataFrame:
     return xr.Dataset(columns).to_dataframe(dim_order=["network", "lens"])[list(columns)]
 
 
-def numbers_of(measured: Measured) -> dict[str, float | str]:
+def numbers_of(both: xr.Dataset) -> dict[str, float | str]:
     """Name the numbers that the book quotes, means over the inner depths, and how true interventions find the lens."""
-    both = take.side_by_side(measured)
     found: dict[str, float | str] = {"prompts": both.sizes["prompt"], "fitted-on": int(both.attrs["fitted_on"])}
     names = with_ends("{1}-{0}", "divergence") | {"agrees": "{1}-agrees-{0}"}
     found |= {name.replace(" ", "-"): value for name, value in cells(take_summary(both), names).items()}

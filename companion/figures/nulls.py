@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from companion.figures import parts, style, take
 from companion.figures.labels import SYMBOLS
-from companion.figures.take import VARIANT, K, Measured, Networks, of_models, of_networks
+from companion.figures.take import VARIANT, K, of_models, of_networks
 from companion.tables import effects, generalization
 from companion.tables.arrays import cells, joined, with_ends
 from companion.tables.statistics import width_curve
@@ -73,31 +73,29 @@ def take_across_k(both: xr.Dataset) -> xr.Dataset:
 
 
 @of_models
-def take_figure_1a(models: Mapping[str, Networks], points: pd.DataFrame | None = None) -> pd.DataFrame:
+def take_figure_1a(models: Mapping[str, xr.Dataset], points: pd.DataFrame | None = None) -> pd.DataFrame:
     """Select 1 - `released_trace` at K = 10 % of the width, or what may be that, of all models at hand."""
     points = generalization.figure_1a() if points is None else points
     rows = [(point.model, point.width, "digitised", point.coupling) for point in points.itertuples()]
-    for model, networks in models.items():
-        both = take.side_by_side(networks)
+    for model, both in models.items():
         tenth = both[["value", "null"]].sel(variant="released_trace", rule="0.1 d", pairs="different")
         width, means = int(both.attrs["width"]), 1 - tenth.mean("prompt")
         rows += [(model, width, name, means.value.sel(network=name).item()) for name in both.network.values]
-        rows.append((model, width, "by chance", means.null.sel(network=take.decisive(networks)).item()))
+        rows.append((model, width, "by chance", means.null.sel(network=take.decisive(both.network.values)).item()))
     table = pd.DataFrame(rows, columns=["model", "width", "network", "coupling"])
     flat = table.drop_duplicates("model").assign(network="flat", coupling=lambda one: width_curve(one.width))
     return pd.concat([table, flat], ignore_index=True)
 
 
 @of_models
-def take_decisive(models: Mapping[str, Networks], digitised: Mapping[str, float] | None = None) -> pd.DataFrame:
+def take_decisive(models: Mapping[str, xr.Dataset], digitised: Mapping[str, float] | None = None) -> pd.DataFrame:
     """Set couplings beside the digitised ones: one line per model, number of vectors and choice of pairs."""
     digitised, rows = digitised or {}, []
-    for model, networks in models.items():
-        both = take.side_by_side(networks)
+    for model, both in models.items():
         means, width = both.mean("prompt"), int(both.attrs["width"])
         for rule, pairs in product(both.rule.values, ("different", "all")):
             at, tenth = means.sel(rule=rule, pairs=pairs), rule == "0.1 d"
-            trained = at.sel(network=take.decisive(networks))
+            trained = at.sel(network=take.decisive(both.network.values))
             written = f"{trained.k.item()} (0.1 d)" if tenth else str(rule)
             row = {"model": model, "width": width, "K": written, "pairs": pairs}
             known = [name for name in (style.TRAINED, style.UNTRAINED) if name in both.network]
@@ -120,7 +118,7 @@ def take_missing(
     return table.assign(c_digitised=table.model.map(digitised), measured="not measured here", command=command)
 
 
-def take_summary(measured: Measured, k: K = None) -> pd.DataFrame:
+def take_summary(measured: xr.Dataset, k: K = None) -> pd.DataFrame:
     """Sum up relative coupling: the model with its interval over prompts, and what its surrogates keep."""
     surrogates = take_surrogates(measured, k)
     chosen = surrogates.sel(variant=list(REPORTED))
@@ -137,9 +135,8 @@ def take_parts(both: xr.Dataset, k: K = None) -> xr.Dataset:
     return found.assign(random_bases=chance).transpose("network", "part", "kind").assign_attrs(k=k)
 
 
-def parts_table(measured: Measured) -> pd.DataFrame:
+def parts_table(both: xr.Dataset) -> pd.DataFrame:
     """Tabulate coupling of both parts beside its value by chance, a row per network, number of vectors and part."""
-    both = take.side_by_side(measured)
     found = joined({k: take_parts(both, k) for k in both.k.values}, "k")
     table = found["mean"].to_dataframe("coupling")["coupling"].unstack("kind")[list(SHOWN)]
     chance = found.random_bases.to_dataframe().random_bases
@@ -147,9 +144,9 @@ def parts_table(measured: Measured) -> pd.DataFrame:
     return table.reorder_levels(["network", "k", "part"]).sort_index()
 
 
-def stricter_table(measured: Measured, k: int) -> pd.DataFrame:
+def stricter_table(both: xr.Dataset, k: int) -> pd.DataFrame:
     """Tabulate what coupling is beyond the larger of the two nulls, with its 95 % interval over prompts."""
-    table = effects.tabulated(effects.of_stricter_nulls(take.side_by_side(measured), k))
+    table = effects.tabulated(effects.of_stricter_nulls(both, k))
     return table[["question", "value", "low", "high", "error", "n"]]
 
 
@@ -263,10 +260,9 @@ def spectrum_decay(ds: xr.Dataset, k: int) -> float:
 
 
 def numbers_of(
-    curves: xr.Dataset, spectra: pd.DataFrame, measured: Measured, decisive: Measured, k: int
+    curves: xr.Dataset, spectra: pd.DataFrame, both: xr.Dataset, tested: xr.Dataset, k: int
 ) -> dict[str, float]:
     """Collect the numbers that the book quotes: of simulated nulls, by width and by spectrum, and of one model."""
-    both, tested = take.side_by_side(measured), take.side_by_side(decisive)
     trained, blocks = both.sel(network="trained"), both.sizes["block_1"]
     found = {"prompts": both.sizes["prompt"], "k": k, "decisive-prompts": tested.sizes["prompt"]}
     found["spread"] = null_spread(k, blocks)

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from companion.figures import parts, style, take
-from companion.figures.take import Measured, of_networks
+from companion.figures import parts, style
+from companion.figures.take import of_networks
 from companion.tables import effects
 from companion.tables.arrays import cells, joined, with_ends
 from coupling_lib.datasets.summaries import interval
@@ -115,9 +115,8 @@ def middle_noise(ds: xr.Dataset) -> float:
     return float(ds.noise[ds.sizes["noise"] // 2])
 
 
-def numbers_of(measured: Measured, noise: float | None = None) -> dict[str, float | str]:
+def numbers_of(both: xr.Dataset, noise: float | None = None) -> dict[str, float | str]:
     """Name the numbers that the book quotes, at one noise level, by default the middle one."""
-    both = take.side_by_side(measured)
     noise = middle_noise(both) if noise is None else noise
     found = {"noise": f"{noise:g}", "noise-smallest": f"{both.noise.min().item():g}", "prompts": both.sizes["prompt"]}
     names = {"first block": "first-{1}-{0}"} | with_ends("last-{1}-{0}", "last block")

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from companion.figures import parts, style, take
-from companion.figures.take import VARIANT, Measured, of_one
+from companion.figures import parts, style
+from companion.figures.take import VARIANT, of_one
 from companion.tables import effects
-from companion.tables.arrays import from_one, joined, quartiles
+from companion.tables.arrays import from_one, joined, quartiles, records_of
 from coupling_lib import provenance
 from coupling_lib.datasets.summaries import Chance, apart, depth_summary, interval, pair_couplings
 
@@ -73,7 +73,7 @@ def take_coupling(ds: xr.Dataset, untrained: xr.Dataset | None = None) -> xr.Dat
     change = change.rename(mean="difference", low="difference_low", high="difference_high")
     found = xr.merge([own.rename(mean="coupling"), change]).assign(correlation=("precision", alike))
     blank = None if untrained is None else coupling_of(untrained, ds.attrs["k"])
-    records = take.records_of([one for one in (untrained, ds) if one is not None])
+    records = records_of([one for one in (untrained, ds) if one is not None])
     notes = {"k": ds.attrs["k"], "reference": _reference(ds), "null": _null(ds), "untrained": blank}
     return found.assign_attrs(notes, records=records)
 
@@ -216,9 +216,8 @@ def coupling_of(untrained: xr.Dataset, k: int) -> float:
     return depth_summary(untrained, VARIANT)["mean"].sel(pairs="all pairs", k=k).item()
 
 
-def numbers_of(measured: Measured, untrained: xr.Dataset) -> dict[str, float]:
+def numbers_of(ds: xr.Dataset, untrained: xr.Dataset) -> dict[str, float]:
     """Name the numbers that the book quotes."""
-    ds = take.the_only(measured)
     table, null = take_summary(ds), _null(ds)
     found = {"coupling-untrained": coupling_of(untrained, ds.attrs["k"])}
     found |= {"coupling-null": 1 - null, "coupling-null-error": null.error}

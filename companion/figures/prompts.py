@@ -11,7 +11,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from companion.figures import parts, scatter, style, take
-from companion.figures.take import VARIANT, K, Measured, Networks, Null, of_models, of_networks
+from companion.figures.take import VARIANT, K, Null, of_models, of_networks
 from companion.tables import effects
 from companion.tables.arrays import cells, from_one, joined
 from companion.tables.inference import Effect
@@ -64,11 +64,11 @@ def take_versions(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: N
 
 
 @of_models
-def take_models(models: Mapping[str, Networks], variant: str = VARIANT, k: K = None, null: Null = None) -> xr.Dataset:
+def take_models(models: Mapping[str, xr.Dataset], variant: str = VARIANT, k: K = None, null: Null = None) -> xr.Dataset:
     """Select what `take_versions` does of several trained models, ordered by size; their depths may differ."""
-    trained = {name: networks[take.decisive(networks)] for name, networks in models.items()}
-    notes = take.notes_on(next(iter(trained.values())), variant, k, null)
-    found = [take_versions({name: trained[name]}, variant, k, notes["null"]) for name in by_size(trained)]
+    notes = take.notes_on(next(iter(models.values())), variant, k, null)
+    trained = [take.trained_alone(models[name], name) for name in by_size(models)]
+    found = [take_versions(one, variant, k, notes["null"]) for one in trained]
     return xr.concat(found, dim="network", join="outer", combine_attrs="drop").assign_attrs(notes)
 
 
@@ -200,9 +200,8 @@ def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Nu
     return table
 
 
-def numbers_of(measured: Measured, variant: str = VARIANT, k: K = None, null: Null = None) -> dict[str, float]:
+def numbers_of(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> dict[str, float]:
     """Name the numbers that the book quotes."""
-    both = take.side_by_side(measured)
     null = take.null_beside(both, variant, k, null)
     table, means = take_prompts(both, variant, k, null), take_summary(both, variant, k, null)
     found = {"null": 1 - null, "null-error": null.error}

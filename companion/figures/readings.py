@@ -5,9 +5,6 @@ the released code, "old" in an older one. `nulls` are what `null_of` gives of ea
 Choices and boundaries take the networks by boundary as well, as `{"block": networks, "hidden_states": networks}`.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -17,14 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from companion.figures import parts, style, take
-from companion.figures.take import VARIANT, Given, K, Measured, Networks, of_networks
+from companion.figures.take import VARIANT, K, of_networks
 from companion.tables import readings as tables
-from companion.tables.arrays import cells, with_ends
+from companion.tables.arrays import cells, records_of, with_ends
 from coupling_lib.metrics.variants import VARIANTS
 
 DRAWN, DRAWN_K = (*VARIANTS, "by_distance", "singular_values", "frobenius_norm"), 10
 """Variables of `measure_depth` that figures draw, and the K at which they draw single pairs where none is asked for."""
-_NULLS = "nulls = {name: cl.null_of(ds) for each network}"
+_NULLS = "nulls = cl.null_of(ds) of each network, side by side"
 _COLUMNS, _ROW = 5, 0.24
 """Panels in a row of small panels; height in inches of a row of a dot plot."""
 _BOUNDARIES = {
@@ -34,13 +31,13 @@ _BOUNDARIES = {
 
 
 @of_networks
-def take_values(both: xr.Dataset, nulls: Given = None) -> xr.Dataset:
+def take_values(both: xr.Dataset, nulls: xr.Dataset | None = None) -> xr.Dataset:
     """Select the mean value of every variant at every K, and how far it lies from chance."""
-    return tables.mean_readings(take.by_name(both), take.by_name(take.belonging(both, nulls, _NULLS)))
+    return tables.mean_readings(both, take.belonging(both, nulls, _NULLS))
 
 
 @of_networks
-def take_beyond_chance(both: xr.Dataset, k: K = None, nulls: Given = None) -> xr.Dataset:
+def take_beyond_chance(both: xr.Dataset, k: K = None, nulls: xr.Dataset | None = None) -> xr.Dataset:
     """Select what `take_values` does, for a figure of one K."""
     return take_values(both, nulls).assign_attrs(k=take.chosen_k(both, k))
 
@@ -48,35 +45,34 @@ def take_beyond_chance(both: xr.Dataset, k: K = None, nulls: Given = None) -> xr
 @of_networks
 def take_agreement(both: xr.Dataset, k: K = None) -> xr.Dataset:
     """Select how much alike the variants rank the pairs of blocks of the trained network, or of the last."""
-    networks = take.by_name(both)
-    found = tables.rank_agreement(networks[take.decisive(networks)], take.chosen_k(both, k))
+    one = both.sel(network=take.decisive(both.network.values))
+    found = tables.rank_agreement(one, take.chosen_k(both, k))
     return found.assign_attrs(k=take.chosen_k(both, k))
 
 
-def take_choices(measured: Measured | Mapping[str, Measured], k: K = None, nulls: Given = None) -> pd.DataFrame:
+def take_choices(measured: take.Models, k: K = None, nulls: xr.Dataset | None = None) -> pd.DataFrame:
     """Select the coupling that each choice gives, all else being equal, of the boundaries that were measured."""
     found = _by_boundary(measured)
-    networks = found["block"]
-    k = take.chosen_k(next(iter(networks.values())), k)
-    choices = tables.compare_choices(defaultdict(dict, found), _of_each(networks, nulls), k)
-    return take.kept(choices, take.records_of(networks))
+    both, k = found["block"], take.chosen_k(found["block"], k)
+    choices = tables.compare_choices(found, take.belonging(both, nulls, _NULLS), k)
+    return take.kept(choices, records_of(both))
 
 
 def take_boundaries(
-    measured: Measured | Mapping[str, Measured], variant: str = VARIANT, k: K = None, nulls: Given = None
+    measured: take.Models, variant: str = VARIANT, k: K = None, nulls: xr.Dataset | None = None
 ) -> xr.Dataset:
     """Select the coupling of each block, counted from 1, with all others, for each boundary of the last block."""
     found = _by_boundary(measured)
-    networks = found["block"]
-    k, name = take.chosen_k(next(iter(networks.values())), k), take.decisive(networks)
+    both, k = found["block"], take.chosen_k(found["block"], k)
     by_block = tables.coupling_by_block(found, variant, k)
-    null = take.null_beside(networks[name], variant, k, _of_each(networks, nulls)[name])
+    null = take.belonging(both, nulls, _NULLS).sel(network=take.decisive(both.network.values))
+    null = take.null_beside(both, variant, k, null)
     counted = by_block.assign_coords(block=by_block.block + 1).assign_attrs(null=null)
-    return take.kept(counted, take.records_of(networks))
+    return take.kept(counted, records_of(both))
 
 
 @of_networks
-def take_summary(both: xr.Dataset, k: K = None, nulls: Given = None) -> pd.DataFrame:
+def take_summary(both: xr.Dataset, k: K = None, nulls: xr.Dataset | None = None) -> pd.DataFrame:
     """Select the mean value of every variant, one line each, in two decimals."""
     means = take_values(both, nulls)
     chosen = means.sel(k=take.chosen_k(both, k))
@@ -86,16 +82,10 @@ def take_summary(both: xr.Dataset, k: K = None, nulls: Given = None) -> pd.DataF
     return pd.DataFrame(columns, index=means["variant"].to_index()).round(2) + 0.0
 
 
-def _of_each(networks: Networks, nulls: Given) -> Networks:
-    """Return the null of each network; that of a lone network needs no name."""
-    return take.by_name(take.belonging(take.side_by_side(networks), nulls, _NULLS))
-
-
-def _by_boundary(measured: Measured | Mapping[str, Measured]) -> dict[str, dict[str, xr.Dataset]]:
-    """Return the networks by boundary; those that are of no boundary by name end at the last block's own output."""
-    if isinstance(measured, xr.Dataset) or not set(measured) <= set(_BOUNDARIES):
-        measured = {"block": measured}
-    return {boundary: take.by_name(networks) for boundary, networks in measured.items()}
+def _by_boundary(measured: take.Models) -> dict[str, xr.Dataset]:
+    """Return what was measured by boundary; without one's name, of the last block's own output."""
+    found = {"block": measured} if isinstance(measured, xr.Dataset) else measured
+    return {boundary: take.with_networks(both) for boundary, both in found.items()}
 
 
 def draw_values(means: xr.Dataset) -> Figure:
@@ -237,12 +227,11 @@ def draw_boundaries(by_block: xr.Dataset) -> Figure:
     return figure
 
 
-def numbers_of(measured: Measured | Mapping[str, Measured], k: K = None, nulls: Given = None) -> dict[str, float]:
+def numbers_of(measured: take.Models, k: K = None, nulls: xr.Dataset | None = None) -> dict[str, float]:
     """Name the numbers that prose may quote; chance is that of the last network, the trained one."""
-    networks = _by_boundary(measured)["block"]
-    first = next(iter(networks.values()))
-    k, prompts = take.chosen_k(first, k), first.sizes["prompt"]
-    means, agreement = take_values(networks, nulls), take_agreement(networks, k)
+    both = _by_boundary(measured)["block"]
+    k, prompts = take.chosen_k(both, k), both.sizes["prompt"]
+    means, agreement = take_values(both, nulls), take_agreement(both, k)
     choices = take_choices(measured, k, nulls)
     at = means.sel(k=k, drop=True)
     own = at[["mean", "low", "high"]].to_dataframe(dim_order=["variant", "network"])

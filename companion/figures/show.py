@@ -23,8 +23,9 @@ from IPython.display import display
 from matplotlib.figure import Figure
 from PIL import Image
 
-from companion.figures import style, take
+from companion.figures import style
 from companion.tables import origin
+from companion.tables.arrays import records_of
 
 LARGEST_SVG = 420_000
 """Bytes above which a drawing is shown as an image of pixels (two per CSS pixel) instead of SVG."""
@@ -164,7 +165,7 @@ def _origin(data: Data, sources: str) -> str:
     """Return the origin of data: their own note, named sources, or records of measurements."""
     if own := "" if sources else getattr(data, "attrs", {}).get("origin", ""):
         return own
-    if records := [] if sources else take.records_of(data):
+    if records := [] if sources else records_of(data):
         return origin.line(*records, command=_command)
     return " · ".join(part for part in (sources, _command) if part)
 

@@ -9,7 +9,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from companion.figures import parts, style, take
-from companion.figures.take import Given, Networks, of_networks
+from companion.figures.take import of_networks
 from companion.tables import effects
 from companion.tables.arrays import cells, from_one, joined, quartiles, with_ends
 from coupling_lib.datasets.summaries import interval
@@ -22,8 +22,8 @@ _COLUMNS = {
     "R2": "r2-{}", "R2 low": "r2-{}-low", "R2 high": "r2-{}-high",
 }  # fmt: skip
 """Columns of the summary, and what the book calls their numbers."""
-_FITS = "fits = {name: spectra_fits(ds) for each network}, of coupling_lib.measures.spectra"
-_NULLS = "nulls = {name: spectra_null(ds) for each network}, of coupling_lib.measures.random_bases"
+_FITS = "fits = spectra_fits(ds) of each network, side by side, of coupling_lib.measures.spectra"
+_NULLS = "nulls = spectra_null(ds) of each network, side by side, of coupling_lib.measures.random_bases"
 _VALUE = r"singular value $\sigma_i(J_l)$"
 
 
@@ -34,7 +34,7 @@ def take_top(both: xr.Dataset) -> xr.Dataset:
 
 
 @of_networks
-def take_inverse(both: xr.Dataset, fits: Given = None) -> xr.Dataset:
+def take_inverse(both: xr.Dataset, fits: xr.Dataset | None = None) -> xr.Dataset:
     r"""Select $1/\sigma_1$ against depth, of every prompt and their median, the line, and how well lines fit."""
     fits = take.belonging(both, fits, _FITS)
     each = 1 / both.singular_values.isel(rank=0, drop=True)
@@ -55,7 +55,7 @@ def take_whole(both: xr.Dataset) -> xr.Dataset:
 
 
 @of_networks
-def take_alignment(both: xr.Dataset, nulls: Given = None) -> xr.Dataset:
+def take_alignment(both: xr.Dataset, nulls: xr.Dataset | None = None) -> xr.Dataset:
     """Select stable rank and agreement of left and right vectors against depth, beside random bases."""
     nulls = take.belonging(both, nulls, _NULLS)
     exchanged = 1 - nulls.exchanged_miscoupling.mean("sample")
@@ -68,7 +68,7 @@ def take_alignment(both: xr.Dataset, nulls: Given = None) -> xr.Dataset:
 
 
 @of_networks
-def take_summary(both: xr.Dataset, fits: Given = None, nulls: Given = None) -> pd.DataFrame:
+def take_summary(both: xr.Dataset, fits: xr.Dataset | None = None, nulls: xr.Dataset | None = None) -> pd.DataFrame:
     """Tabulate spectra in a few numbers: means over blocks, then over prompts."""
     fits, last, lines = take.belonging(both, fits, _FITS), take.belonging(both, nulls, _NULLS).isel(network=-1), {}
     for name, _, one in parts.networks(both):
@@ -81,15 +81,13 @@ def take_summary(both: xr.Dataset, fits: Given = None, nulls: Given = None) -> p
     return table
 
 
-def numbers_of(networks: Networks, fits: Given = None, nulls: Given = None) -> dict[str, float | str]:
+def numbers_of(both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> dict[str, float | str]:
     """Name the numbers that the book quotes of a model before and after training, and the effects of its verdicts."""
-    both = take.side_by_side(networks)
-    fits, nulls = take.belonging(both, fits, _FITS), take.belonging(both, nulls, _NULLS)
     summary = take_summary(both, fits, nulls)
     chance = summary.loc["by chance"]
     found = cells(summary.drop(index="by chance"), _COLUMNS)
     found |= {f"decay-{name}": one.decay_exponent.mean().item() for name, _, one in parts.networks(both)}
-    found |= effects.numbers(effects.of_spectra(networks, take.by_name(fits)), "")
+    found |= effects.numbers(effects.of_spectra(both, fits), "")
     return found | {
         "alignment-null": chance["alignment"],
         "alignment-null-error": 0.0,  # closed form

@@ -1,7 +1,7 @@
-"""What a figure is made of: one measurement or several by name, and what is left open about them.
+"""What a figure is made of: one dataset, several networks along its dimension `network`, and what is left open.
 
-Every `take_...` is handed what a measure gave: a dataset; several under their names, as `{"untrained": a, "trained":
-b}`; or several side by side. A lone network is called by its role. Where K is not given, it is the first that was
+Every `take_...` is handed a dataset: what a measure gave, or `side_by_side(untrained=a, trained=b)`. A lone network is
+called by its role; several models are a dataset each, by name. Where K is not given, it is the first that was
 measured. The null beside coupling is handed over as well: a number, or what `cl.null_of` gives of the trained network.
 What is taken keeps the records of all measurements in it, from which `show` says where a figure comes from.
 """
@@ -14,8 +14,7 @@ import xarray as xr
 
 from companion.figures.labels import coupling_label
 from companion.figures.style import TRAINED, UNTRAINED
-from companion.tables import arrays
-from coupling_lib.datasets.parts import SHARED
+from companion.tables.arrays import records_of, side_by_side
 from coupling_lib.datasets.summaries import Chance, chance
 from coupling_lib.errors import ParameterError
 from coupling_lib.models.registry import by_size
@@ -26,68 +25,32 @@ VARIANT = "normalized_miscoupling"
 MOST_BLOCKS = 8
 """How many blocks are drawn as matrices when none are chosen: as many as in the paper's figure 3."""
 
-Networks = Mapping[str, xr.Dataset]
-Measured = xr.Dataset | Networks
+Models = xr.Dataset | Mapping[str, xr.Dataset]
+"""What was measured of one model, or of several by name."""
 K = int | None
 Null = float | xr.Dataset | None
 """What a variant is by chance: a number, or what `cl.null_of` gave; where it is None, the figure is refused."""
-Given = Measured | None
-"""What belongs to each network, such as its null; where it is None, the figure is refused."""
-Records = list[Mapping[str, Any]]
 
 
-def by_name(measured: Measured) -> dict[str, xr.Dataset]:
-    """Return every network under its name; a lone one is called by its role."""
-    if not isinstance(measured, xr.Dataset):
-        return dict(measured)
+def with_networks(measured: xr.Dataset) -> xr.Dataset:
+    """Return a measurement with its dimension `network`; a lone network is called by its role."""
     if "network" in measured.dims:
-        return {str(name): measured.sel(network=name, drop=True) for name in measured.network.values}
-    return {UNTRAINED if measured.attrs.get("untrained") else TRAINED: measured}
+        return measured
+    return side_by_side(**{UNTRAINED if measured.attrs.get("untrained") else TRAINED: measured})
 
 
-def side_by_side(measured: Measured) -> xr.Dataset:
-    """Join networks along a first dimension `network`, with the record of each."""
-    if isinstance(measured, xr.Dataset) and "network" in measured.dims:
-        return measured.assign_attrs(records=records_of(measured))
-    networks = by_name(measured)
-    return arrays.side_by_side(**networks).assign_attrs(records=records_of(networks))
+def by_model(measured: Models) -> dict[str, xr.Dataset]:
+    """Return every model's measurement under its name."""
+    if isinstance(measured, xr.Dataset):
+        return {str(measured.attrs.get("model", "model")): measured}
+    return dict(measured)
 
 
-def by_model(measured: Measured | Mapping[str, Networks]) -> dict[str, dict[str, xr.Dataset]]:
-    """Return every model's networks under its name; networks that bear roles are one model's."""
-    if isinstance(measured, xr.Dataset) or (measured and set(measured) <= {TRAINED, UNTRAINED, SHARED}):
-        networks = by_name(measured)
-        model = str(next(iter(networks.values())).attrs.get("model", "model"))
-        return {model: networks}
-    return {name: by_name(one) for name, one in measured.items()}
-
-
-def belonging(both: xr.Dataset, given: Given, how: str) -> xr.Dataset:
-    """Set side by side what belongs to each network, such as its null; that of a lone network needs no name."""
+def belonging(both: xr.Dataset, given: xr.Dataset | None, how: str) -> xr.Dataset:
+    """Return what belongs to each network, such as its null; that of a lone network needs no name."""
     if given is None:
         raise ParameterError(f"{how.partition(' ')[0]} is None; this figure needs one of each network: {how}")
-    alone = isinstance(given, xr.Dataset) and "network" not in given.dims
-    return side_by_side({str(both.network.item()): given} if alone else given)
-
-
-def the_only(measured: Measured) -> xr.Dataset:
-    """Return the one measurement of a figure that shows one."""
-    if isinstance(measured, xr.Dataset):
-        return measured
-    if len(measured) != 1:
-        seen = ", ".join(measured) or "none"
-        raise ParameterError(f"the measurements are {seen}; this figure shows one, so take one after the other")
-    return next(iter(measured.values()))
-
-
-def records_of(found: Any) -> Records:
-    """List the records of all measurements in what a measure gave, or in what was taken of it."""
-    if isinstance(found, Mapping) and not isinstance(found, xr.Dataset):
-        found = list(found.values())
-    if isinstance(found, list):
-        return [record for one in found for record in records_of(one)]
-    attrs = getattr(found, "attrs", {})
-    return attrs.get("records", [attrs] if "model" in attrs else [])
+    return given if "network" in given.dims else side_by_side(**{str(both.network.item()): given})
 
 
 def kept(found: Any, records: Iterable[Mapping[str, Any]]) -> Any:
@@ -110,7 +73,11 @@ def _handed(prepare: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Cal
     return let
 
 
-of_networks, of_models, of_one = map(_handed, (side_by_side, by_model, the_only))
+def _models(measured: Models) -> dict[str, xr.Dataset]:
+    return {name: with_networks(one) for name, one in by_model(measured).items()}
+
+
+of_networks, of_models, of_one = map(_handed, (with_networks, _models, lambda measured: measured))
 """Decorate a selection so that it takes networks side by side, several models' networks by name, or one measurement."""
 
 
@@ -118,8 +85,8 @@ def of_each_model(select: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a selection so that it selects the same of every model, ordered by size; of one, without its name."""
 
     @wraps(select)
-    def of_them(models: dict[str, Networks], *chosen: Any, **named: Any) -> Any:
-        found = {name: select(side_by_side(models[name]), *chosen, **named) for name in by_size(models)}
+    def of_them(models: dict[str, xr.Dataset], *chosen: Any, **named: Any) -> Any:
+        found = {name: select(models[name], *chosen, **named) for name in by_size(models)}
         return found if len(found) > 1 else found.popitem()[1]
 
     return of_models(of_them)
@@ -137,6 +104,11 @@ def decisive(networks: Iterable[str]) -> str:
     """Name the network that stands for a model: the trained one, or the last."""
     names = [str(name) for name in networks]
     return TRAINED if TRAINED in names else names[-1]
+
+
+def trained_alone(both: xr.Dataset, name: str) -> xr.Dataset:
+    """Select the network that stands for a model, under the model's name."""
+    return both.sel(network=[decisive(both.network.values)]).assign_coords(network=[name])
 
 
 def null_beside(ds: xr.Dataset, variant: str, k: K, null: Null) -> Chance | float:

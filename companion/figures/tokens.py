@@ -1,6 +1,6 @@
 """Coupling across tokens. A *comparison* is what `measure_tokens` made of one choice of Jacobians, of each network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 
 from companion.figures import parts, style, take
 from companion.figures.labels import coupling_label
-from companion.figures.take import VARIANT, Given, Measured, Null, of_networks
+from companion.figures.take import VARIANT, Models, Null, of_networks
 from companion.tables import effects
-from companion.tables.arrays import from_one, joined
+from companion.tables.arrays import from_one, joined, records_of
 from coupling_lib.datasets.parts import SHARED
 from coupling_lib.datasets.summaries import apart, interval
 
@@ -47,19 +47,15 @@ def take_grid(both: xr.Dataset, variant: str = VARIANT, null: Null = None) -> xr
     return from_one(named.assign_coords(coords), "row", "column").assign_attrs(words | numbers)
 
 
-def by_comparison(measured: Measured | Mapping[str, Measured]) -> dict[str, xr.Dataset]:
-    """Return every comparison under its name, its networks side by side; one alone is called by its kind and blocks."""
-    first = measured if isinstance(measured, xr.Dataset) else next(iter(measured.values()))
-    if isinstance(first, xr.Dataset):
-        kind, block, other = (first.attrs[name] for name in ("kind", "block", "other"))
-        alone = isinstance(measured, xr.Dataset) or len({ds.attrs["kind"] for ds in measured.values()}) == 1
-        measured = {f"{kind} {block + 1}-{other + 1}": measured} if alone else measured
-    return {name: take.side_by_side(one) for name, one in measured.items()}
+def by_comparison(measured: Models) -> dict[str, xr.Dataset]:
+    """Return every comparison under its name; one alone is called by its kind and blocks."""
+    if isinstance(measured, xr.Dataset):
+        kind, block, other = (measured.attrs[name] for name in ("kind", "block", "other"))
+        measured = {f"{kind} {block + 1}-{other + 1}": measured}
+    return {name: take.with_networks(one) for name, one in measured.items()}
 
 
-def take_summary(
-    measured: Measured | Mapping[str, Measured], variant: str = VARIANT, nulls: Given = None
-) -> xr.Dataset:
+def take_summary(measured: Models, variant: str = VARIANT, nulls: Models | None = None) -> xr.Dataset:
     """Select each prompt's coupling in every comparison, its interval over prompts, and what random bases give."""
     comparisons = by_comparison(measured)
     first = next(iter(comparisons.values()))
@@ -80,7 +76,7 @@ def take_summary(
     if variant == VARIANT and all("conjugated" in ds for ds in comparisons.values()):
         variables |= joined({name: _conjugated(ds) for name, ds in comparisons.items()}, "comparison").data_vars
     found = xr.Dataset(variables, attrs={"label": coupling_label(variant, first.attrs["k"])})
-    return take.kept(found, take.records_of(measured))
+    return take.kept(found, records_of(measured))
 
 
 def summary_table(summary: xr.Dataset) -> pd.DataFrame:
@@ -201,9 +197,8 @@ def blocks_name(ds: xr.Dataset) -> str:
     return f"block {first}" if first == second else f"blocks {first} and {second}"
 
 
-def grid_caption(measured: Measured) -> str:
+def grid_caption(ds: xr.Dataset) -> str:
     """Caption the figure that `draw_grid` draws of a comparison."""
-    ds = next(iter(take.by_name(measured).values()))
     kind = str(ds.attrs["kind"])
     what = "Self-coupling" if kind == "self" else f"Context coupling with a {KIND_NAMES[kind]} token"
     return (

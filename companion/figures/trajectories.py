@@ -13,14 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from companion.figures import parts, style, take
-from companion.figures.take import Measured, Networks, of_each_model, of_one
+from companion.figures import parts, style
+from companion.figures.take import Models, of_each_model, of_models, of_one
 from companion.tables import effects
 from companion.tables.arrays import cells, quartiles, with_ends
 from companion.tables.statistics import turning_point
 from coupling_lib.models.registry import by_size
 
-Models = Measured | Mapping[str, Networks]
 Taken = xr.Dataset | Mapping[str, xr.Dataset]
 """Of one model, or of several by name."""
 
@@ -43,14 +42,11 @@ _PROFILES = {
 _LOGARITHMIC = ("expodistance", "norm", "relative_step")
 
 
-def take_scores(measured: Models) -> dict[str, xr.Dataset]:
+@of_models
+def take_scores(models: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
     """Select every prompt's scores, and the number of blocks, of each model."""
-    models = take.by_model(measured)
-    found = {name: take.side_by_side(models[name]) for name in by_size(models)}
-    return take.kept(
-        {name: both[list(SCORES)].astype(float).assign(blocks=both.sizes["block"]) for name, both in found.items()},
-        take.records_of(measured),
-    )
+    ordered = {name: models[name] for name in by_size(models)}
+    return {name: both[[*SCORES]].astype(float).assign(blocks=both.sizes["block"]) for name, both in ordered.items()}
 
 
 @of_each_model
@@ -111,14 +107,13 @@ def take_summary(measured: Models) -> pd.DataFrame:
     return pd.concat(tables, names=["model"])[["median", "low", "high"]]
 
 
-def numbers_of(networks: Networks) -> dict[str, float]:
+def numbers_of(both: xr.Dataset) -> dict[str, float]:
     """Name the numbers that the book quotes of a model before and after training, and the effects of its verdicts."""
-    (model,) = take.by_model(networks)
-    summary = take_summary(networks).loc[model]
+    summary = take_summary(both).droplevel("model")
     names = {label: name.replace("_", "-") for name, label in SCORES.items()}
     found = cells(summary.rename(index=names), with_ends("{1}-{0}", "median"))
-    found |= effects.numbers(effects.of_trajectories(networks, tuple(SCORES)), "")
-    return found | {"prompts": networks["trained"].sizes["prompt"]}
+    found |= effects.numbers(effects.of_trajectories(both, tuple(SCORES)), "")
+    return found | {"prompts": both.sizes["prompt"]}
 
 
 def profile_caption(profiles: Taken, found: bool = False) -> str:

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from companion.figures import depth, parts, style, take
 from companion.figures.labels import coupling_label
-from companion.figures.take import VARIANT, K, Measured, Null, of_networks, of_one
+from companion.figures.take import VARIANT, K, Null, of_networks, of_one
 from companion.tables.arrays import cells, from_one, joined, with_ends
 from coupling_lib.datasets.summaries import interval, mean_couplings
 
@@ -20,7 +20,7 @@ Patch = tuple[int, int, int, int]
 
 
 def take_image(
-    measured: Measured, picture: np.ndarray, patch: Patch | None = None, blocks: Sequence[int] | None = None,
+    measured: xr.Dataset, picture: np.ndarray, patch: Patch | None = None, blocks: Sequence[int] | None = None,
     k: K = None,
 ) -> xr.DataArray:  # fmt: skip
     """Select coupling matrices of some blocks as `depth.take_matrices` does, beside the first image and its patch."""
@@ -121,7 +121,7 @@ def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Nu
 
 
 def numbers_of(
-    depths: Measured, related: Measured, dropped: xr.Dataset, null: Null, nulls: xr.Dataset
+    depths: xr.Dataset, related: xr.Dataset, dropped: xr.Dataset, null: Null, nulls: xr.Dataset
 ) -> dict[str, float]:
     """Name the numbers of pairs of blocks, of relations and of stochastic depth as the book quotes them."""
     null = take.null_beside(dropped, VARIANT, None, null)

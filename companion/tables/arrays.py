@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,9 +26,25 @@ def both_ways(coupling: xr.DataArray) -> xr.DataArray:
 
 
 def side_by_side(**networks: xr.Dataset) -> xr.Dataset:
-    """Join measurements of several networks along a first dimension `network`; attributes they do not share go."""
+    """Join measurements along a first dimension `network`, with the record of each; attributes not shared go."""
     names = pd.Index(networks, name="network")
-    return xr.concat(list(networks.values()), names, join="outer", combine_attrs="drop_conflicts")
+    joint = xr.concat(list(networks.values()), names, join="outer", combine_attrs="drop_conflicts")
+    return joint.assign_attrs(records=records_of(networks))
+
+
+def each_network(both: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
+    """List every network's name and measurement."""
+    return [(str(name), both.sel(network=name, drop=True)) for name in both.network.values]
+
+
+def records_of(found: Any) -> list[Mapping[str, Any]]:
+    """List the records of all measurements in what a measure gave, or in what was taken of it."""
+    if isinstance(found, Mapping) and not isinstance(found, xr.Dataset):
+        found = list(found.values())
+    if isinstance(found, list):
+        return [record for one in found for record in records_of(one)]
+    attrs = getattr(found, "attrs", {})
+    return attrs.get("records", [attrs] if "model" in attrs else [])
 
 
 def joined(parts: Mapping[str, xr.DataArray | xr.Dataset], dimension: str) -> xr.DataArray | xr.Dataset:

@@ -12,11 +12,8 @@ import pandas as pd
 import xarray as xr
 
 from companion.tables.inference import Effect, effect_of, widened
-from coupling_lib.datasets.parts import SHARED, shared_parts
+from coupling_lib.datasets.parts import SHARED, known_shared_part
 from coupling_lib.datasets.summaries import mean_couplings
-
-Networks = Mapping[str, xr.Dataset]
-"""Measurements under "untrained" and "trained", of the same prompts."""
 
 
 class OtherRuns(NamedTuple):
@@ -63,23 +60,24 @@ def diagonal_share(coupling: float) -> float:
     return 1 - (1 - coupling) ** 2
 
 
-def of_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
+def of_depth(both: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
     """Coupling of the trained network, its lead over the untrained one, and the lead of neighbours over all pairs."""
-    trained = couplings(both["trained"], variant, k)
-    near = 1 - both["trained"]["by_distance"].sel(variant=variant, k=k, distance=1).values.astype(float)
+    untrained, trained = (couplings(both.sel(network=name), variant, k) for name in ("untrained", "trained"))
+    near = both["by_distance"].sel(network="trained", variant=variant, k=k, distance=1)
+    near = 1 - near.values.astype(float)
     return {
         "coupled": effect_of(trained),
-        "emerged": effect_of(trained - couplings(both["untrained"], variant, k)),
+        "emerged": effect_of(trained - untrained),
         "local": effect_of(near - trained),
     }
 
 
-def of_shared_depth(both: Networks, variant: str, k: int) -> dict[str, Effect]:
+def of_shared_depth(both: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
     """The same of the traceless part, and what whole Jacobians of the trained network have beyond it."""
-    if not (shared := shared_parts(variant, **both)):
+    if (shared := known_shared_part(both, variant)) is None:
         return {}
-    beyond = couplings(both["trained"], variant, k) - couplings(shared["trained"], variant, k)
-    return of_depth(shared, variant, k) | {"lacks": effect_of(beyond)}
+    whole, rest = (couplings(part.sel(network="trained"), variant, k) for part in (both, shared))
+    return of_depth(shared, variant, k) | {"lacks": effect_of(whole - rest)}
 
 
 def of_nulls(trained: xr.Dataset, k: int, variants: tuple[str, ...]) -> dict[str, Effect]:
@@ -166,8 +164,8 @@ def turning_step(steps: np.ndarray, others: OtherRuns) -> int:
 
 def of_shared_emergence(measured: xr.Dataset, variant: str, k: int, others: OtherRuns) -> dict[str, Effect]:
     """The same of the traceless part."""
-    shared = shared_parts(variant, measured=measured)
-    return of_emergence(shared["measured"], variant, k, others) if shared else {}
+    shared = known_shared_part(measured, variant)
+    return {} if shared is None else of_emergence(shared, variant, k, others)
 
 
 def of_tokens(trained: Mapping[str, np.ndarray], untrained: Mapping[str, np.ndarray]) -> dict[str, Effect]:
@@ -183,13 +181,14 @@ def of_shared_tokens(coupled: Mapping[str, Mapping[str, np.ndarray]]) -> dict[st
     return {f"coupled-{name}": effect_of(values) for name, values in coupled.get(SHARED, {}).items()}
 
 
-def of_trajectories(both: Networks, scores: tuple[str, ...]) -> dict[str, Effect]:
+def of_trajectories(both: xr.Dataset, scores: tuple[str, ...]) -> dict[str, Effect]:
     """Change of each score with training, median over prompts, in every choice of states."""
     found = {}
     for states, word in CONVENTIONS.items():
         for score in scores:
             at = {"states": states, "reading": score}
-            change = both["trained"]["readings"].sel(at).values - both["untrained"]["readings"].sel(at).values
+            values = both["readings"].sel(at)
+            change = values.sel(network="trained").values - values.sel(network="untrained").values
             change = change[np.isfinite(change)]
             if len(change) > 1:
                 found[f"change-{score.replace('_', '-')}-{word}"] = effect_of(change, "median")
@@ -205,10 +204,10 @@ def of_prompts(versions: Mapping[str, np.ndarray], alone: str) -> dict[str, Effe
     return {name.replace(" ", "-"): effect_of(means[a] - means[b]) for name, (a, b) in pairs.items()}
 
 
-def of_spectra(both: Networks, fits: Networks) -> dict[str, Effect]:
+def of_spectra(both: xr.Dataset, fits: xr.Dataset) -> dict[str, Effect]:
     """Alignment of left and right vectors when trained, and the change of R² of the line through one over sigma."""
-    alignment = both["trained"]["left_right_alignment"].transpose("prompt", "block").values.astype(float)
-    lines = [fits[name]["r_squared"].values.astype(float) for name in ("trained", "untrained")]
+    alignment = both["left_right_alignment"].sel(network="trained").transpose("prompt", "block").values.astype(float)
+    lines = [fits["r_squared"].sel(network=name).values.astype(float) for name in ("trained", "untrained")]
     return {"aligned": effect_of(alignment.mean(axis=1)), "r2-change": effect_of(lines[0] - lines[1])}
 
 

@@ -15,7 +15,7 @@ import scipy.stats
 import torch
 import xarray as xr
 
-from companion.tables.arrays import joined
+from companion.tables.arrays import each_network, joined
 from coupling_lib.datasets.summaries import block_couplings, interval
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.nulls import relative_to_null
@@ -59,9 +59,9 @@ def several_ks(k: int, width: int) -> tuple[int, ...]:
     return tuple(sorted({k, *(other for other in (5, 10, 30, 50) if other <= width)}))
 
 
-def mean_readings(datasets: Mapping[str, xr.Dataset], nulls: Mapping[str, xr.Dataset]) -> xr.Dataset:
+def mean_readings(both: xr.Dataset, nulls: xr.Dataset) -> xr.Dataset:
     """Average every variant over pairs of different blocks and over prompts, and set it in proportion to chance."""
-    return joined({name: _means(ds, nulls[name]) for name, ds in datasets.items()}, "network")
+    return joined({name: _means(ds, nulls.sel(network=name, drop=True)) for name, ds in each_network(both)}, "network")
 
 
 def rank_agreement(ds: xr.Dataset, k: int) -> xr.Dataset:
@@ -77,28 +77,26 @@ def rank_agreement(ds: xr.Dataset, k: int) -> xr.Dataset:
     return interval(labelled, gaps=False).assign_attrs(ds.attrs | {"k": k})
 
 
-def compare_choices(
-    measured: Mapping[str, Mapping[str, xr.Dataset]], nulls: Mapping[str, xr.Dataset], k: int
-) -> pd.DataFrame:
+def compare_choices(measured: Mapping[str, xr.Dataset], nulls: xr.Dataset, k: int) -> pd.DataFrame:
     """Compute coupling once for every choice of `CHOICES`."""
     rows = []
-    for choice in CHOICES:
-        for network, ds in measured[choice.boundary].items():
+    for choice in (one for one in CHOICES if one.boundary in measured):
+        for network, ds in each_network(measured[choice.boundary]):
             found = interval(xr.DataArray(_coupling(ds, choice, k), dims="prompt"), gaps=False)
-            null = _null_coupling(nulls[network], choice, k)
+            null = _null_coupling(nulls.sel(network=network), choice, k)
             ends = (found[name].item() for name in ("mean", "low", "high"))
             rows.append((choice.point, choice.reading, choice.variant, network, *ends, *null))
     columns = ["point", "reading", "variant", "network", "coupling", "low", "high", "null", "null_error"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def coupling_by_block(measured: Mapping[str, Mapping[str, xr.Dataset]], variant: str, k: int) -> xr.Dataset:
+def coupling_by_block(measured: Mapping[str, xr.Dataset], variant: str, k: int) -> xr.Dataset:
     """Average the coupling 1 - m of each block with all others, for both boundaries of the last block."""
     each = {
         boundary: joined(
-            {name: interval(block_couplings(ds, variant, k), gaps=False) for name, ds in networks.items()}, "network"
+            {name: interval(block_couplings(ds, variant, k), gaps=False) for name, ds in each_network(both)}, "network"
         )
-        for boundary, networks in measured.items()
+        for boundary, both in measured.items()
     }
     return joined(each, "boundary").assign_attrs(variant=variant, k=k)
 

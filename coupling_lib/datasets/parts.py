@@ -7,6 +7,7 @@ whole has beyond that, blocks that shrink or stretch every direction alike bring
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
 import xarray as xr
 
 from coupling_lib.errors import ParameterError
@@ -71,12 +72,14 @@ def shared_part(ds: xr.Dataset) -> xr.Dataset:
     return found
 
 
-def with_shared_part(**networks: xr.Dataset) -> dict[str, xr.Dataset]:
+def with_shared_part(both: xr.Dataset) -> xr.Dataset:
     """Return the whole of every network and, where it was measured, the traceless part of the one that is "trained"."""
-    trained = networks["trained"]
-    return {name: _whole(ds) for name, ds in networks.items()} | (
-        {SHARED: shared_part(trained)} if has_parts(trained) else {}
-    )
+    if not has_parts(both):
+        return both
+    names = pd.Index([*map(str, both.network.values), SHARED], name="network")
+    wholes = [_whole(both.sel(network=name, drop=True)) for name in both.network.values]
+    shared = shared_part(both.sel(network="trained", drop=True))
+    return xr.concat([*wholes, shared], names, join="outer", combine_attrs="override")
 
 
 def _whole(ds: xr.Dataset) -> xr.Dataset:
@@ -85,7 +88,6 @@ def _whole(ds: xr.Dataset) -> xr.Dataset:
     return ds.drop_vars([*names, "shared_variant"], errors="ignore")
 
 
-def shared_parts(variant: str, /, **networks: xr.Dataset) -> dict[str, xr.Dataset]:
-    """Return the traceless part of every network; none where it was not measured of one, or not in this variant."""
-    measured = variant in VARIANTS_OF_PARTS and all(map(has_parts, networks.values()))
-    return {name: shared_part(ds) for name, ds in networks.items()} if measured else {}
+def known_shared_part(ds: xr.Dataset, variant: str) -> xr.Dataset | None:
+    """Return the traceless part; None where it was not measured, or not in this variant."""
+    return shared_part(ds) if variant in VARIANTS_OF_PARTS and has_parts(ds) else None

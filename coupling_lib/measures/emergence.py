@@ -6,7 +6,7 @@ from pathlib import Path
 import xarray as xr
 from tqdm import tqdm
 
-from coupling_lib.datasets.parts import shared_parts
+from coupling_lib.datasets.parts import known_shared_part
 from coupling_lib.inputs.prompt_arguments import Prompts, inputs_for, prompt_inputs
 from coupling_lib.measures.common import check_pairs, several_k
 from coupling_lib.measures.depth import measure_depth
@@ -79,10 +79,10 @@ def measure_emergence(
         del model  # before the next one is loaded
         measured = depth.drop_vars(["matrix", "shared_matrix"], errors="ignore")
         measured = measured.assign({name: paths[name] for name in TRAJECTORY})
-        parts = {"": depth} | shared_parts(variant, shared_=depth)
-        for prefix, part in parts.items():
-            null = null_of(part, variant, seed=seed).mean("block_1")
-            measured = measured.assign({f"{prefix}null": null["value"], f"{prefix}null_error": null["error"]})
+        for prefix, part in (("", depth), ("shared_", known_shared_part(depth, variant))):
+            if part is not None:
+                null = null_of(part, variant, seed=seed).mean("block_1")
+                measured = measured.assign({f"{prefix}null": null["value"], f"{prefix}null_error": null["error"]})
         per_step.append(measured.assign_attrs(window=paths.attrs["window"]))
     known = progress(name)
     ds = xr.concat(per_step, dim="step", combine_attrs="override").assign_coords(step=list(chosen))

@@ -10,6 +10,7 @@ import pytest
 
 import coupling_lib as cl
 from companion.tables import correlations, effects, figure_1a, generalization, vit_grid
+from companion.tables.arrays import side_by_side
 from companion.tables.regression import drawn_folds, held_out_squares
 from coupling_lib import paths
 from coupling_lib.inputs.prompts import BENCHMARKS, load_prompts
@@ -176,7 +177,7 @@ def test_the_paper_s_shapes_of_trajectories_depend_on_the_states_that_are_taken(
     assert medians["trained", "both"] == pytest.approx(1.39, abs=0.01)
     assert medians["untrained", "both"] == pytest.approx(3.37, abs=0.01)
     assert medians["trained", "default"] > medians["untrained", "default"]
-    change = effects.of_trajectories(both, ("expodistance", "equidistance"))
+    change = effects.of_trajectories(side_by_side(**both), ("expodistance", "equidistance"))
     assert change["change-expodistance-both"].high < 0 < change["change-expodistance-all"].low
     assert change["change-equidistance-normed-end"].value < 0 < change["change-equidistance-all"].value
 

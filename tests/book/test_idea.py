@@ -9,6 +9,7 @@ import xarray as xr
 
 import coupling_lib as cl
 from companion.figures.figure_reader import figures_in
+from companion.tables.arrays import side_by_side
 
 
 def test_the_toy_shows_the_matrices_that_arithmetic_gives():
@@ -44,7 +45,7 @@ def networks() -> dict[str, xr.Dataset]:
 
 
 def test_the_pair_shows_the_first_block_s_jacobian_in_the_vectors_of_the_second(networks):
-    pair = idea.take_pair(networks, (7, 5))
+    pair = idea.take_pair(side_by_side(**networks), (7, 5))
     assert list(pair.network.values) == ["untrained", "trained"]
     for name, ds in networks.items():
         A = ds.matrix.isel(block_1=6, block_2=4).values
@@ -58,13 +59,13 @@ def test_both_pictures_say_their_couplings(networks):
     toy = idea.take_toy()
     said = [axes.get_xlabel() for axes in idea.draw_toy(toy).axes if axes.get_xlabel()]
     assert said == [f"coupling {value:.2f}" for value in toy.coupling.values]
-    pair = idea.take_pair(networks, (7, 5))
+    pair = idea.take_pair(side_by_side(**networks), (7, 5))
     said = [axes.get_xlabel() for axes in idea.draw_pair(pair).axes][:2]
     assert said == [f"coupling {float(value):.2f}" for value in pair.coupling]
 
 
 def test_the_front_page_shows_the_trained_model_first(networks, monkeypatch):
-    monkeypatch.setattr(idea, "_before_and_after", lambda: networks)
+    monkeypatch.setattr(idea, "_before_and_after", lambda: side_by_side(**networks))
     (figure,) = figures_in(idea.shared_directions())
     for kind, picture in figure.pictures.values():
         assert kind == "svg" and picture.index(b"<!-- Trained -->") < picture.index(b"<!-- Untrained -->")

@@ -5,10 +5,10 @@ import pytest
 import xarray as xr
 from matplotlib.colors import to_hex
 
-from companion.figures import depth, style, take
+from companion.figures import depth, style
 from companion.figures.labels import SYMBOLS
 from companion.figures.show import frame
-from companion.tables.arrays import side_by_side
+from companion.tables.arrays import each_network, side_by_side
 from coupling_lib.datasets.parts import SHARED
 from coupling_lib.datasets.statistics import mean_interval
 from coupling_lib.datasets.summaries import Chance
@@ -24,19 +24,19 @@ def networks(n):
     return made.networks(n, lambda place: make_depth((0.06, 0.4, 0.2)[place], seed=place + 1))
 
 
-STATES = take.by_name(networks(2))
+STATES = dict(each_network(networks(2)))
 
 
 def models(n):
     """Several models, each before and after training."""
-    return depth.take_models({f"model {i}": STATES for i in range(n)}, NAME, 4, NULL)
+    return depth.take_models({f"model {i}": networks(2) for i in range(n)}, NAME, 4, NULL)
 
 
 def models_matrices(n):
     """Matrices of several models, of which one lacks a block."""
     names = ["nano-llama", *(f"organisation/model {i}" for i in range(n + 3))]
-    found = {name: {"trained": make_depth(0.4, seed=i)} for i, name in enumerate(names)}
-    found["nano-llama"]["trained"] = found["nano-llama"]["trained"].isel(block_1=slice(3), block_2=slice(3))
+    found = {name: make_depth(0.4, seed=i) for i, name in enumerate(names)}
+    found["nano-llama"] = found["nano-llama"].isel(block_1=slice(3), block_2=slice(3))
     return depth.take_matrices_of(found, [0, 2, 3], 4)
 
 
@@ -111,8 +111,8 @@ def test_matrices_are_relative_to_the_jacobians_largest_singular_value_and_have_
     assert np.array_equal(depth.take_matrices(both.assign(matrix=-both.matrix), [1, 3], 3), taken)
 
 
-def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_names_for_its_numbers(datasets):
-    table = depth.take_summary(datasets, NAME, 4, NULL)
+def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_names_for_its_numbers(both, datasets):
+    table = depth.take_summary(both, NAME, 4, NULL)
     assert list(table.index) == ["untrained", "trained", "by chance"]
     values = datasets["trained"][NAME].sel(k=4).values
     each = 1 - values.sum(axis=(1, 2)) / 30
@@ -121,7 +121,7 @@ def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_name
     assert table.loc["trained"].tolist() == pytest.approx([each.mean(), low, high, near])
     chance = table.loc["by chance"]
     assert chance["all pairs"] == chance["neighbours"] == pytest.approx(0.05) and np.isnan(chance["low"])
-    numbers = depth.numbers_of(datasets, {"all pairs": 0.002, "neighbours": 0.003}, NAME, 4, NULL)
+    numbers = depth.numbers_of(both, {"all pairs": 0.002, "neighbours": 0.003}, NAME, 4, NULL)
     named = [numbers[f"coupling-trained{end}"] for end in ("", "-low", "-high")]
     assert named == pytest.approx(table.loc["trained"].tolist()[:3])
     assert numbers["neighbours-untrained"] == table.loc["untrained", "neighbours"]
@@ -132,8 +132,8 @@ def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_name
     assert (numbers["prompts"], numbers["local"]) == pytest.approx((5, near - each.mean()))
 
 
-def test_models_hold_every_pair_and_the_coupling_of_every_distance(datasets):
-    table = frame(depth.take_models({"a": datasets, "b": datasets}, NAME, 3, NULL))
+def test_models_hold_every_pair_and_the_coupling_of_every_distance(both, datasets):
+    table = frame(depth.take_models({"a": both, "b": both}, NAME, 3, NULL))
     assert len(table) == 2 * 2 * (30 + 5)
     row = table[(table.model == "b") & (table.network == "trained") & (table.block_jacobian == 2)].iloc[-1]
     values = datasets["trained"][NAME].values[:, 0]
@@ -177,12 +177,12 @@ def test_matrices_have_one_scale_that_ends_at_the_largest_entry_between_differen
     assert {axes.images[0].get_clim() for axes in depth.draw_matrices(taken).axes[:2]} == {(0, largest)}
 
 
-def test_matrices_of_models_stand_in_rows_in_order_of_size_and_blocks_that_one_lacks_are_blank(datasets):
-    short = {"trained": datasets["trained"].isel(block_1=slice(3), block_2=slice(3))}
-    given = {"a folder/mine": datasets, "gpt2": datasets, "nano-llama": short, "b": datasets, "c": datasets}
+def test_matrices_of_models_stand_in_rows_in_order_of_size_and_blocks_that_one_lacks_are_blank(both):
+    short = both.sel(network=["trained"]).isel(block_1=slice(3), block_2=slice(3))
+    given = {"a folder/mine": both, "gpt2": both, "nano-llama": short, "b": both, "c": both}
     taken = depth.take_matrices_of(given, [0, 2, 3], 4)
     assert taken.network.values.tolist() == ["nano-llama", "gpt2", "a folder/mine", "b", "c"]
-    trained = depth.take_matrices(side_by_side(trained=datasets["trained"]), [0, 2, 3], 4).sel(network="trained")
+    trained = depth.take_matrices(both.sel(network=["trained"]), [0, 2, 3], 4).sel(network="trained")
     xr.testing.assert_allclose(taken.sel(network="gpt2", drop=True), trained.drop_vars("network"))
     assert taken.sel(network="nano-llama", block_vectors=4).isnull().all()
     figure = depth.draw_matrices(taken)
@@ -244,11 +244,9 @@ def test_distribution_shows_every_prompt_the_median_and_the_null(both):
     assert [text.get_text() for text in right.get_legend().get_texts()] == ["untrained", "trained", "by chance"]
 
 
-def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance(datasets):
-    other = {name: one.isel(block_1=slice(4), block_2=slice(4), distance=slice(4)) for name, one in datasets.items()}
-    figure = depth.draw_models(
-        depth.take_models({"nano-llama": datasets, "a folder/second": other}, NAME, 4, null=0.97)
-    )
+def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance(both, datasets):
+    other = both.isel(block_1=slice(4), block_2=slice(4), distance=slice(4))
+    figure = depth.draw_models(depth.take_models({"nano-llama": both, "a folder/second": other}, NAME, 4, null=0.97))
     first, second, curves = figure.axes[:3]
     assert [axes.get_title() for axes in (first, second)] == ["nano-llama", "second"]
     assert first.images[0].get_clim() == second.images[0].get_clim()

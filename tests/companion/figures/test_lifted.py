@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 import companion.figures
 import coupling_lib as cl
-from companion.figures import depth, emergence, show, spectra, take
+from companion.figures import depth, show, spectra, take
 from companion.figures.generalization import READING
 from companion.tables import (
     correlations,
@@ -39,6 +39,7 @@ from companion.tables import (
     vit_grid,
     width,
 )
+from companion.tables.arrays import records_of, side_by_side
 from companion.tables.lenses import measure_readouts, words_of
 from companion.training.drop_path import measure_drop_path
 from coupling_lib.datasets.summaries import chance
@@ -208,8 +209,8 @@ def taken(figure: str, networks: int) -> Any:
         known[name] = of(found["trained"])
     if figure in OF_EACH:
         name, of = OF_EACH[figure]
-        known[name] = {role: of(ds) for role, ds in found.items()} if networks > 1 else of(found["trained"])
-    return select(found if networks > 1 else found["trained"], *more, **known)
+        known[name] = side_by_side(**{n: of(ds) for n, ds in found.items()}) if networks > 1 else of(found["trained"])
+    return select(side_by_side(**found) if networks > 1 else found["trained"], *more, **known)
 
 
 SIZES = [(2,), pytest.param((1, 3), marks=pytest.mark.thorough)]
@@ -225,14 +226,14 @@ def test_a_figure_is_lifted_in_three_lines_of_one_network_or_more(figure, sizes)
         data = taken(figure, networks)
         table = show.frame(data)
         assert len(table) and "numbers" in show.fingerprint(table)
-        assert source_of(figure, ONE) or len(take.records_of(data)) == networks
+        assert source_of(figure, ONE) or len(records_of(data)) == networks
         pictures.append(partial(draw, data))
     assert_good_pictures(pictures, dark=len(sizes) > 1)
 
 
 def test_where_it_comes_from_stands_under_a_figure_without_being_given():
     networks = {role: measured("depth", role) for role in ("untrained", "trained")}
-    data = depth.take_map(networks, null=null_of(networks["trained"]))
+    data = depth.take_map(side_by_side(**networks), null=null_of(networks["trained"]))
     markup = show.show(depth.draw_map, data, name="demo", caption="...").data
     origin = markup.partition('tbc-provenance">')[2]
     assert "trained · float32 · 2 prompts" in origin and "token -1" in origin
@@ -241,7 +242,7 @@ def test_where_it_comes_from_stands_under_a_figure_without_being_given():
 def test_networks_of_other_depth_and_width_stand_side_by_side_beside_the_null_that_is_handed():
     small, last = measured("depth", "trained"), cl.measure_depth(cl.load_model("nano-neox"), tiny.TEXT, ks=(4,))
     null = cl.null_of(last, ["mismatch", take.VARIANT])
-    found = depth.take_map({"small": small, "nano": last}, null=null)
+    found = depth.take_map(side_by_side(small=small, nano=last), null=null)
     wanted = chance(null.sel(variant=take.VARIANT))
     assert (found.null, found.null.error) == (wanted, wanted.error) and 0 < wanted.error < 1e-3
     several = measured("readings", "trained")
@@ -257,12 +258,7 @@ def test_a_figure_of_coupling_is_refused_without_a_null_or_with_that_of_another_
         depth.take_map(ds)
     with pytest.raises(ParameterError, match="the null is of mismatch; 'normalized_miscoupling' is drawn: pass what"):
         depth.take_map(ds, null=cl.null_of(ds, "mismatch", n_samples=2))
-    with pytest.raises(ParameterError, match="fits is None; this figure needs one of each network: fits = {name: spec"):
+    with pytest.raises(
+        ParameterError, match="fits is None; this figure needs one of each network: fits = spectra_fits"
+    ):
         spectra.take_inverse(measured("spectra", "trained"))
-
-
-def test_a_figure_of_one_measurement_says_so_of_several():
-    one = measured("emergence")
-    assert emergence.take_coupling({"run": one}).equals(emergence.take_coupling(one))
-    with pytest.raises(ParameterError, match="the measurements are a, b; this figure shows one, so take one after"):
-        emergence.take_coupling({"a": one, "b": one})

@@ -14,6 +14,7 @@ from matplotlib.text import Text
 import coupling_lib as cl
 from companion.figures import readings, style
 from companion.figures.show import frame
+from companion.tables.arrays import each_network, side_by_side
 from coupling_lib.metrics.variants import VARIANTS
 
 NETWORKS = ["untrained", "trained"]
@@ -47,14 +48,14 @@ def measured():
     """Both boundaries of the last block of two small networks."""
     networks = {name: cl.wrap_model(tiny.llama(seed), tiny.tokenizer()) for seed, name in enumerate(NETWORKS)}
     return {
-        at: {name: cl.measure_depth(one, tiny.TEXT, ks=(4, 8), boundary=at) for name, one in networks.items()}
+        at: side_by_side(**{n: cl.measure_depth(one, tiny.TEXT, ks=(4, 8), boundary=at) for n, one in networks.items()})
         for at in ("block", "hidden_states")
     }
 
 
 @pytest.fixture(scope="module")
 def nulls(measured):
-    return {name: cl.null_of(ds, n_samples=20) for name, ds in measured["block"].items()}
+    return side_by_side(**{name: cl.null_of(ds, n_samples=20) for name, ds in each_network(measured["block"])})
 
 
 def test_each_variant_has_a_panel_of_its_own_with_both_networks_and_their_nulls(measured, nulls):
@@ -116,7 +117,7 @@ def test_a_number_is_shortened_without_losing_its_sign_or_showing_a_negative_zer
 
 def test_agreement_is_that_of_the_trained_network_for_each_ordered_pair_of_variants(measured):
     table = frame(readings.take_agreement(measured["block"], 4)).set_index(["variant", "other"])
-    ds, off = measured["block"]["trained"].sel(k=4), ~np.eye(3, dtype=bool)
+    ds, off = measured["block"].sel(network="trained", k=4), ~np.eye(3, dtype=bool)
     pairs = [(ds.basis_uu.values[i][off], ds.mismatch.values[i][off]) for i in range(2)]
     wanted = np.mean([scipy.stats.spearmanr(*pair).statistic for pair in pairs])
     assert len(table) == 17**2 and table.loc[("basis_uu", "mismatch"), "mean"] == pytest.approx(wanted)
@@ -134,10 +135,10 @@ def test_boundaries_count_blocks_from_one_and_stand_beside_the_trained_networks_
     table = frame(by_block)
     assert sorted(set(table.block)) == [1, 2, 3]
     row = table[(table.boundary == "hidden_states") & (table.network == "trained") & (table.block == 3)]
-    values = measured["hidden_states"]["trained"].normalized_miscoupling.sel(k=4).values
+    values = measured["hidden_states"].sel(network="trained").normalized_miscoupling.sel(k=4).values
     wanted = [1 - np.mean([one[2, :2], one[:2, 2]]) for one in values]
     assert row["mean"].item() == pytest.approx(np.mean(wanted))
-    chance = nulls["trained"].sel(variant="normalized_miscoupling", k=4)
+    chance = nulls.sel(network="trained", variant="normalized_miscoupling", k=4)
     assert (by_block.null, by_block.null.error) == pytest.approx(
         (chance.value.mean().item(), chance.error.mean().item())
     )

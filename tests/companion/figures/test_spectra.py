@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from companion.figures import spectra, style, take
+from companion.figures import spectra, style
 from companion.figures.show import frame
 from coupling_lib.datasets.statistics import mean_interval
 from tests.companion.figures.made import made, networks
@@ -110,7 +110,7 @@ def test_summary_gives_means_and_intervals_that_hold_them_and_the_book_has_names
     assert table.loc["trained", "R2"] == pytest.approx(fits().sel(network="trained").r_squared.values.mean())
     assert table.loc["trained", "low"] < table.loc["trained", "alignment"] < table.loc["trained", "high"]
     assert table.loc["by chance", "alignment"] == 0.16
-    numbers = spectra.numbers_of(take.by_name(both()), fits(), nulls())
+    numbers = spectra.numbers_of(both(), fits(), nulls())
     assert numbers["alignment-trained-low"] == table.loc["trained", "low"]
     assert numbers["r2-untrained-high"] == table.loc["untrained", "R2 high"]
     assert numbers["decay-trained"] == pytest.approx(trained.decay_exponent.values.mean())

@@ -42,15 +42,15 @@ def both(n=2, **how):
 def models(n, **changes):
     """Several models, the second and third with long names."""
     names = ["organisation/model", *(f"organisation/a-model-with-a-long-name-{i}" for i in range(n - 1))]
-    return {name: {state: ds.assign(**changes) for state, ds in states().items()} for name in names}
+    return {name: both().assign(**changes) for name in names}
 
 
 def unlike(n):
     """Models of which the first is deeper and gives no next token, and the last is the only one in the registry."""
-    found = models(n) | {"nano-llama": states()}
+    found = models(n) | {"nano-llama": both()}
     deep = {name: make_trajectories(i, n_blocks=12, width=5) for i, name in enumerate(("untrained", "trained"))}
     bare = {name: ds.drop_vars(ENTROPIES).assign_attrs(entropy_missing="no head") for name, ds in deep.items()}
-    return found | {next(iter(found)): bare}
+    return found | {next(iter(found)): side_by_side(**bare)}
 
 
 def no_growth(n):
@@ -76,7 +76,7 @@ CASES = {
 
 
 def scores():
-    return trajectories.take_scores({"model": states()})
+    return trajectories.take_scores({"model": both()})
 
 
 def test_every_prompt_is_a_dot_in_the_colour_of_its_network_beside_its_quartiles():
@@ -94,10 +94,10 @@ def test_every_prompt_is_a_dot_in_the_colour_of_its_network_beside_its_quartiles
 
 
 def test_prompts_without_a_score_are_left_out_of_its_quartiles():
-    holes = {name: ds.assign(expodistance=ds.expodistance.where(np.arange(5) > 0)) for name, ds in states().items()}
+    holes = both().assign(expodistance=both().expodistance.where(both().prompt != both().prompt[0]))
     taken = trajectories.take_scores({"model": holes})
     axes = trajectories.draw_scores(taken).axes[1]
-    wanted = np.quantile(holes["trained"].expodistance[1:], (0.25, 0.5, 0.75))
+    wanted = np.quantile(holes.expodistance.sel(network="trained")[1:], (0.25, 0.5, 0.75))
     bars = [line.get_ydata() for line in axes.lines if line.get_linewidth() == 4]
     np.testing.assert_allclose(bars[1], wanted[[0, 2]])
     line = trajectories.take_summary({"model": holes}).loc["model", "trained", "expodistance"]
@@ -105,7 +105,7 @@ def test_prompts_without_a_score_are_left_out_of_its_quartiles():
 
 
 def test_a_score_that_no_prompt_has_is_said_not_to_exist():
-    given = {"model": {n: ds.assign(expodistance=ds.expodistance * np.nan) for n, ds in states().items()}}
+    given = {"model": both().assign(expodistance=both().expodistance * np.nan)}
     taken = trajectories.take_scores(given)
     assert [text.get_text() for text in trajectories.draw_scores(taken).axes[1].texts] == [
         "does not exist:\nno net growth"
@@ -158,7 +158,9 @@ def test_models_stand_side_by_side_in_order_of_size_with_the_quantities_below_ea
     names = [f"line-shape score\nof {window} blocks" for window in (3, 5, 3)]
     assert [axes.get_ylabel() for axes in panels[2]] == names
     for column, (name, one) in zip(panels.T, profiles.items(), strict=True):
-        np.testing.assert_allclose(column[0].lines[0].get_ydata(), np.median(unlike(2)[name]["untrained"].norm, axis=0))
+        np.testing.assert_allclose(
+            column[0].lines[0].get_ydata(), np.median(unlike(2)[name].norm.sel(network="untrained"), axis=0)
+        )
         upright = [line.get_xdata() for axes in column[:3] for line in axes.lines if len(set(line.get_xdata())) == 1]
         assert upright == [[one.turn] * 2] * 3
         assert column[3].axison == ("entropy" in one.quantity)
@@ -177,8 +179,8 @@ def test_paths_of_models_stand_side_by_side_a_network_and_a_part_of_the_depth_be
     rows = [f"{network}, {part}" for network in ("untrained", "trained") for part in parts]
     assert [axes.get_ylabel() for axes in panels[:, 0]] == rows
     deep = panels[5, 1].lines[0].get_xdata()
-    np.testing.assert_allclose(deep, unlike(2)["organisation/model"]["trained"].path.values[6:13, 0, 0])
-    alone = unlike(2) | {"organisation/model": {name: ds.drop_vars(PATHS) for name, ds in states().items()}}
+    np.testing.assert_allclose(deep, unlike(2)["organisation/model"].sel(network="trained").path.values[6:13, 0, 0])
+    alone = unlike(2) | {"organisation/model": both(without=PATHS)}
     assert len(trajectories.draw_paths(trajectories.take_paths(alone)).axes) == 6 * 2
 
 
@@ -219,10 +221,10 @@ def test_conventions_have_a_line_per_formula_and_a_column_per_choice_of_states()
 
 def test_summary_and_quoted_numbers_are_medians_with_quartiles():
     low, middle, high = np.quantile(states()["trained"].line_shape_score, (0.25, 0.5, 0.75))
-    summary = trajectories.take_summary({"model": states()})
+    summary = trajectories.take_summary({"model": both()})
     line = summary.loc["model", "trained", "line-shape score"]
     assert line[["low", "median", "high"]].tolist() == pytest.approx([low, middle, high])
-    quoted = trajectories.numbers_of(states())
+    quoted = trajectories.numbers_of(both())
     assert quoted["line-shape-score-trained"] == pytest.approx(middle)
     assert quoted["line-shape-score-trained-high"] == pytest.approx(high)
     assert len([name for name in quoted if not name.startswith("change")]) == 2 * 3 * 3 + 1 and quoted["prompts"] == 5

@@ -32,7 +32,7 @@ def test_networks_stand_side_by_side_in_their_order_with_the_attributes_that_the
     first = make().to_dataset(name="x").assign_attrs(k=10, seed=0)
     second = (2 * make()).isel(block=slice(2)).to_dataset(name="x").assign_attrs(k=10, seed=1)
     both = side_by_side(untrained=first, trained=second)
-    assert both.network.values.tolist() == ["untrained", "trained"] and both.attrs == {"k": 10}
+    assert both.network.values.tolist() == ["untrained", "trained"] and both.attrs == {"k": 10, "records": []}
     assert both.x.sel(network="trained", block=2)[0] == pytest.approx(2 * make().sel(block=2)[0].item())
     assert np.isnan(both.x.sel(network="trained", block=3)).all()
 

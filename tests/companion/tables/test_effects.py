@@ -9,6 +9,7 @@ import torch
 import xarray as xr
 
 from companion.tables import effects
+from companion.tables.arrays import side_by_side
 from companion.tables.inference import Effect
 from coupling_lib import miscoupling
 from coupling_lib.datasets.statistics import mean_interval
@@ -51,7 +52,7 @@ def assert_is_mean_of(effect: Effect, values: np.ndarray) -> None:
 
 
 def test_networks_are_compared_prompt_by_prompt(mismatches):
-    both = {name: depth(values) for name, values in mismatches.items()}
+    both = side_by_side(**{name: depth(values) for name, values in mismatches.items()})
     coupling = {name: 1 - values[:, DIFFERENT].mean(axis=1) for name, values in mismatches.items()}
     near = 1 - mismatches["trained"][:, [0, 1, 1, 2], [1, 0, 2, 1]].mean(axis=1)
     found = effects.of_depth(both, VARIANT, 10)
@@ -193,7 +194,7 @@ def test_trajectories_change_in_every_choice_of_states_and_missing_scores_are_le
         )
         for name, part in zip(("trained", "untrained"), values, strict=True)
     }
-    found = effects.of_trajectories(both, ("expodistance",))
+    found = effects.of_trajectories(side_by_side(**both), ("expodistance",))
     change = values[0] - values[1]
     assert found["change-expodistance-all"].value == pytest.approx(np.median(change[:, 0, 0]))
     assert found["change-expodistance-both"].n == 8
@@ -218,7 +219,7 @@ def test_tokens_spectra_dynamics_perturbation_and_precision_are_means_of_differe
     aligned, lines = RNG.uniform(size=(11, 4)), RNG.uniform(size=(2, 11))
     both = {"trained": xr.Dataset({"left_right_alignment": (("prompt", "block"), aligned)})}
     fits = {n: xr.Dataset({"r_squared": ("prompt", r)}) for n, r in zip(("trained", "untrained"), lines, strict=True)}
-    spectra = effects.of_spectra(both, fits)
+    spectra = effects.of_spectra(side_by_side(**both), side_by_side(**fits))
     assert_is_mean_of(spectra["aligned"], aligned.mean(axis=1))
     assert_is_mean_of(spectra["r2-change"], lines[0] - lines[1])
 

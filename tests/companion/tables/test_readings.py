@@ -9,6 +9,7 @@ import xarray as xr
 
 import coupling_lib as cl
 from companion.tables import readings
+from companion.tables.arrays import side_by_side
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.metrics.variants import VARIANTS
@@ -41,23 +42,23 @@ def made_up_null(seed: int) -> xr.Dataset:
 @pytest.fixture(scope="module")
 def measured():
     return {
-        at: {"untrained": made_up(seed), "trained": made_up(seed + 1)}
+        at: side_by_side(untrained=made_up(seed), trained=made_up(seed + 1))
         for at, seed in (("block", 0), ("hidden_states", 5))
     }
 
 
 @pytest.fixture(scope="module")
 def nulls():
-    return {"untrained": made_up_null(10), "trained": made_up_null(11)}
+    return side_by_side(untrained=made_up_null(10), trained=made_up_null(11))
 
 
 def test_means_and_shares_are_those_of_a_loop(measured, nulls):
     means = readings.mean_readings(measured["block"], nulls)
     assert dict(means.sizes) == {"network": 2, "variant": 17, "k": 2}
     for name in ("miscoupling", "released_trace", "basis_uu"):
-        values = measured["block"]["trained"][name].values[:, 1]
+        values = measured["block"].sel(network="trained")[name].values[:, 1]
         wanted = np.mean([values[:, i, j].mean() for i, j in OFF])
-        chance = nulls["trained"].sel(variant=name, k=5)["value"].mean().item()
+        chance = nulls.sel(network="trained", variant=name, k=5)["value"].mean().item()
         chosen = means.sel(network="trained", variant=name, k=5)
         assert float(chosen["mean"]) == pytest.approx(wanted) and float(chosen["null"]) == pytest.approx(chance)
         assert float(chosen.null_error) == pytest.approx(chance / 1000)
@@ -66,13 +67,12 @@ def test_means_and_shares_are_those_of_a_loop(measured, nulls):
 
 
 def test_one_prompt_has_means_and_no_intervals(measured, nulls):
-    one = {name: ds.isel(prompt=[0]) for name, ds in measured["block"].items()}
-    means = readings.mean_readings(one, nulls)
+    means = readings.mean_readings(measured["block"].isel(prompt=[0]), nulls)
     assert bool(means["mean"].notnull().all()) and bool(means.low.isnull().all() and means.share_high.isnull().all())
 
 
 def test_rank_agreement_is_the_correlation_of_ranks(measured):
-    ds = measured["block"]["trained"]
+    ds = measured["block"].sel(network="trained")
     agreement = readings.rank_agreement(ds, k=3)
     rho = []
     for prompt in range(3):
@@ -88,7 +88,7 @@ def test_rank_agreement_is_the_correlation_of_ranks(measured):
 
 def test_every_choice_is_the_loop_that_its_words_describe(measured, nulls):
     table = readings.compare_choices(measured, nulls, k=3).set_index(["point", "reading", "network"])
-    trained = {at: sets["trained"] for at, sets in measured.items()}
+    trained = {at: both.sel(network="trained") for at, both in measured.items()}
 
     def mean(values: np.ndarray) -> float:
         return np.mean([values[:, i, j].mean() for i, j in OFF])
@@ -115,7 +115,7 @@ def test_every_choice_is_the_loop_that_its_words_describe(measured, nulls):
 
 def test_chance_is_transformed_as_the_values_are_and_a_block_with_itself_is_perfect_there_too(measured, nulls):
     table = readings.compare_choices(measured, nulls, k=3).set_index(["point", "reading", "network"])
-    null = nulls["untrained"].sel(k=3).mean("block_1")
+    null = nulls.sel(network="untrained", k=3).mean("block_1")
     square = table.loc["coupling", "1 − m²", "untrained"]
     assert square.null == pytest.approx(1 - null.mean_square.sel(variant="released_norm").item())
     assert square.null_error == 0
@@ -131,7 +131,7 @@ def test_chance_is_transformed_as_the_values_are_and_a_block_with_itself_is_perf
 
 def test_coupling_by_block_averages_both_roles(measured):
     by_block = readings.coupling_by_block(measured, "mismatch", k=5)
-    values = measured["hidden_states"]["trained"].mismatch.values[:, 1]
+    values = measured["hidden_states"].sel(network="trained").mismatch.values[:, 1]
     roles = [values[:, 2, j] for j in range(L) if j != 2] + [values[:, j, 2] for j in range(L) if j != 2]
     found = by_block.sel(boundary="hidden_states", network="trained", block=2)
     assert float(found["mean"]) == pytest.approx(1 - np.mean(roles))
@@ -173,7 +173,7 @@ def test_a_single_vector_and_more_than_the_width_are_refused(k):
 
 
 def test_two_blocks_and_a_k_that_was_not_measured_have_no_ranks(measured):
-    ds = measured["block"]["trained"]
+    ds = measured["block"].sel(network="trained")
     with pytest.raises(ParameterError, match="the model has 2 blocks"):
         readings.rank_agreement(ds.isel(block_1=[0, 1], block_2=[0, 1]), k=3)
     with pytest.raises(ParameterError, match="k is 4; measured were 3, 5"):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import xarray as xr
 from reference import coupling, miscoupling
 
 import coupling_lib as cl
 from companion.tables import effects
 from companion.tables.arrays import side_by_side
-from coupling_lib.datasets.parts import SHARED, VARIANTS_OF_PARTS, shared_parts, with_shared_part
+from coupling_lib.datasets.parts import SHARED, VARIANTS_OF_PARTS, known_shared_part, with_shared_part
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures import nulls
@@ -47,7 +46,8 @@ def test_depth_of_the_shared_part_is_that_of_the_matrices_without_their_trace(mo
             assert value == pytest.approx(miscoupling(coupling(J, rest[other], K)), abs=2e-4)
     assert set(VARIANTS_OF_PARTS) < set(shared.data_vars) and "miscoupling" not in shared
     assert shared["variant"].values.tolist() == list(VARIANTS_OF_PARTS)
-    assert shared_parts("miscoupling", one=measured) == {} and shared_parts(VARIANT, one=measured)["one"].equals(shared)
+    assert known_shared_part(measured, "miscoupling") is None
+    assert known_shared_part(measured, VARIANT).equals(shared)
 
 
 def test_tokens_of_the_shared_part_are_those_of_the_matrices_without_their_trace(model):
@@ -77,26 +77,28 @@ def test_the_shared_part_is_a_measurement_like_the_whole(measured):
     assert float(cl.null_of(shared, VARIANT).error.max()) < 1e-4
     summary = cl.depth_summary(shared, VARIANT)["mean"].sel(k=K)
     assert float(summary.sel(pairs="all pairs")) < float(cl.depth_summary(measured, VARIANT)["mean"].sel(k=K)[0])
-    both = side_by_side(**with_shared_part(untrained=measured, trained=measured))
+    both = with_shared_part(side_by_side(untrained=measured, trained=measured))
     assert both.network.values.tolist() == ["untrained", "trained", SHARED]
     np.testing.assert_array_equal(both[VARIANT].sel(network=SHARED), shared[VARIANT])
     assert not [name for name in both.variables if name.startswith("shared_")]
 
 
 def test_effects_of_the_shared_part_are_those_of_its_numbers(measured):
-    pair = {"trained": measured, "untrained": measured}
+    pair = side_by_side(untrained=measured, trained=measured)
     found = effects.of_shared_depth(pair, VARIANT, K)
     each = 1 - cl.shared_part(measured)[VARIANT].sel(k=K)
     mean = float(each.where(each.block_1 != each.block_2).mean())
     assert found["coupled"].value == pytest.approx(mean) and found["emerged"].value == 0
     whole = 1 - float(measured[VARIANT].where(measured.block_1 != measured.block_2).mean())
     assert found["lacks"].value == pytest.approx(whole - mean, abs=1e-6)
-    assert effects.of_shared_depth({"trained": xr.Dataset(), "untrained": measured}, VARIANT, K) == {}
+    assert effects.of_shared_depth(pair, "miscoupling", K) == {}
 
 
 def test_products_alone_have_no_shared_part_and_say_so(model):
     ds = cl.measure_depth(model, [PARIS], ks=(K,), formed=False)
-    assert shared_parts(VARIANT, one=ds) == {} and list(with_shared_part(trained=ds)) == ["trained"]
+    assert known_shared_part(ds, VARIANT) is None
+    assert with_shared_part(side_by_side(trained=ds)).network.values.tolist() == ["trained"]
+    assert effects.of_shared_depth(side_by_side(trained=ds, untrained=ds), VARIANT, K) == {}
     with pytest.raises(
         ParameterError, match="'nano-neox' holds no traceless part; measure_depth has it unless `formed` is"
     ):
