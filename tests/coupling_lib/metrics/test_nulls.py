@@ -99,6 +99,8 @@ def test_flat_spectra_follow_the_rule_of_thumb(d, k):
 
 
 def test_closed_forms_are_batched_over_spectra():
+    assert set(VARIANTS) - set(KNOWN) == {"old_off_over_diagonal"}
+    assert mean_square(VARIANTS["old_off_over_diagonal"], SPECTRA["flat"], D, 10).isnan().all()
     S = torch.stack(list(SPECTRA.values()))
     for name in VARIANTS:
         both = root(name, S, D, 10)
@@ -156,6 +158,9 @@ def test_mean_absolute_entry_equals_a_plain_monte_carlo_mean(power):
 
 
 def test_mean_absolute_entry_has_its_limits_in_closed_form():
+    assert mean_absolute_coordinate(2) == pytest.approx(2 / math.pi, rel=1e-14)
+    assert mean_absolute_coordinate(3) == pytest.approx(0.5, rel=1e-14)
+    assert mean_absolute_coordinate(10_000) == pytest.approx(math.sqrt(2 / (math.pi * 10_000)), rel=1e-4)
     flat, single = torch.ones(2, 64).double(), torch.tensor([2.0, 0, 0, 0]).double()
     assert mean_absolute_entry(flat, 64).tolist() == pytest.approx([mean_absolute_coordinate(64)] * 2, rel=1e-5)
     # One singular value alone: a = sigma y_1 x_1, and the two coordinates are independent.

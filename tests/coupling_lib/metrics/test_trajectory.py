@@ -109,10 +109,15 @@ def test_a_single_step_has_no_population_variance():
     assert expodistance(path([1.0], [3.0])).item() == equidistance(path([1.0], [3.0])).item() == 0
 
 
-@pytest.mark.parametrize("shape", [(5,), (1, 8)])
-def test_a_shape_that_is_no_trajectory_is_refused(shape):
-    with pytest.raises(ParameterError, match="at least two depths|expected 2 to 3 dimensions"):
-        norms(torch.ones(shape))
+@pytest.mark.parametrize(
+    ("score", "shape", "message"),
+    [
+        *((norms, shape, "at least two depths|expected 2 to 3 dimensions") for shape in ((5,), (1, 8))),
+        *((principal_paths, shape, "2 principal components need") for shape in ((5, 2, 12), (5, 9, 1), (9, 12))),
+    ],
+)
+def test_a_shape_that_is_no_trajectory_is_refused(score, shape, message):
+    refused(ParameterError, message, score, torch.ones(shape))
 
 
 def test_entropy_in_nats_of_known_distributions():
