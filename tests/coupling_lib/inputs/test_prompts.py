@@ -4,6 +4,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from refusals import refused
 
 from companion.notebook.choices import chosen_prompts, chosen_questions
 from coupling_lib.errors import CouplingError, ParameterError
@@ -18,41 +19,46 @@ def no_folder_of_the_machine(monkeypatch):
     monkeypatch.delenv("COUPLING_PROMPTS", raising=False)
 
 
+def write_rows(path, rows):
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    return path
+
+
+def load_file(path):
+    """Read a file by its path as a text."""
+    return load_prompts(str(path))
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A local folder with three prompts in each benchmark's file, and a page of WikiText."""
     for name in BENCHMARKS:
-        rows = [
+        rows = (
             {"id": f"{name}-{i}", "dataset": name, "prompt": f" {name} asks {i}? ", "source": "x"} for i in range(3)
-        ]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+        )
+        write_rows(tmp_path / f"{name}.jsonl", rows)
     paragraphs = [LONG, "–" + " long" * 127, "A caption of few words", "long " * 128 + "end"]
     page = " \n = A title = \n \n " + " \n = = Part = = \n ".join(paragraphs) + f" \n = {LONG} = \n"
     (tmp_path / "test.txt").write_text(page, encoding="utf-8")
     return tmp_path
 
 
-def test_the_embedded_set_has_twenty_prompts_of_each_style():
-    assert Counter(prompt.dataset for prompt in load_prompts()) == dict.fromkeys(STYLES, 20)
-
-
-def test_embedded_prompts_are_unique_non_empty_and_without_blanks_at_their_ends():
+def test_embedded_prompts_are_unique_trimmed_and_of_their_style():
     prompts = load_prompts()
+    assert Counter(prompt.dataset for prompt in prompts) == dict.fromkeys(STYLES, 20)
     assert len({prompt.id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == 120
     for prompt in prompts:
         assert prompt.text == prompt.text.strip() and len(prompt.text.split()) >= 6
         assert "\n" not in prompt.text and "  " not in prompt.text
-
-
-def test_questions_end_as_questions_and_continuations_stay_open():
-    for prompt in load_prompts():
         open_ended = prompt.dataset in {"hellaswag-style", "winogrande-style"}
         assert prompt.text.endswith("?") != open_ended, prompt
         assert not (open_ended and prompt.text.endswith((".", "!"))), prompt
+    assert load_prompts("paris") == [Prompt("paris", "paris", PARIS)]
+    assert PARIS == "What is the capital of France? The capital is"
 
 
 @pytest.mark.parametrize("n", [1, 7, 50, 120])
-def test_a_selection_is_balanced_without_repetition_and_extends_the_smaller_one(n):
+def test_a_selection_is_balanced_and_extends_the_smaller_one(n):
     prompts = load_prompts(n=n)
     counts = Counter(prompt.dataset for prompt in prompts)
     assert len(set(prompts)) == n
@@ -69,77 +75,16 @@ def test_the_seed_decides_the_selection():
 
 @pytest.mark.parametrize("n", [0, -1, 121, 2.0, True, "6"])
 def test_an_impossible_number_of_prompts_is_refused(n):
-    with pytest.raises(ParameterError, match="from 1 to 120"):
-        load_prompts(n=n)
+    refused(ParameterError, "from 1 to 120", load_prompts, n=n)
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_a_benchmark_is_read_from_a_local_folder(folder, name):
-    assert load_prompts(name, folder=folder) == [Prompt(f"{name}-{i}", name, f"{name} asks {i}?") for i in range(3)]
-
-
-def test_all_benchmarks_together_are_selected_in_equal_parts(folder):
+def test_benchmarks_are_read_from_a_local_folder(folder, tmp_path_factory):
+    for name in BENCHMARKS:
+        wanted = [Prompt(f"{name}-{i}", name, f"{name} asks {i}?") for i in range(3)]
+        assert load_prompts(name, folder=folder) == wanted
     assert len(load_prompts("benchmarks", folder=folder)) == 18
     chosen = load_prompts("benchmarks", n=12, folder=folder)
     assert Counter(prompt.dataset for prompt in chosen) == dict.fromkeys(BENCHMARKS, 2)
-
-
-def test_wikitext_is_its_paragraphs_of_32_to_128_words_without_headings(folder):
-    assert load_prompts("wikitext2", folder=folder) == [
-        Prompt("wikitext2-4", "wikitext2", LONG),
-        Prompt("wikitext2-6", "wikitext2", "–" + " long" * 127),
-    ]
-    (folder / "test.txt").write_text(" = Only = \n a heading \n")
-    with pytest.raises(ParameterError, match="no paragraph of 32 to 128 words"):
-        load_prompts("wikitext2", folder=folder)
-
-
-def test_a_notebook_finds_the_sets_through_the_environment_or_by_the_path_of_a_file(folder, monkeypatch):
-    by_path = chosen_prompts(f"{folder / 'gsm8k.jsonl'}:2", 0)
-    monkeypatch.setenv("COUPLING_PROMPTS", str(folder))
-    assert chosen_prompts("gsm8k:2", 0) == by_path
-    assert len(load_prompts("benchmarks")) == 18 and len(load_prompts("wikitext2")) == 2
-    (folder / "mmlu.jsonl").unlink()
-    with pytest.raises(ParameterError, match=r"no mmlu\.jsonl; expected it there or under prompts/ .*COUPLING_PROMPTS"):
-        load_prompts("mmlu")
-    monkeypatch.setenv("COUPLING_PROMPTS", str(folder / "elsewhere"))
-    assert load_prompts("gsm8k", n=2, folder=folder) == by_path  # an argument goes before the environment
-
-
-def test_every_embedded_arithmetic_problem_and_no_other_has_its_steps_counted():
-    counted = {prompt.id: prompt.steps for prompt in load_prompts() if prompt.steps is not None}
-    assert set(counted) == {f"gsm8k-style-{number:02d}" for number in range(1, 21)}
-    assert set(counted.values()) == {2, 3, 4}
-    # 4 * 12, - 31, - 5;  13 * 3, 4 * 2, their sum, 50 - it;  6 - 1, kilograms to grams, / 250
-    assert [counted[f"gsm8k-style-{number}"] for number in ("01", "09", "20")] == [3, 4, 3]
-
-
-def test_a_published_solution_counts_by_its_calculations_or_else_by_its_lines():
-    assert count_steps("He has 3*4 = <<3*4=12>>12, and 12-5 = <<12-5=7>>7 are left.\n#### 7") == 2
-    assert count_steps("Half is 4.\n\nTwice that is 8.\nSo 8.\n#### 8") == 3
-    assert count_steps("#### 8") is None and count_steps("eight") is None
-
-
-def test_steps_are_read_from_a_file_that_gives_them_or_the_solution(tmp_path):
-    rows = [
-        {"question": "Why?", "answer": "1+1 = <<1+1=2>>2\n#### 2"},  # the form in which GSM8K is published
-        {"prompt": "How?", "steps": 5, "answer": "<<>>#### 1"},
-        {"prompt": "Who?", "answer": "nobody"},
-        {"prompt": "When?", "answer": ["now"]},
-    ]
-    path = tmp_path / "gsm8k.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    read = load_prompts("gsm8k", folder=tmp_path)
-    assert [(prompt.text, prompt.steps) for prompt in read] == [
-        ("Why?", 1),
-        ("How?", 5),
-        ("Who?", None),
-        ("When?", None),
-    ]
-    assert [add_chain_of_thought(prompt).steps for prompt in read] == [1, 5, None, None]
-
-
-def test_the_folder_above_the_files_is_accepted_too(folder, tmp_path_factory):
     above = tmp_path_factory.mktemp("above")
     (above / "prompts").symlink_to(folder)
     (above / "wikitext2").symlink_to(folder)
@@ -147,37 +92,92 @@ def test_the_folder_above_the_files_is_accepted_too(folder, tmp_path_factory):
         assert load_prompts(name, folder=above) == load_prompts(name, folder=folder)
 
 
-def test_own_files_need_no_more_than_a_text(tmp_path):
-    (tmp_path / "mine.jsonl").write_text(
-        '{"prompt": "O\u2028ne"}\n\n{"prompt": "Two", "id": 7, "dataset": "d"}\n', encoding="utf-8"
-    )
-    assert load_prompts(tmp_path / "mine.jsonl") == [Prompt("mine-1", "mine", "O\u2028ne"), Prompt("7", "d", "Two")]
-    (tmp_path / "lines.txt").write_text("Première ligne \n\n  third\n", encoding="utf-8")
-    assert load_prompts(str(tmp_path / "lines.txt")) == [
-        Prompt("lines-1", "lines", "Première ligne"),
-        Prompt("lines-3", "lines", "third"),
+def test_wikitext_is_its_paragraphs_of_32_to_128_words(folder):
+    assert load_prompts("wikitext2", folder=folder) == [
+        Prompt("wikitext2-4", "wikitext2", LONG),
+        Prompt("wikitext2-6", "wikitext2", "–" + " long" * 127),
+    ]
+    (folder / "test.txt").write_text(" = Only = \n a heading \n")
+    refused(ParameterError, "no paragraph of 32 to 128 words", load_prompts, "wikitext2", folder=folder)
+
+
+def test_a_notebook_finds_prompts_through_the_environment(folder, monkeypatch):
+    by_path = chosen_prompts(f"{folder / 'gsm8k.jsonl'}:2", 0)
+    monkeypatch.setenv("COUPLING_PROMPTS", str(folder))
+    assert chosen_prompts("gsm8k:2", 0) == by_path
+    assert len(load_prompts("benchmarks")) == 18 and len(load_prompts("wikitext2")) == 2
+    (folder / "mmlu.jsonl").unlink()
+    missing = r"no mmlu\.jsonl; expected it there or under prompts/ .*COUPLING_PROMPTS"
+    refused(ParameterError, missing, load_prompts, "mmlu")
+    monkeypatch.setenv("COUPLING_PROMPTS", str(folder / "elsewhere"))
+    assert load_prompts("gsm8k", n=2, folder=folder) == by_path  # an argument goes before the environment
+
+
+def test_embedded_arithmetic_problems_alone_have_steps():
+    counted = {prompt.id: prompt.steps for prompt in load_prompts() if prompt.steps is not None}
+    assert set(counted) == {f"gsm8k-style-{number:02d}" for number in range(1, 21)}
+    assert set(counted.values()) == {2, 3, 4}
+    # 4 * 12, - 31, - 5;  13 * 3, 4 * 2, their sum, 50 - it;  6 - 1, kilograms to grams, / 250
+    assert [counted[f"gsm8k-style-{number}"] for number in ("01", "09", "20")] == [3, 4, 3]
+
+
+@pytest.mark.parametrize(
+    ("solution", "steps"),
+    [
+        ("He has 3*4 = <<3*4=12>>12, and 12-5 = <<12-5=7>>7 are left.\n#### 7", 2),
+        ("Half is 4.\n\nTwice that is 8.\nSo 8.\n#### 8", 3),
+        ("#### 8", None),
+        ("eight", None),
+    ],
+)
+def test_steps_are_calculations_or_else_lines(solution, steps):
+    assert count_steps(solution) == steps
+
+
+def test_steps_and_ratings_are_read_from_files(tmp_path):
+    rows = [
+        {"question": "Why?", "answer": "1+1 = <<1+1=2>>2\n#### 2"},  # the form in which GSM8K is published
+        {"prompt": "How?", "steps": 5, "answer": "<<>>#### 1", "rating": -1.5, "difficulty": 3},
+        {"prompt": "Who?", "answer": "nobody", "difficulty": 2},
+        {"prompt": "When?", "answer": ["now"], "difficulty": "easy"},
+    ]
+    read = load_file(write_rows(tmp_path / "rated.jsonl", rows))
+    assert [prompt.text for prompt in read] == ["Why?", "How?", "Who?", "When?"]
+    for prompts in (read, list(map(add_chain_of_thought, read))):
+        assert [prompt.steps for prompt in prompts] == [1, 5, None, None]
+        assert [prompt.rating for prompt in prompts] == [None, -1.5, 2.0, None]
+    assert len(chosen_questions(str(tmp_path / "rated.jsonl"), 0)) == 3
+    table = 'id,question,rating,steps,difficulty\na,"One, two\nthree?",0.25,3,\nb,Four?,,,0.5\nc,Five?,,,hard\n'
+    (tmp_path / "rated.csv").write_text(table)
+    assert load_file(tmp_path / "rated.csv") == [
+        Prompt("a", "rated", "One, two\nthree?", 3, 0.25),
+        Prompt("b", "rated", "Four?", None, 0.5),
+        Prompt("c", "rated", "Five?"),
     ]
 
 
-def test_without_the_datasets_package_the_error_says_what_to_do(monkeypatch):
+def test_own_files_need_no_more_than_a_text(tmp_path):
+    lines = '{"prompt": "O\u2028ne"}\n\n{"prompt": "Two", "id": 7, "dataset": "d"}\n'
+    (tmp_path / "mine.jsonl").write_text(lines, encoding="utf-8")
+    assert load_prompts(tmp_path / "mine.jsonl") == [Prompt("mine-1", "mine", "O\u2028ne"), Prompt("7", "d", "Two")]
+    (tmp_path / "lines.txt").write_text("Première ligne \n\n  third\n", encoding="utf-8")
+    wanted = [Prompt("lines-1", "lines", "Première ligne"), Prompt("lines-3", "lines", "third")]
+    assert load_file(tmp_path / "lines.txt") == wanted
+
+
+def test_prompts_that_cannot_be_fetched_are_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(
-        CouplingError, match=r"'arc' cannot be fetched .* set COUPLING_PROMPTS .* install the `datasets`"
-    ):
-        load_prompts("arc")
+    message = r"'arc' cannot be fetched .* set COUPLING_PROMPTS .* install the `datasets`"
+    refused(CouplingError, message, load_prompts, "arc")
 
-
-def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch):
     def load_dataset(*args, **kwargs):
         raise ConnectionError("no route\nto host")
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    with pytest.raises(CouplingError, match=r"cannot be fetched as openai/gsm8k \(no route\)") as caught:
-        load_prompts("gsm8k")
-    assert "\n" not in str(caught.value)
+    refused(CouplingError, r"cannot be fetched as openai/gsm8k \(no route\)", load_prompts, "gsm8k")
 
 
-def test_hub_rows_become_prompts_and_winogrande_stops_before_its_gap(monkeypatch):
+def test_hub_rows_become_prompts(monkeypatch):
     asked = []
 
     def load_dataset(hub_id, configuration, split):
@@ -212,44 +212,20 @@ def test_chain_of_thought_appends_the_sentence_and_marks_the_id():
     assert thinking == Prompt(plain.id + "+cot", plain.dataset, plain.text + " Let's think step by step.")
 
 
-def test_the_example_of_the_paper_is_at_hand():
-    assert PARIS == "What is the capital of France? The capital is"
-    assert load_prompts("paris") == [Prompt("paris", "paris", PARIS)]
-
-
-def test_ratings_come_with_a_file_as_rating_or_as_a_difficulty_that_is_a_number(tmp_path):
-    rows = [
-        {"question": "One?", "rating": -1.5, "difficulty": 3},
-        {"prompt": "Two?", "difficulty": 2},
-        {"prompt": "Three?", "difficulty": "easy"},
-    ]
-    (tmp_path / "rated.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    read = load_prompts(tmp_path / "rated.jsonl")
-    assert [prompt.rating for prompt in read] == [-1.5, 2.0, None]
-    assert add_chain_of_thought(read[0]).rating == -1.5
-    table = 'id,question,rating,steps,difficulty\na,"One, two\nthree?",0.25,3,\nb,Four?,,,0.5\nc,Five?,,,hard\n'
-    (tmp_path / "rated.csv").write_text(table)
-    assert load_prompts(str(tmp_path / "rated.csv")) == [
-        Prompt("a", "rated", "One, two\nthree?", 3, 0.25),
-        Prompt("b", "rated", "Four?", None, 0.5),
-        Prompt("c", "rated", "Five?"),
-    ]
-    assert len(chosen_questions(str(tmp_path / "rated.jsonl"), 0)) == 2
+JSON_LINES = ["{", '{"text": "x"}', '"x"', '{"prompt": 3}', '{"prompt": "  "}', "[1]"]
+JSON_LINES += [f'{{"prompt": "x", {wrong}}}' for wrong in ('"steps": "2"', '"rating": "high"')]
+JSON_LINES += [f'{{"prompt": "x", "rating": {wrong}}}' for wrong in ("true", "NaN")]
 
 
 @pytest.mark.parametrize(
-    ("name", "lines"),
+    ("name", "head", "lines", "expected"),
     [
-        ("bad.jsonl", ["{", '{"text": "x"}', '"x"', '{"prompt": 3}', '{"prompt": "  "}', "[1]"]),
-        ("bad.jsonl", [f'{{"prompt": "x", {wrong}}}' for wrong in ('"steps": "2"', '"rating": "high"')]),
-        ("bad.jsonl", [f'{{"prompt": "x", "rating": {wrong}}}' for wrong in ("true", "NaN")]),
-        ("bad.csv", ["fine,high", "fine,nan", ",1"]),
+        ("bad.jsonl", '{"prompt": "a"}', JSON_LINES, "JSON such as"),
+        ("bad.csv", "prompt,rating", ["fine,high", "fine,nan", ",1"], "a table with a column prompt or question"),
     ],
 )
-def test_a_line_that_is_no_prompt_is_refused_with_its_number_and_what_is_expected(tmp_path, name, lines):
-    table = name.endswith("csv")
-    expected = "a table with a column prompt or question" if table else "JSON such as"
+def test_a_line_that_is_no_prompt_is_refused(tmp_path, name, head, lines, expected):
     for line in lines:
-        (tmp_path / name).write_text(("prompt,rating\n" if table else '{"prompt": "a"}\n') + line + "\n")
-        with pytest.raises(ParameterError, match=rf"line 2 of .*bad\.\w+' is no prompt; expected {expected}"):
-            load_prompts(tmp_path / name)
+        (tmp_path / name).write_text(f"{head}\n{line}\n")
+        message = rf"line 2 of .*bad\.\w+' is no prompt; expected {expected}"
+        refused(ParameterError, message, load_prompts, tmp_path / name)

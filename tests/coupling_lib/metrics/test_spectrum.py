@@ -1,7 +1,9 @@
 import math
+from functools import partial
 
 import pytest
 import torch
+from refusals import refused
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.metrics.nulls import mean_absolute_coordinate
@@ -18,7 +20,7 @@ from coupling_lib.metrics.spectrum import (
 from coupling_lib.metrics.subspaces import random_frame
 
 
-def test_the_frobenius_norm_is_estimated_without_bias_from_what_lies_outside_the_strongest_directions():
+def test_the_frobenius_norm_is_estimated_without_bias():
     J = torch.randn(40, 60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     S, Vh = torch.linalg.svd(J)[1:]
     few = probes(Vh[:5])
@@ -36,27 +38,27 @@ def test_decay_exponent_recovers_a_power_law_of_any_scale(exponent):
     assert decay_exponent(S).tolist() == pytest.approx([exponent] * 2, abs=1e-12)
 
 
-def test_decay_exponent_refuses_values_without_logarithm_or_too_few():
-    with pytest.raises(UntrustworthyResultError, match="no logarithm"):
-        decay_exponent(torch.tensor([1.0, 0.0]))
-    with pytest.raises(ParameterError, match="at least two"):
-        decay_exponent(torch.tensor([1.0]))
+@pytest.mark.parametrize(
+    ("error", "message", "fit", "values"),
+    [
+        (UntrustworthyResultError, "no logarithm", decay_exponent, [1.0, 0.0]),
+        (ParameterError, "at least two", decay_exponent, [1.0]),
+        (ParameterError, "first_block is 9", inverse_sigma_fit, [1.0] * 11),
+        (UntrustworthyResultError, "no inverse", partial(inverse_sigma_fit, first_block=0), [1.0, 0.0, 2.0]),
+    ],
+)
+def test_what_has_no_fit_is_refused(error, message, fit, values):
+    refused(error, message, fit, torch.tensor(values))
 
 
-def test_inverse_sigma_fit_leaves_out_the_early_blocks_and_counts_depth_from_one():
+def test_inverse_sigma_fit_leaves_out_the_early_blocks():
     depth = torch.arange(1.0, 33.0, dtype=torch.float64)
     sigma1 = 1 / (0.25 * depth + 2)
     sigma1[:9] = 50.0
     fit = inverse_sigma_fit(sigma1)
     assert (fit.slope, fit.intercept, fit.r_squared) == pytest.approx((0.25, 2, 1), rel=1e-12)
     assert inverse_sigma_fit(sigma1, first_block=0).r_squared < 1
-
-
-def test_inverse_sigma_fit_needs_three_blocks_and_positive_values():
-    with pytest.raises(ParameterError, match="first_block is 9"):
-        inverse_sigma_fit(torch.ones(11))
-    with pytest.raises(UntrustworthyResultError, match="no inverse"):
-        inverse_sigma_fit(torch.tensor([1.0, 0.0, 2.0]), first_block=0)
+    assert [first_block_of_fit(n) for n in (3, 8, 12, 19, 20, 80)] == [0, 2, 3, 4, 9, 9]
 
 
 def test_alignment_is_the_mean_cosine_of_left_and_right_vectors_of_one_rank():
@@ -86,12 +88,11 @@ def test_exchanged_miscoupling_is_zero_for_symmetric_matrices_only():
         assert bound[0] <= values.min().item() and values.max().item() <= bound[1]
 
 
-def test_exchanged_null_has_the_distribution_of_independent_orthogonal_matrices():
+def test_exchanged_null_has_the_distribution_of_orthogonal_matrices():
     d, k = 12, 3
     S = torch.linspace(3, 0.1, d, dtype=torch.float64)[None]
     quick = exchanged_null(S, k, 3000, torch.Generator().manual_seed(5))[:, 0]
-    generator = torch.Generator().manual_seed(6)
-    slow = []
+    generator, slow = torch.Generator().manual_seed(6), []
     for _ in range(3000):
         U, V = (random_frame(d, d, generator, torch.float64) for _ in range(2))
         slow.append(exchanged_miscoupling(U @ torch.diag(S[0]) @ V.mT, U[:, :k], V.mT[:k]))
@@ -99,9 +100,4 @@ def test_exchanged_null_has_the_distribution_of_independent_orthogonal_matrices(
     error = math.sqrt(float(quick.var() + slow.var()) / 3000)
     assert abs(float(quick.mean() - slow.mean())) < 4 * error
     assert float(quick.std() / slow.std()) == pytest.approx(1, abs=0.1)
-    with pytest.raises(ParameterError, match="k is 7"):
-        exchanged_null(S, 7)
-
-
-def test_the_line_starts_where_the_released_code_starts_it_if_the_model_is_deep_enough():
-    assert [first_block_of_fit(n) for n in (3, 8, 12, 19, 20, 80)] == [0, 2, 3, 4, 9, 9]
+    refused(ParameterError, "k is 7", exchanged_null, S, 7)

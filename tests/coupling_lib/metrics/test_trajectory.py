@@ -4,6 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.metrics.trajectory import (
@@ -28,6 +29,9 @@ def x():
     return torch.randn(13, 5, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
+SCORES = (line_shape_score, expodistance, equidistance)
+
+
 def path(*points):
     return torch.tensor(points, dtype=torch.float64)
 
@@ -47,7 +51,7 @@ def test_one_token_alone_scores_what_it_scores_among_others(x):
         torch.testing.assert_close(score(x[:, 2]), score(x)[..., 2], rtol=1e-13, atol=0)
 
 
-def test_block_windows_are_every_run_of_neighbouring_blocks_and_score_one_where_straight(x):
+def test_block_windows_are_every_run_of_blocks(x):
     windows = block_windows(x[:, 0], width=5)
     assert windows.shape == (8, 6, 16)
     for start in range(8):
@@ -56,7 +60,7 @@ def test_block_windows_are_every_run_of_neighbouring_blocks_and_score_one_where_
     assert [line_shape_score(part).item() for part in block_windows(straight, 11)] == pytest.approx([1, 1])
 
 
-def test_windows_have_the_papers_eleven_blocks_in_deep_models_and_shrink_in_shallow_ones():
+def test_windows_shrink_in_shallow_models():
     widths = {depth: window_width(depth) for depth in range(1, 41)}
     assert all(width == 11 for depth, width in widths.items() if depth >= 21)
     assert all(width % 2 == 1 and 2 * width <= depth + 1 for depth, width in widths.items() if depth >= 5)
@@ -65,15 +69,21 @@ def test_windows_have_the_papers_eleven_blocks_in_deep_models_and_shrink_in_shal
 
 
 @pytest.mark.parametrize("wanted", [4, 1, -3, 13])
-def test_a_window_that_is_even_too_short_or_too_long_is_refused(wanted):
-    with pytest.raises(ParameterError, match=f"window is {wanted}; expected an odd number of blocks from 3 to 12"):
-        window_width(12, wanted)
+def test_an_impossible_window_is_refused(wanted):
+    message = f"window is {wanted}; expected an odd number of blocks from 3 to 12"
+    refused(ParameterError, message, window_width, 12, wanted)
 
 
 def test_norms_and_step_lengths_are_euclidean():
     x = path([3.0, 4.0], [0.0, 0.0], [5.0, 12.0])
     assert norms(x).tolist() == [5, 0, 13]
     assert step_lengths(x).tolist() == [5, 13]
+    half = torch.tensor([[100.0], [300.0], [900.0]], dtype=torch.float16).expand(3, 64)  # squares overflow in float16
+    assert norms(half).dtype == torch.float32
+    assert norms(half).tolist() == [800, 2400, 7200]
+
+
+ONE_STEP = "a path of 1 step has no sample variance"
 
 
 @pytest.mark.parametrize(
@@ -85,30 +95,29 @@ def test_norms_and_step_lengths_are_euclidean():
         (expodistance, [[1.0, 1.0]] * 4, "ends where it began"),
         (expodistance, [[0.1], [0.7], [0.3], [-0.1]], "ends where it began"),
         (expodistance, [[0.0], [1.0], [2.0]], "all zero"),
-        (partial(expodistance, correction=1), [[1.0], [3.0]], "a path of 1 step has no sample variance"),
-        (partial(equidistance, correction=1), [[1.0], [3.0]], "a path of 1 step has no sample variance"),
+        (partial(expodistance, correction=1), [[1.0], [3.0]], ONE_STEP),
+        (partial(equidistance, correction=1), [[1.0], [3.0]], ONE_STEP),
+        *((score, [[0.0], [math.nan], [2.0]], "NaN") for score in (*SCORES, norms, step_lengths)),
+        (principal_paths, [[[0.0, 1.0, math.nan]] * 5] * 4, "NaN"),
     ],
 )
-def test_a_path_without_a_score_is_refused_with_the_reason(score, states, message):
-    with pytest.raises(UntrustworthyResultError, match=message):
-        score(path(*states))
+def test_a_path_without_a_score_is_refused(score, states, message):
+    refused(UntrustworthyResultError, message, score, path(*states))
 
 
-def test_a_single_step_has_a_population_variance_of_nothing():
+def test_a_single_step_has_no_population_variance():
     assert expodistance(path([1.0], [3.0])).item() == equidistance(path([1.0], [3.0])).item() == 0
 
 
-def test_nan_states_are_refused(x):
-    x[3, 1, 4] = float("nan")
-    for score in (line_shape_score, expodistance, equidistance, norms, step_lengths, principal_paths):
-        with pytest.raises(UntrustworthyResultError, match="NaN"):
-            score(x)
-
-
-@pytest.mark.parametrize("shape", [(5,), (1, 8)])
-def test_a_shape_that_is_no_trajectory_is_refused(shape):
-    with pytest.raises(ParameterError, match="at least two depths|expected 2 to 3 dimensions"):
-        norms(torch.ones(shape))
+@pytest.mark.parametrize(
+    ("score", "shape", "message"),
+    [
+        *((norms, shape, "at least two depths|expected 2 to 3 dimensions") for shape in ((5,), (1, 8))),
+        *((principal_paths, shape, "2 principal components need") for shape in ((5, 2, 12), (5, 9, 1), (9, 12))),
+    ],
+)
+def test_a_shape_that_is_no_trajectory_is_refused(score, shape, message):
+    refused(ParameterError, message, score, torch.ones(shape))
 
 
 def test_entropy_in_nats_of_known_distributions():
@@ -116,12 +125,6 @@ def test_entropy_in_nats_of_known_distributions():
     assert logit_entropy(p.log() + 17).item() == pytest.approx(1.5 * math.log(2), rel=1e-12)
     assert logit_entropy(torch.zeros(3, 1000).double()).tolist() == pytest.approx([math.log(1000)] * 3)
     assert logit_entropy(torch.tensor([0.0, 1e4])).item() == 0
-
-
-def test_half_precision_states_are_scored_in_float32():
-    x = torch.tensor([[100.0], [300.0], [900.0]], dtype=torch.float16).expand(3, 64)  # squares overflow in float16
-    assert norms(x).dtype == torch.float32
-    assert norms(x).tolist() == [800, 2400, 7200]
 
 
 @pytest.fixture
@@ -161,7 +164,7 @@ def test_every_score_is_its_formula_on_its_states(alone):
     np.testing.assert_allclose(found.numpy(), [by_hand(path) for path in paths.values()], rtol=1e-10)
 
 
-def test_scores_that_need_an_unknown_norm_are_missing_and_only_those(alone):
+def test_scores_of_an_unknown_norm_alone_are_missing(alone):
     missing = score_all(alone, None).isnan().all(dim=1)
     assert dict(zip(STATES, missing.tolist(), strict=True)) == {
         "default": False, "without embedding": False, "normed end": True, "both": True,
@@ -169,45 +172,31 @@ def test_scores_that_need_an_unknown_norm_are_missing_and_only_those(alone):
     assert score_all(alone, None)[:2].isfinite().all()
 
 
-def test_a_score_that_does_not_exist_is_nan_and_a_state_that_is_nan_is_refused(alone):
+def test_a_score_that_does_not_exist_is_nan(alone):
     assert math.isnan(score_or_nan(expodistance, torch.tensor([[0.1], [0.7], [-0.1]])))
     assert math.isnan(score_or_nan(line_shape_score, torch.ones(3, 2)))
     assert math.isnan(score_or_nan(line_shape_score, torch.ones(1, 2)))
     assert score_or_nan(line_shape_score, alone) == pytest.approx(float(line_shape_score(alone)))
     alone[2, 3] = math.nan
-    with pytest.raises(UntrustworthyResultError, match="NaN"):
-        score_or_nan(expodistance, alone)
+    refused(UntrustworthyResultError, "NaN", score_or_nan, expodistance, alone)
 
 
-def test_a_model_of_two_blocks_has_scores_without_embedding_but_no_sample_variance_of_one_step(alone):
+def test_one_step_has_no_sample_variance(alone):
     found = score_all(alone[:3], None)[list(STATES).index("without embedding")]
     missing = [name for name, value in zip(FORMULAS, found.tolist(), strict=True) if math.isnan(value)]
     assert missing == ["expodistance_sample", "equidistance_sample"]
 
 
-def test_coordinates_are_projections_on_the_eigenvectors_of_the_last_states_covariance(x):
+def test_coordinates_are_projections_on_the_last_states_eigenvectors(x):
     found = principal_paths(x, 3)
     last = x[-1].numpy()
     centred = last - last.mean(0)
     values, vectors = np.linalg.eigh(centred.T @ centred)
-    axes = vectors[:, ::-1][:, :3]
-    expected = (x.numpy() - last.mean(0)) @ axes
+    expected = (x.numpy() - last.mean(0)) @ vectors[:, ::-1][:, :3]
     np.testing.assert_allclose(np.abs(found.coordinates.numpy()), np.abs(expected), atol=1e-10)
     np.testing.assert_allclose(found.share.numpy(), values[::-1][:3] / values.sum(), rtol=1e-10)
-
-
-def test_components_depend_on_the_last_states_alone(x):
     changed = x.clone()
-    changed[1:4] *= 7
+    changed[1:4] *= 7  # which no component depends on
     torch.testing.assert_close(principal_paths(changed).coordinates[[0, -1]], principal_paths(x).coordinates[[0, -1]])
-
-
-def test_the_last_token_ends_on_the_positive_side_whatever_the_sign_of_the_states(x):
     for states in (x, -x):
         assert (principal_paths(states, 4).coordinates[-1, -1] > 0).all()
-
-
-@pytest.mark.parametrize("shape", [(5, 2, 12), (5, 9, 1), (9, 12)])
-def test_too_few_tokens_or_dimensions_are_refused(shape):
-    with pytest.raises(ParameterError, match="2 principal components need"):
-        principal_paths(torch.ones(shape))

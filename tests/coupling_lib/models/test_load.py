@@ -5,6 +5,7 @@ import pytest
 import tiny
 import torch
 import transformers
+from refusals import refused
 
 from coupling_lib import paths
 from coupling_lib.blocks import attention
@@ -23,15 +24,11 @@ def folders(tmp_path_factory):
     }
 
 
-def one_line(error: pytest.ExceptionInfo) -> None:
-    assert str(error.value) and "\n" not in str(error.value)
-
-
 # What is loaded
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert", "vit"])
-def test_a_local_folder_gives_the_saved_weights_frozen_and_in_evaluation_mode(folders, kind):
+def test_a_folder_gives_the_saved_weights_frozen(folders, kind):
     folder, saved = folders[kind]
     model = load_model(folder, device="cpu")
     assert type(model.hf) is type(saved) and tiny.same_weights(model.hf, saved)
@@ -42,15 +39,11 @@ def test_a_local_folder_gives_the_saved_weights_frozen_and_in_evaluation_mode(fo
     assert (model.revision, model.seed, model.untrained, model.precision) == (None, None, False, "float32")
 
 
-def test_a_folder_is_taken_as_text_too_and_its_tokenizer_read(folders):
-    model = load_model(str(folders["llama"][0]))
-    assert model.tokenizer.decode(model.tokenizer(tiny.TEXT[0]).input_ids) == tiny.TEXT[0]
-
-
-def test_a_vision_model_and_a_folder_without_tokenizer_have_none(folders, tmp_path):
+def test_a_tokenizer_is_read_where_there_is_one(folders, tmp_path):
+    read = load_model(str(folders["llama"][0])).tokenizer
+    assert read.decode(read(tiny.TEXT[0]).input_ids) == tiny.TEXT[0]
     tiny.save_llama(tmp_path, with_tokenizer=False)
-    assert load_model(folders["vit"][0]).tokenizer is None
-    assert load_model(tmp_path).tokenizer is None
+    assert [load_model(folder).tokenizer for folder in (folders["vit"][0], tmp_path)] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +85,7 @@ def test_weights_are_stored_in_the_precision_asked_for(folders, precision, untra
     ("precision", "layer"), [("nf4", "Linear4bit"), ("fp4", "Linear4bit"), ("int8", "Linear8bitLt")]
 )
 @pytest.mark.parametrize("untrained", [False, True])
-def test_linear_layers_of_the_blocks_are_quantised(folders, precision, layer, untrained):
+def test_linear_layers_of_blocks_are_quantised(folders, precision, layer, untrained):
     model = load_model(folders["llama"][0], precision=precision, untrained=untrained)
     projections = [b.self_attn.q_proj for b in model.blocks.modules]
     assert [type(p).__name__ for p in projections] == [layer] * tiny.BLOCKS
@@ -104,29 +97,20 @@ def test_linear_layers_of_the_blocks_are_quantised(folders, precision, layer, un
 # Untrained
 
 
-def test_untrained_weights_come_from_the_seed_alone(folders):
+def test_untrained_weights_come_from_the_seed_alone(folders, tmp_path):
     folder, saved = folders["llama"]
-    first = load_model(folder, untrained=True, seed=3)
-    torch.rand(5)
-    again, other = load_model(folder, untrained=True, seed=3), load_model(folder, untrained=True, seed=4)
-    assert tiny.same_weights(first.hf, again.hf)
-    assert not tiny.same_weights(first.hf, other.hf) and not tiny.same_weights(first.hf, saved)
-    assert (first.seed, first.untrained, other.seed) == (3, True, 4)
-
-
-def test_untrained_needs_no_weights_and_leaves_the_callers_random_state(folders, tmp_path):
-    shutil.copy(folders["llama"][0] / "config.json", tmp_path)
+    shutil.copy(folder / "config.json", tmp_path)  # without its weights
+    first = load_model(tmp_path, untrained=True, seed=3)
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    load_model(tmp_path, untrained=True)
-    assert torch.equal(torch.rand(3), expected)
-
-
-def test_untrained_half_precision_is_the_rounded_float32_model(folders):
-    full = load_model(folders["llama"][0], untrained=True, seed=1).hf
-    half = load_model(folders["llama"][0], untrained=True, seed=1, precision="bfloat16").hf
-    assert tiny.same_weights(half, full.to(torch.bfloat16))
+    again, other = (load_model(tmp_path, untrained=True, seed=seed) for seed in (3, 4))
+    assert torch.equal(torch.rand(3), expected)  # the caller's random state is left
+    assert tiny.same_weights(first.hf, again.hf)
+    assert not tiny.same_weights(first.hf, other.hf) and not tiny.same_weights(first.hf, saved)
+    assert (first.seed, first.untrained, other.seed) == (3, True, 4)
+    half = load_model(tmp_path, untrained=True, seed=3, precision="bfloat16").hf
+    assert tiny.same_weights(half, first.hf.to(torch.bfloat16))
 
 
 # Embedded checkpoints
@@ -144,30 +128,19 @@ def checkpoints(tmp_path, monkeypatch):
     return {"step100": last, "step10": early, "step0": tiny.llama(5)}
 
 
-def test_an_embedded_model_is_loaded_at_its_last_step(checkpoints):
-    model = load_model("nano-neox")
-    assert tiny.same_weights(model.hf, checkpoints["step100"])
-    assert (model.revision, model.source, model.seed) == ("step100", "embedded:nano-neox", None)
-
-
-@pytest.mark.parametrize("step", ["step0", "step10", "step100"])
-def test_an_embedded_model_is_loaded_at_any_step_with_the_one_tokenizer(checkpoints, step):
-    model = load_model("nano-neox", revision=step)
+@pytest.mark.parametrize("revision", [None, "step0", "step10", "step100"])
+def test_an_embedded_model_is_loaded_at_any_step(checkpoints, revision):
+    model, step = load_model("nano-neox", revision=revision), revision or "step100"
     assert tiny.same_weights(model.hf, checkpoints[step])
     assert model.tokenizer is not None and not model.untrained
     assert (model.revision, model.seed) == (step, 5 if step == "step0" else None)
+    assert model.source == "embedded:nano-neox"
 
 
-def test_an_unknown_step_is_refused_with_those_that_exist(checkpoints):
-    with pytest.raises(ModelUnavailableError, match="'step7'; choose one of step0, step10, step100$") as error:
-        load_model("nano-neox", revision="step7")
-    one_line(error)
-
-
-def test_an_embedded_model_that_is_not_installed_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path)
-    with pytest.raises(ModelUnavailableError, match="'nano-llama'.*a checkout of the project has it in"):
-        load_model("nano-llama")
+def test_steps_and_models_that_are_not_there_are_refused(checkpoints):
+    steps = "'step7'; choose one of step0, step10, step100$"
+    refused(ModelUnavailableError, steps, load_model, "nano-neox", revision="step7")
+    refused(ModelUnavailableError, "'nano-llama'.*a checkout of the project has it in", load_model, "nano-llama")
 
 
 # Refusals
@@ -183,51 +156,55 @@ def test_an_embedded_model_that_is_not_installed_is_refused(monkeypatch, tmp_pat
         ({"revision": "step3"}, "'step3'.*leave revision out"),
         ({"device": "tpu"}, "device is 'tpu'"),
         ({"device": "cuda:99"}, "device is 'cuda:99'"),
+        *(({"name": name}, "model is") for name in ("", "  ", 3, None)),
     ],
 )
 def test_an_argument_out_of_range_is_refused_by_name(folders, arguments, message):
-    with pytest.raises(ParameterError, match=message) as error:
-        load_model(folders["llama"][0], **arguments)
-    one_line(error)
+    refused(ParameterError, message, load_model, **{"name": folders["llama"][0]} | arguments)
 
 
-@pytest.mark.parametrize("name", ["", "  ", 3, None])
-def test_a_name_that_is_no_name_is_refused(name):
-    with pytest.raises(ParameterError, match="model is"):
-        load_model(name)
-
-
-def test_a_path_that_does_not_exist_is_refused_without_asking_the_hub(tmp_path):
-    with pytest.raises(ModelUnavailableError, match="does not exist"):
-        load_model(tmp_path / "nothing")
-
-
-def test_a_pickle_named_by_the_index_is_refused(tmp_path):
-    tiny.save_llama(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    index = {"metadata": {}, "weight_map": {"model.embed_tokens.weight": "pytorch_model.bin"}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ModelUnavailableError, match="'pytorch_model.bin', which is no safetensors file"):
-        load_model(tmp_path)
-
-
-def test_missing_weights_are_refused(tmp_path):
-    tiny.save_llama(tmp_path, max_shard_size="20KB")
-    next(tmp_path.glob("model-*.safetensors")).unlink()
-    with pytest.raises(ModelUnavailableError, match="lacks model-"):
-        load_model(tmp_path)
-    for file in (*tmp_path.glob("model-*"), tmp_path / "model.safetensors.index.json"):
-        file.unlink()
-    with pytest.raises(ModelUnavailableError, match=r"has no model\.safetensors"):
-        load_model(tmp_path)
-
-
-def test_weights_that_lack_a_tensor_are_refused_rather_than_drawn_at_random(tmp_path):
-    model = tiny.save_llama(tmp_path)
+def without_a_tensor(folder):
+    model = tiny.save_llama(folder)
     state = {name: value for name, value in model.state_dict().items() if "layers.1.mlp.up_proj" not in name}
-    model.save_pretrained(tmp_path, state_dict=state)
-    with pytest.raises(ModelUnavailableError, match=r"lack 1 of the model's tensors \(model.layers.1.mlp.up_proj"):
-        load_model(tmp_path)
+    model.save_pretrained(folder, state_dict=state)
+
+
+def without_weights(folder):
+    tiny.save_llama(folder)
+    (folder / "model.safetensors").unlink()
+
+
+def with_a_pickle(folder):
+    without_weights(folder)
+    index = {"metadata": {}, "weight_map": {"model.embed_tokens.weight": "pytorch_model.bin"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def without_a_shard(folder):
+    tiny.save_llama(folder, max_shard_size="20KB")
+    next(folder.glob("model-*.safetensors")).unlink()
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (shutil.rmtree, "does not exist"),
+        (lambda folder: None, r"no config\.json"),
+        (lambda folder: (folder / "config.json").write_text("{"), "damaged"),
+        (without_weights, r"has no model\.safetensors"),
+        (without_a_shard, "lacks model-"),
+        (with_a_pickle, "'pytorch_model.bin', which is no safetensors file"),
+        (without_a_tensor, r"lack 1 of the model's tensors \(model.layers.1.mlp.up_proj"),
+    ],
+    ids=["nowhere", "empty", "damaged", "no weights", "no shard", "pickle", "no tensor"],
+)
+def test_an_incomplete_folder_is_refused(tmp_path, made, message):
+    made(tmp_path)
+    refused(ModelUnavailableError, message, load_model, tmp_path)
+
+
+REMOTE = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
+LLAMA = {"model_type": "llama", **tiny.STACK, "auto_map": {"AutoModelForCausalLM": "mine.MyLlama"}}
 
 
 def write_config(folder, **values):
@@ -235,60 +212,30 @@ def write_config(folder, **values):
     return folder
 
 
-def test_remote_code_is_never_run(tmp_path):
-    write_config(
-        tmp_path, model_type="mine", auto_map={"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
-    )
-    marker = tmp_path / "ran"
-    (tmp_path / "mine.py").write_text(f"open({str(marker)!r}, 'w')")
-    with pytest.raises(UnsupportedModelError, match="needs remote code, which is never run") as error:
-        load_model(tmp_path, untrained=True)
-    one_line(error)
-    assert not marker.exists()
-
-
-def test_remote_code_behind_a_known_model_type_is_refused(folders, tmp_path):
-    config = json.loads((folders["llama"][0] / "config.json").read_text())
-    config |= {"architectures": ["MyLlama"], "auto_map": {"AutoModelForCausalLM": "mine.MyLlama"}}
-    with pytest.raises(UnsupportedModelError, match="'MyLlama': it needs remote code"):
-        load_model(write_config(tmp_path, **config), untrained=True)
-
-
-def test_a_repository_with_remote_code_that_transformers_has_too_is_taken(folders, tmp_path):
-    config = json.loads((folders["llama"][0] / "config.json").read_text())
-    config |= {"architectures": ["LLaMAForCausalLM"], "auto_map": {"AutoModelForCausalLM": "mine.LLaMAForCausalLM"}}
-    model = load_model(write_config(tmp_path, **config), untrained=True)
-    assert type(model.hf) is transformers.LlamaForCausalLM
+def test_the_class_of_transformers_replaces_remote_code(tmp_path):
+    write_config(tmp_path, **LLAMA | {"architectures": ["LLaMAForCausalLM"]})
+    assert type(load_model(tmp_path, untrained=True).hf) is transformers.LlamaForCausalLM
 
 
 @pytest.mark.parametrize(
-    ("values", "error", "message"),
+    ("values", "message"),
     [
-        ({"model_type": "mine"}, UnsupportedModelError, "the model type 'mine'.*no such model"),
-        ({"hidden_size": 3}, UnsupportedModelError, "the model type None"),
-        ({"model_type": "t5"}, UnsupportedModelError, "encoder-decoder"),
-        (
-            {"model_type": "llama", "quantization_config": "gptq"},
-            UnsupportedModelError,
-            "already.*gptq.*, and not how",
-        ),
+        ({"model_type": "mine"}, "the model type 'mine'.*no such model"),
+        ({"hidden_size": 3}, "the model type None"),
+        ({"model_type": "t5"}, "encoder-decoder"),
+        ({"model_type": "llama", "quantization_config": "gptq"}, "already.*gptq.*, and not how"),
+        ({"model_type": "mine", "auto_map": REMOTE}, "needs remote code, which is never run"),
+        (LLAMA | {"architectures": ["MyLlama"]}, "'MyLlama': it needs remote code"),
     ],
+    ids=["unknown", "no type", "encoder-decoder", "quantised", "remote code", "remote class"],
 )
-def test_a_configuration_that_cannot_be_measured_is_refused(tmp_path, values, error, message):
-    with pytest.raises(error, match=message) as raised:
-        load_model(write_config(tmp_path, **values), untrained=True)
-    one_line(raised)
+def test_a_configuration_that_cannot_be_measured_is_refused(tmp_path, values, message):
+    (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    refused(UnsupportedModelError, message, load_model, write_config(tmp_path, **values), untrained=True)
+    assert not (tmp_path / "ran").exists()
 
 
-def test_a_folder_without_a_readable_configuration_is_refused(tmp_path):
-    with pytest.raises(ModelUnavailableError, match=r"no config\.json"):
-        load_model(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ModelUnavailableError, match="damaged"):
-        load_model(tmp_path)
-
-
-def test_weights_lie_where_matrix_products_do_not_depend_on_the_file(folders):
+def test_weights_lie_at_multiples_of_64_bytes(folders):
     for folder, _ in folders.values():
         assert all(p.data_ptr() % 64 == 0 for p in load_model(folder).hf.parameters())
 
@@ -306,5 +253,4 @@ def test_wrap_model_freezes_the_model_it_is_given():
 
 def test_wrap_model_refuses_an_encoder_decoder():
     config = transformers.T5Config(d_model=8, d_ff=8, num_layers=1, num_heads=2, d_kv=4, vocab_size=9)
-    with pytest.raises(UnsupportedModelError, match="encoder-decoder"):
-        wrap_model(transformers.T5ForConditionalGeneration(config))
+    refused(UnsupportedModelError, "encoder-decoder", wrap_model, transformers.T5ForConditionalGeneration(config))

@@ -9,6 +9,7 @@ import pytest
 import tiny
 import torch
 import transformers
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.blocks import free_memory, placing
@@ -22,10 +23,6 @@ from coupling_lib.store.key import fingerprint
 def llama(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "llama"
     return folder, tiny.save_llama(folder)
-
-
-def one_line(error: pytest.ExceptionInfo) -> None:
-    assert str(error.value) and "\n" not in str(error.value)
 
 
 def test_memory_needed_counts_every_weight(llama):
@@ -43,37 +40,24 @@ def sizes(llama) -> tuple[dict[str, int], placing.Plan]:
     return memory.bytes_needed(saved), placing.plan(saved)
 
 
-def test_a_model_that_fits_neither_way_is_refused_with_a_precision_that_does(llama, monkeypatch):
+def test_a_model_that_does_not_fit_is_refused(llama, monkeypatch):
     need, division = sizes(llama)
-    free = need["bfloat16"] + 1000
-    assert free < division.bytes(torch.float32)
-    monkeypatch.setattr(memory, "available", lambda device: free)
-    with pytest.raises(
-        ModelUnavailableError, match=r"needs 0\.2 MB in float32, and 0\.1 MB are free.*precision='bfloat16'"
-    ) as error:
-        load_model(llama[0])
-    one_line(error)
-    model = load_model(llama[0], precision="bfloat16")
-    assert model.precision == "bfloat16"
 
+    def with_free(free, message, **how):
+        monkeypatch.setattr(memory, "available", lambda device: free)
+        refused(ModelUnavailableError, message, load_model, llama[0], **how)
 
-def test_a_model_that_fits_in_no_precision_is_refused(llama, monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda device: 10)
     for untrained in (False, True):
-        with pytest.raises(ModelUnavailableError, match="even precision='nf4' needs"):
-            load_model(llama[0], precision="bfloat16", untrained=untrained)
+        with_free(10, "even precision='nf4' needs", precision="bfloat16", untrained=untrained)
+    drawn = "while its untrained weights are drawn, one block at a time"
+    with_free(4 * (division.outside + 2 * division.largest) - 1, drawn, untrained=True)
+    assert need["bfloat16"] + 1000 < division.bytes(torch.float32)
+    fitting = r"needs 0\.2 MB in float32, and 0\.1 MB are free.*precision='bfloat16'"
+    with_free(need["bfloat16"] + 1000, fitting)
+    assert load_model(llama[0], precision="bfloat16").precision == "bfloat16"
 
 
-def test_weights_that_cannot_be_drawn_even_by_blocks_are_refused(llama, monkeypatch):
-    _, division = sizes(llama)
-    least = 4 * (division.outside + 2 * division.largest)
-    monkeypatch.setattr(memory, "available", lambda device: least - 1)
-    with pytest.raises(ModelUnavailableError, match="while its untrained weights are drawn, one block at a time") as e:
-        load_model(llama[0], untrained=True)
-    one_line(e)
-
-
-def test_a_model_that_does_not_fit_stays_on_disk_by_itself_and_says_so_in_one_line(llama, monkeypatch, capsys):
+def test_a_model_that_does_not_fit_stays_on_disk(llama, monkeypatch, capsys):
     folder, _ = llama
     need, division = sizes(llama)
     room = 4 * (tiny.BLOCKS * tiny.WIDTH**2 + division.largest)
@@ -93,63 +77,52 @@ def test_a_model_that_does_not_fit_stays_on_disk_by_itself_and_says_so_in_one_li
     assert not load_model(folder, precision="nf4").offloaded
 
 
-def test_quantised_weights_that_do_not_fit_are_told_of_blocks_on_disk(llama, monkeypatch):
+def test_quantised_weights_name_blocks_on_disk(llama, monkeypatch):
     place, need = torch.device("cpu"), dict.fromkeys(sizes(llama)[0], 10**9)
     monkeypatch.setattr(memory, "available", lambda device: 10**7)
-    with pytest.raises(ModelUnavailableError, match=r"pass precision='bfloat16', which leaves .* on disk \(9\.0 MB\)"):
-        memory.check(need, "nf4", place, "large", 9 * 10**6)
-    with pytest.raises(ModelUnavailableError, match="even precision='nf4' needs 1.0 GB: choose"):
-        memory.check(need, "nf4", place, "large", 10**7 + 1)
+    for on_disk, message in (
+        (9 * 10**6, r"pass precision='bfloat16', which leaves .* on disk \(9\.0 MB\)"),
+        (10**7 + 1, "even precision='nf4' needs 1.0 GB: choose"),
+    ):
+        refused(ModelUnavailableError, message, memory.check, need, "nf4", place, "large", on_disk)
     memory.check(need | {"nf4": 10**7}, "nf4", place, "large", 10**8)
 
 
-@pytest.mark.parametrize(
-    ("budget", "size"),
-    [
-        ("8GiB", 8 * 2**30),
-        ("500MB", 500 * 10**6),
-        (" 1.5 TB ", 1500 * 10**9),
-        ("12KiB", 12 * 1024),
-        ("7B", 7),
-        (2048, 2048),
-        (None, None),
-    ],
-)
+BUDGETS = {"8GiB": 8 * 2**30, "500MB": 500 * 10**6, " 1.5 TB ": 1500 * 10**9, "12KiB": 12 * 1024, "7B": 7, 2048: 2048}
+
+
+@pytest.mark.parametrize(("budget", "size"), [*BUDGETS.items(), (None, None)])
 def test_an_amount_of_memory_is_read(budget, size):
     assert memory.parse(budget) == size
 
 
 @pytest.mark.parametrize("budget", ["8", "8 gigs", "GiB", "-1GB", "0GB", "1e3MB", "", 0, -5, True, 2.5, ["1GB"]])
-def test_what_is_no_amount_of_memory_is_refused_in_one_line(llama, budget):
-    with pytest.raises(ParameterError, match="memory is .*; it must be a text such as '8GiB' or '500MB'") as error:
-        load_model(llama[0], memory=budget)
-    one_line(error)
+def test_what_is_no_amount_of_memory_is_refused(llama, budget):
+    message = "memory is .*; it must be a text such as '8GiB' or '500MB'"
+    refused(ParameterError, message, load_model, llama[0], memory=budget)
 
 
 def test_free_memory_is_bounded_by_the_control_group(tmp_path, monkeypatch):
     monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
     unbounded = memory.available(torch.device("cpu"))
-    for name, value in {
-        "memory.max": "5000",
-        "memory.current": "3000",
-        "memory.stat": "anon 1\ninactive_file 700",
-    }.items():
-        (tmp_path / name).write_text(value)
+    (tmp_path / "memory.max").write_text("5000")
+    (tmp_path / "memory.current").write_text("3000")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 700")
     assert unbounded > 10**6 and memory.available(torch.device("cpu")) == 2700
 
 
 @pytest.mark.parametrize("raised", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
-def test_memory_that_runs_out_while_loading_ends_in_one_line(llama, monkeypatch, raised):
+def test_memory_that_runs_out_while_loading_is_refused(llama, monkeypatch, raised):
     def fail(*args, **kwargs):
         raise raised
 
     monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", fail)
-    with pytest.raises(ModelUnavailableError, match="memory ran out while .* in float32; pass precision='nf4'"):
-        load_model(llama[0])
+    message = "memory ran out while .* in float32; pass precision='nf4'"
+    refused(ModelUnavailableError, message, load_model, llama[0])
 
 
 @pytest.mark.parametrize(("blocks", "kept"), [(1, True), (300, False)])
-def test_a_model_that_was_let_go_is_gone_before_a_large_one_takes_its_place(blocks, kept):
+def test_a_model_let_go_makes_room_for_another(blocks, kept):
     config = transformers.LlamaConfig(hidden_size=512, intermediate_size=512, num_hidden_layers=blocks, vocab_size=64)
     arguments = {"dtype": torch.float32, "device_map": "cpu"}
     gc.disable()

@@ -1,7 +1,5 @@
-import csv
-import shutil
-
 import pytest
+from refusals import refused
 
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
@@ -29,7 +27,7 @@ def test_every_model_of_the_paper_is_there_with_its_architecture():
     assert sum(entry.coupling_fig1a_digitised is not None for entry in paper) == PAPER_FIG_1A
 
 
-def test_at_least_twenty_newer_models_and_all_pythia_sizes_are_there():
+def test_newer_models_and_all_pythia_sizes_are_there():
     newer = [e for e in registry.entries() if not e.in_paper and not e.embedded and e.family != "Pythia"]
     assert len(newer) >= 20
     assert [registry.lookup(f"pythia-{size}").hub_id for size in PYTHIA] == [
@@ -65,56 +63,38 @@ def test_lookup_takes_alias_and_hub_id_in_any_case():
     assert registry.lookup("lama3-8b") is None and registry.lookup("") is None
 
 
-@pytest.mark.parametrize(
-    ("misspelt", "meant"),
-    [("lama3-8b", "llama3-8b"), ("nano-noex", "nano-neox"), ("pythia12b", "pythia-12b"), ("Gemma2b", "gemma-2b")],
-)
+MISSPELT = {"lama3-8b": "llama3-8b", "nano-noex": "nano-neox", "pythia12b": "pythia-12b", "Gemma2b": "gemma-2b"}
+
+
+@pytest.mark.parametrize(("misspelt", "meant"), [*MISSPELT.items(), ("zzzzzzzz", None)])
 def test_suggest_names_the_nearest_alias_first(misspelt, meant):
-    assert registry.suggest(misspelt)[0] == meant
+    found = registry.suggest(misspelt)
+    assert found[0] == meant if meant else found == []
 
 
-def test_suggest_names_nothing_for_a_name_that_is_near_to_none():
-    assert registry.suggest("zzzzzzzz") == []
+LENGTH = r"models.csv line 2 has 2\d values; 23 were expected; correct it"
+NOTE = ",trained by this project on English novels; revisions step0 to step10000"
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "message"),
+    ("old", "new", "message"),
     [
-        ("blocks", "many", "line 2 has blocks = 'many'"),
-        ("in_paper", "yes", "line 2 has in_paper = 'yes'"),
+        (",12,96,", ",many,96,", "line 2 has blocks = 'many'"),
+        (",n,y,", ",yes,y,", "line 2 has in_paper = 'yes'"),
+        (NOTE, f"{NOTE},", LENGTH),
+        (NOTE, "", LENGTH),
+        ("hub_id", "hub", "has columns"),
     ],
 )
-def test_a_damaged_registry_is_refused_with_the_place(tmp_path, monkeypatch, column, value, message):
-    rows = list(csv.DictReader((paths.DATA / "models.csv").open(newline="")))
-    rows[0][column] = value
-    with (tmp_path / "models.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
+def test_a_damaged_registry_is_refused_with_the_place(tmp_path, monkeypatch, old, new, message):
+    text = (paths.DATA / "models.csv").read_text()
+    (tmp_path / "models.csv").write_text(text.replace(old, new, 1))
     monkeypatch.setattr(paths, "DATA", tmp_path)
-    with pytest.raises(CouplingError, match=message):
-        registry.entries()
+    assert old in text
+    refused(CouplingError, message, registry.entries)
 
 
-@pytest.mark.parametrize("change", [lambda row: row + ",", lambda row: row.rpartition(",")[0]])
-def test_a_row_of_another_length_is_refused(tmp_path, monkeypatch, change):
-    header, first, *rest = (paths.DATA / "models.csv").read_text().splitlines()
-    (tmp_path / "models.csv").write_text("\n".join([header, change(first), *rest]))
-    monkeypatch.setattr(paths, "DATA", tmp_path)
-    with pytest.raises(CouplingError, match=r"models.csv line 2 has 2\d values; 23 were expected; correct it"):
-        registry.entries()
-
-
-def test_a_registry_with_other_columns_is_refused(tmp_path, monkeypatch):
-    shutil.copy(paths.DATA / "models.csv", tmp_path / "models.csv")
-    text = (tmp_path / "models.csv").read_text()
-    (tmp_path / "models.csv").write_text(text.replace("hub_id", "hub", 1))
-    monkeypatch.setattr(paths, "DATA", tmp_path)
-    with pytest.raises(CouplingError, match="has columns"):
-        registry.entries()
-
-
-def test_models_are_ordered_by_size_and_those_of_unknown_size_come_last():
+def test_models_of_unknown_size_come_last():
     names = ["mine", "llama3-8b", "gpt2", "phi-2", "other/model", "EleutherAI/pythia-1.4b"]
     expected = ["gpt2", "EleutherAI/pythia-1.4b", "phi-2", "llama3-8b", "mine", "other/model"]
     assert registry.by_size(names) == expected
