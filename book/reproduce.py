@@ -81,7 +81,7 @@ def spreads_page() -> str:
     ]
     lines = [table(("notebook", "shown", "remembered for prose"), rows, align="lr")]
     told = [f"{name} {len(entry['alone'])}" for name, entry in spreads.items() if "alone" in entry]
-    lines += [f"Numbers with limits of their own, small differences of large ones: {', '.join(told)}.\n"] * bool(told)
+    lines += [f"Small differences of large numbers have limits of their own: {', '.join(told)}.\n"] * bool(told)
     measured_on = sorted({on for entry in spreads.values() for on in entry["measured_on"]})
     return "\n".join([*lines, *(f"- {on}" for on in measured_on)]) + "\n"
 
