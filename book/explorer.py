@@ -179,7 +179,7 @@ def data_of(name: str, found: Mapping[State, Network], texts: Sequence[Any], par
         "prompts": prompts_of(name, texts),
         "kept": kept,
         "part": {"name": part, "label": PARTS[part]},
-        **_arrays([one.parts[part] for one in several], _between(several)),
+        **_arrays([one.parts[part] for one in several]),
         "provenance": origin.line(*(one.whole.attrs for one in several), command="make book"),
     }
 
@@ -195,21 +195,7 @@ def prompts_of(name: str, texts: Sequence[Any]) -> list[dict[str, Any]]:
     return prompts
 
 
-def _between(several: Sequence[Network]) -> np.ndarray:
-    """Return the least and the greatest value of any network and part at each place, (reading, place, 2)."""
-    ends = []
-    for one in (part for network in several for part in network.parts.values()):
-        for ds, null in zip((one.whole, *one.places), one.nulls, strict=True):
-            pairs = ds[VARIANTS].to_dataarray("reading").sel(k=K).mean("prompt")
-            different = 1 - summaries.apart(pairs).transpose("reading", ...).values
-            both = np.concatenate([different.reshape(len(READINGS), -1), null], axis=1)
-            ends.append([np.nanmin(both, axis=1), np.nanmax(both, axis=1)])
-    # (part, place, end, reading)
-    ends = np.reshape(ends, (-1, 1 + len(several[0].places), 2, len(READINGS)))
-    return np.stack([ends[:, :, 0].min(axis=0), ends[:, :, 1].max(axis=0)], axis=-1).swapaxes(0, 1)
-
-
-def _arrays(several: Sequence[Network], between: np.ndarray) -> dict[str, Any]:
+def _arrays(several: Sequence[Network]) -> dict[str, Any]:
     """Collect the arrays of one part of all networks."""
 
     def stacked(variable: str, *order: str) -> np.ndarray:
@@ -218,8 +204,8 @@ def _arrays(several: Sequence[Network], between: np.ndarray) -> dict[str, Any]:
     nulls, readings = np.stack([one.nulls for one in several]), {}
     for at, (name, reading) in enumerate(READINGS.items()):
         pairs = 1 - stacked(reading.variant, "prompt", "k", "block_1", "block_2")
-        arrays = {"chance": packed(nulls[:, :, at], "<f4"), "between": packed(between[at], "<f4")}
-        readings[name] = {"label": reading.label, "pairs": in_sixteen_bits(pairs, STEP), **arrays}
+        arrays = {"pairs": in_sixteen_bits(pairs, STEP), "chance": packed(nulls[:, :, at], "<f4")}
+        readings[name] = {"label": reading.label, **arrays}
     spectra = stacked("singular_values", "prompt", "block_1", "rank")[..., :K]
     return {"readings": readings, "singularValues": in_sixteen_bits(spectra)}
 

@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 from companion.figures import depth, parts, style, take
 from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, K, Null, of_networks, of_one
+from companion.tables import effects
 from companion.tables.arrays import cells, from_one, joined, with_ends
 from coupling_lib.datasets.summaries import interval, mean_couplings
 
@@ -131,6 +132,8 @@ def numbers_of(
     return {
         "model-null": float(1 - null),
         "model-null-error": float(null.error),
+        "on-diagonal": effects.diagonal_share(means.loc[("trained", "class"), "mean"]),
+        "on-diagonal-chance": effects.diagonal_share(chance.loc["class", "random_bases"]),
         **cells(table.loc[relations.network.values], with_ends("model-{}", "coupling")),
         **cells(chance, {"random_bases": "{}-null", "random_bases_error": "{}-null-error"}),
         **cells(means.reorder_levels(["relation", "network"]), {"mean": "{}-{}"}),

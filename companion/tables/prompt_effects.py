@@ -201,6 +201,8 @@ def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
         found[name] = effects.effect_in(row, value="value")
     sizes = table[table["part"] == "whole"].set_index("set")
     more = {f"many-needed-{name.replace(' ', '-')}": float(n) for name, n in sizes["needed"].items()}
+    if QUESTIONS in sizes.index:
+        more["many-on-diagonal"] = effects.diagonal_share(sizes.loc[QUESTIONS, "value"])
     own = couplings(rows, "whole")
     problems = own[own["set"] == (NEW_PROBLEMS if NEW_PROBLEMS in own["set"].to_numpy() else PROBLEMS)]
     found["many-difficulty-range"] = _difference(problems)

@@ -83,7 +83,7 @@ def test_its_matrices_are_those_of_the_first_prompt_and_it_is_compared_with_a_mo
     unfolded(tab)
     tab.get_by_label("Compare with").select_option(f"{NEOX}.step0")
     tab.locator(".cx-map:visible").nth(1).wait_for()
-    assert choice(tab)["with"] == f"{NEOX}.step0" and len(set(tab.locator(".cx-ends:visible").all_text_contents())) == 1
+    assert choice(tab)["with"] == f"{NEOX}.step0"
     assert tab.wrong == []
 
 

@@ -16,11 +16,10 @@
     let places = 0;
     const first = raw.prompts.map(prompt => (places += prompt.tokens.length) - prompt.tokens.length);
     const last = raw.prompts.map((prompt, p) => first[p] + prompt.tokens.length - 1);
-    const maps = {}, chances = {}, ends = {};
-    for (const [name, {pairs, chance, between}] of Object.entries(raw.readings)) {
+    const maps = {}, chances = {};
+    for (const [name, {pairs, chance}] of Object.entries(raw.readings)) {
       maps[name] = await numbers(pairs);
       chances[name] = new Float32Array(await cx.bytes(chance));
-      ends[name] = new Float32Array(await cx.bytes(between));
     }
     const values = await numbers(raw.singularValues);
     const levels = async packed => ({scale: await numbers(packed.scale), entries: new Uint8Array(await cx.bytes(packed.entries))});
@@ -52,8 +51,6 @@
         const from = (v.state * (places + 1) + v.place + 1) * n;
         return chances[v.reading].subarray(from, from + n);
       },
-      // The ends of the map's colours: all networks of a model and both parts share them, so that they can be compared.
-      ends: v => ends[v.reading].subarray(2 * (v.place + 1), 2 * (v.place + 2)),
       hasMatrices(v) {
         if (!raw.kept.includes(v.shown)) return false;
         const first = (l, m) => held[file(v)].matrices.entries[(at(v, l) * n + m) * entries];

@@ -159,8 +159,6 @@
       play.hidden = states.length < 3;
       showToken(v, data, prompt);
       columns.classList.toggle("cx-two", Boolean(second));
-      const [bottom, most] = [now, second].filter(Boolean).map(one => one.data.ends(one.v))
-        .reduce(([a, b], [c, d]) => [Math.min(a, c), Math.max(b, d)]);
       const both = [now, second].filter(one => one && (one === now || one.paired)).map(one => cx.scales(one.v, one.data));
       const scales = {ink: Math.max(...both.map(s => s.ink)), tall: Math.max(...both.map(s => s.tall))};
       if (second && shown.length === 1) column("Second network: ", false);
@@ -170,7 +168,7 @@
         title.hidden = !second;
         if (!one) return;
         const name = title.textContent = `${one.data.label}, ${one.data.states[one.v.state].label}`;
-        map.show(one.v, one.data, colours, [bottom, most], at === 0 || one.paired);
+        map.show(one.v, one.data, colours, at === 0 || one.paired);
         if (at === 0 || one.paired) pair.show(one.v, one.data, colours, !shown.some(s => s.map.speaks()), scales, second ? ` of ${name}` : "");
       });
       numbers.update();

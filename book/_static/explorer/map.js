@@ -7,16 +7,17 @@
   const KEYS = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
     PageUp: [-5, 0], PageDown: [5, 0], Home: [0, -Infinity], End: [0, Infinity]};
 
+  // The colours run from 0 to 1 for every model, so that maps of different models can be compared.
   // `choose(l, m)` is told of a pair, counted from 0; `name` stands before the names of a map that is not alone.
   cx.map = (choose, name = "") => {
     const grid = make("div.grid", {role: "grid", "aria-label": `${name}Map of the coupling of all pairs of blocks`});
     const top = make("div.ticks.top", {"aria-hidden": "true"}), side = make("div.ticks.side", {"aria-hidden": "true"});
     const bar = make("canvas", {height: 1, "aria-hidden": "true"}), mark = make("span.mark");
-    const low = make("span"), high = make("span"), caption = make("p.note"), here = make("p.here");
+    const caption = make("p.note"), here = make("p.here");
     const box = make("section.map", {role: "region", "aria-label": `${name}Map`}, here,
       make("div.axis", {}, "vectors of block ", make("i", {}, "l′"), " →"),
       make("div.frame", {}, make("div.axis.down", {}, "Jacobian of block ", make("i", {}, "l"), " →"), top, side, grid),
-      make("div.bar", {}, bar, mark), make("div.ends", {}, low, high), caption);
+      make("div.bar", {}, bar, mark), make("div.ends", {}, make("span", {}, "0"), make("span", {}, "more coupling → 1")), caption);
     let cells = [], n = 0, at = {l: 0, m: 0}, tell = () => {};
 
     function build() {
@@ -50,13 +51,13 @@
     }
 
     // Where the chosen pair is not `paired` in these data, none is marked.
-    function show(v, data, colours, [bottom, most] = data.ends(v), paired = true) {
+    function show(v, data, colours, paired = true) {
       const values = data.map(v);
       at = v;
       if (n !== data.blocks) { n = data.blocks; build(); }
       cells.forEach((cell, pair) => {
         const l = Math.floor(pair / n), m = pair % n, here = l === v.l && m === v.m, chosen = paired && here;
-        cell.style.backgroundColor = l === m ? colours.mask : cx.shade(colours, (values[pair] - bottom) / (most - bottom));
+        cell.style.backgroundColor = l === m ? colours.mask : cx.shade(colours, values[pair]);
         cell.setAttribute("aria-label", `Jacobian of block ${l + 1}, vectors of block ${m + 1}: ${values[pair].toFixed(3)}`);
         cell.setAttribute("aria-selected", chosen);
         cell.classList.toggle("cx-reverse", paired && l === v.m && m === v.l && l !== m);
@@ -73,9 +74,7 @@
       const ink = bar.getContext("2d");
       colours.ink.forEach((c, x) => { ink.fillStyle = c; ink.fillRect(x, 0, 1, 1); });
       mark.hidden = !chances;
-      mark.style.left = `${(100 * (chance - bottom)) / (most - bottom)}%`;
-      low.textContent = bottom.toFixed(2);
-      high.textContent = `more coupling → ${most.toFixed(2)}`;
+      mark.style.left = `${100 * chance}%`;
       const others = Array.from(values).filter((_, pair) => pair % (n + 1));
       caption.textContent = `${[label, data.part?.label].filter(Boolean).join(", ")}: mean of all pairs ${mean(others).toFixed(3)}`
         + `${chances ? `, by chance ${chance.toFixed(3)} (the mark)` : ""}. Grey: a block with itself. Dashed: the pair the other way round.`;

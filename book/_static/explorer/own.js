@@ -58,9 +58,6 @@
     }
     const texts = [file.coords.prompt?.data ?? "the prompt of the file"].flat().map(String);
     const {attrs = {}} = file, label = `${attrs.model ?? "model"} (your file)`;
-    const apart = name => parts.flatMap(part => maps[prefix(part) + name] ?? []).flatMap(map => [...map].filter((_, pair) => pair % (n + 1)));
-    const ends = Object.fromEntries(readings.map(([key, {variant}]) => [key, apart(variant)]).filter(([, all]) => all.length).map(([key, all]) =>
-      [key, all.concat(key === readings[0][0] ? look.chance[k - 1] ?? [] : []).reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity])]));
 
     return Object.fromEntries(parts.map(part => {
       const own = name => prefix(part) + name;
@@ -84,7 +81,6 @@
         },
         // K alone decides it, but for the other readings the spectrum does as well, and the file has no draws.
         chance: v => v.reading === readings[0][0] && look.chance[k - 1] !== undefined ? new Array(n).fill(look.chance[k - 1]) : null,
-        ends: v => ends[v.reading],
         hasMatrices: v => kept.includes(v.shown),
         matrix: (_, l, m) => Array.from({length: k * k}, (_, e) =>
           Math.abs(A.flat[((l * n + m) * A.size("row") + Math.floor(e / k)) * wide + (e % k)])),

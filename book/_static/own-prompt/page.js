@@ -81,7 +81,6 @@
       prompts: [{text: ""}],
       coupling: mean(offDiagonal(values, blocks)),
       map: () => Float64Array.from(values),
-      ends: () => [0, config.highest],
       chance: () => chance,
       hasMatrices: () => true,
       matrix: (_, l, m) => absolute(pairs[l].matrices[m]),

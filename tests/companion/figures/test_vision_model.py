@@ -101,6 +101,8 @@ def test_summary_and_quoted_numbers_agree():
     found = vision_model.numbers_of(networks(2), make_relations(2), dropped, Chance(0.95, 1e-5), make_nulls())
     assert list(summary.index) == ["untrained", "trained", "by chance"]
     assert found["model-trained"] == summary.loc["trained", "coupling"] and found["model-null"] == pytest.approx(0.05)
+    assert found["on-diagonal"] == pytest.approx(1 - (1 - found["class-trained"]) ** 2)
+    assert found["on-diagonal-chance"] == pytest.approx(1 - (1 - found["class-null"]) ** 2)
     assert found["class-to-patch-null"] == pytest.approx(0.05) and found["model-null-error"] == 1e-5
     assert found["class-to-patch-null-error"] == pytest.approx(2e-5)
     assert found["drop-path-off"] == pytest.approx(float(1 - dropped["off"].mean()))

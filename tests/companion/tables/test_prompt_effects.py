@@ -164,6 +164,7 @@ def test_steps_that_raise_coupling_are_seen_at_equal_length():
     assert found.low > 0.2 and found.n == 200
     numbers = prompt_effects.numbers(made_up(steps=0.003), blocks=30)
     assert numbers["many-difficulty-range"] == pytest.approx(7 * 0.003, abs=0.004)
+    assert numbers["many-on-diagonal"] == pytest.approx(1 - (1 - numbers["many-gsm8k"]) ** 2)
 
 
 def test_the_difference_of_steps_is_a_line_s_with_the_error_of_leaving_one_problem_out():
