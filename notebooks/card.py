@@ -72,7 +72,7 @@ show(
         null=cl.null_of(measured["depth"], "normalized_miscoupling"),
     ),
     name="card-coupling",
-    caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "
+    caption="(a) Coupling per prompt, with median and quartiles. (b) Mean coupling against the distance between "
     "blocks, with 95 % intervals over prompts. Dashed: by chance.",
 )
 

@@ -168,7 +168,7 @@ show(
     depth.draw_distribution,
     depth.take_distribution(networks, null=null, nulls=turned),
     name="depth-distribution",
-    caption="Left: coupling per prompt, with median and quartiles. Right: mean coupling against the distance between "
+    caption="(a) Coupling per prompt, with median and quartiles. (b) Mean coupling against the distance between "
     "blocks, with 95 % intervals over prompts. Traceless part: after training. Dashed: by chance. Dotted: by the "
     "stricter chance, where we measured it.",
 )

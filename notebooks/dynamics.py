@@ -138,7 +138,7 @@ show(
     dynamics.draw_remainders,
     dynamics.take_remainders(networks),
     name="dynamics-remainders",
-    caption="Left: length of the linear part of a block's output relative to the output. Right: share of the last state"
+    caption="(a) Length of the linear part of a block's output relative to the output. (b) Share of the last state"
     " that comes from the embedding (level 0) and from the remainder of each block, carried on by the product. "
     "Means over prompts with 95 % intervals.",
 )

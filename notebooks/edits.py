@@ -29,6 +29,7 @@ table: str = ""  # path of a table of edits, or empty for the book's
 from companion.figures import edits as figures
 from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
+from companion.notebook.heads import headed
 from companion.tables import edits
 
 p = parameters.check_parameters(globals(), declared=("model", "table"))
@@ -42,7 +43,7 @@ command = made_by("edits", vars(p))
 
 # %%
 measured = edits.finished(edits.edits(table or None), least=1, first=model)
-measured.groupby(["model", "edit"])["loss_rise"].describe().round(3)
+headed(measured.groupby(["model", "edit"])["loss_rise"].describe()).round(3)
 
 # %% [markdown]
 # ## What predicts the cost

@@ -107,7 +107,7 @@ show(
     emergence.draw_locality,
     emergence.take_locality(measured),
     name="emergence-locality",
-    caption="Left: coupling against the distance between blocks, one line per step. Right: neighbouring blocks, and "
+    caption="(a) Coupling against the distance between blocks, one line per step. (b) Neighbouring blocks, and "
     "blocks at least half the depth apart, over training. Bands: 95 % intervals over prompts. Dashed: by chance.",
 )
 

@@ -35,6 +35,7 @@ from companion.figures import rivals as rival_figures
 from companion.figures import width as width_figures
 from companion.figures.show import made_by, remember, show
 from companion.notebook import decoders, parameters
+from companion.notebook.heads import headed
 from companion.tables import correlations, figure_1a, generalization, quality, regularised, rivals, width
 
 p = parameters.check_parameters(globals(), declared=("model",))
@@ -60,8 +61,8 @@ show(
     figures.draw_paper,
     figures.take_paper(points),
     name="generalization-paper",
-    caption="The paper's figure 1a from digitised values. Left: as plotted. Middle: the curve of width in place of "
-    "coupling. Right: residuals of coupling and score, each regressed on that curve. Lines: least squares.",
+    caption="The paper's figure 1a from digitised values. (a) As plotted. (b) The curve of width in place of "
+    "coupling. (c) Residuals of coupling and score, each regressed on that curve. Lines: least squares.",
     provenance=f"data/paper_figures.csv (digitised), data/models.csv (widths) · {len(points)} models",
 )
 
@@ -73,7 +74,7 @@ show(
 
 # %%
 partial = figure_1a.partial_table(points)
-partial.round(3)
+headed(partial).round(3)
 
 # %% [markdown]
 # The line of the left panel once more, fitted to some of the models at a time. The paper's table 4 asks the same:
@@ -169,8 +170,8 @@ show(
     figures.draw_sign,
     figures.take_sign(signs, untrained),
     name="generalization-sign",
-    caption=f"Left: correlation of coupling with minus validation loss across the same {signs.models.iloc[0]} models, "
-    "at each step that they share, with 95 % intervals over models. Right: coupling against the loss "
+    caption=f"(a) Correlation of coupling with minus validation loss across the same {signs.models.iloc[0]} models, "
+    "at each step that they share, with 95 % intervals over models. (b) Coupling against the loss "
     f"of all {len(untrained)} checkpoints, step 0 included, with a line and a parabola.",
     provenance=origin,
 )
@@ -188,7 +189,7 @@ show(
 # training differs, and one across models at one moment. The table gives the first for each model.
 
 # %%
-correlations.within_models(suite, "negative_loss", figures.READING).round(2)
+headed(correlations.within_models(suite, "negative_loss", figures.READING)).round(2)
 
 # %% [markdown]
 # ## At one size
@@ -205,8 +206,8 @@ show(
     figures.draw_sign,
     figures.take_sign(along, made, "coupling"),
     name="generalization-quality",
-    caption=f"{along.models.iloc[0]} models of one size, made better and worse on purpose. Left: correlation of "
-    "coupling with minus validation loss at each step, with 95 % intervals over models. Right: coupling, normalised "
+    caption=f"{along.models.iloc[0]} models of one size, made better and worse on purpose. (a) Correlation of "
+    "coupling with minus validation loss at each step, with 95 % intervals over models. (b) Coupling, normalised "
     f"at K = 10, against the loss of all {len(made)} checkpoints, with a line and a parabola.",
     provenance=f"data/quality.csv · {made['versions'].iloc[0]}",
 )
@@ -215,7 +216,7 @@ show(
 # The answers by three readings: coupling, coupling of the traceless part, and coupling of neighbouring blocks.
 
 # %%
-quality.estimates(made, [*quality.READINGS.values()]).query("question != 'equal steps'").round(2)
+headed(quality.estimates(made, [*quality.READINGS.values()]).query("question != 'equal steps'")).round(2)
 
 # %% [markdown]
 # These correlations have rivals: the settings by which models were made better and worse move coupling as well. The
@@ -223,7 +224,7 @@ quality.estimates(made, [*quality.READINGS.values()]).query("question != 'equal 
 # left, nothing can correlate with it.
 
 # %%
-quality.held_table(made, quality.READINGS[""]).drop(columns=["error", "skew", "freedom"]).round(3)
+headed(quality.held_table(made, quality.READINGS[""]).drop(columns=["error", "skew", "freedom"])).round(3)
 
 # %% [markdown]
 # The same for readings that compare bases alone: whether two blocks use the same output (uu) or input (vv) directions.
@@ -247,8 +248,8 @@ show(
     width_figures.draw_width,
     width_figures.take_width(wide),
     name="generalization-width",
-    caption=f"Coupling of {wide['model'].nunique()} equally good models against their width. Left: 1 - released "
-    "trace, K a tenth of the width, before training as well, and the curve of width. Right: normalised coupling at two "
+    caption=f"Coupling of {wide['model'].nunique()} equally good models against their width. (a) 1 - released "
+    "trace, K a tenth of the width, before training as well, and the curve of width. (b) Normalised coupling at two "
     "K, as a share of the way from chance (0) to perfect coupling (1).",
     provenance=f"data/width.csv · {wide['versions'].iloc[0]}",
 )
@@ -300,8 +301,8 @@ show(
     figures.draw_rivals,
     figures.take_rivals(last),
     name="generalization-rivals",
-    caption="Coupling and its rivals over the last checkpoints. Left: R² of a line, with 95 % interval over "
-    "models. Right: partial correlation given all other predictors.",
+    caption="Coupling and its rivals over the last checkpoints. (a) R² of a line, with 95 % interval over "
+    "models. (b) Partial correlation given all other predictors.",
     provenance=origin,
 )
 
@@ -311,7 +312,7 @@ show(
 
 # %%
 equal = correlations.rival_table(budget, "negative_loss", figures.READING)
-equal.round(3)
+headed(equal).round(3)
 
 # %% [markdown]
 # Other authors propose other predictors of quality: alpha and alpha-hat from the spectra of weights (WeightWatcher),
@@ -346,7 +347,7 @@ show(
 
 # %%
 groups = correlations.group_table(last, "negative_loss", figures.READING)
-groups.round(2)
+headed(groups).round(2)
 
 # %% [markdown]
 # ## A line or an exponential?
@@ -373,7 +374,7 @@ show(
 
 # %%
 shapes = correlations.shape_table(shaped, {"The paper's figure 1a": figure_1a.base_family(points["family"])})
-shapes.round(3)
+headed(shapes).round(3)
 
 # %% [markdown]
 # ## The leaderboard
@@ -402,7 +403,7 @@ show(
 # %% tags=["nbval-ignore-output"]
 models = generalization.measured_models()
 print(generalization_numbers.measured_sentence(models))
-models.drop(columns=[name for name in paper_models.EACH_K if name != "trace"]).round(4)
+headed(models.drop(columns=[name for name in paper_models.EACH_K if name != "trace"])).round(4)
 
 # %% [markdown]
 # The same models against their score, as in the paper's figure 1a.

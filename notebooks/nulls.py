@@ -37,6 +37,7 @@ from companion.figures import nulls
 from companion.figures.show import made_by, remember, show
 from companion.notebook import parameters
 from companion.notebook.choices import check_k, chosen_prompts
+from companion.notebook.heads import headed
 from companion.tables import generalization
 from companion.tables.arrays import side_by_side
 from coupling_lib.measures.nulls import ladder, measure_decisive, measure_nulls, null_by_spectrum, null_curves
@@ -211,10 +212,10 @@ show(
 
 # %%
 digitised = points.set_index("model")["coupling"].to_dict()
-nulls.take_decisive(measured, digitised).round(4)
+headed(nulls.take_decisive(measured, digitised)).round(4)
 
 # %%
-nulls.take_missing(generalization.DECISIVE_MODELS, measured, digitised)
+headed(nulls.take_missing(generalization.DECISIVE_MODELS, measured, digitised))
 
 # %% [markdown]
 # ## In numbers

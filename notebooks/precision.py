@@ -109,8 +109,8 @@ show(
     precision.draw_vectors,
     precision.take_vectors(measured),
     name="precision-vectors",
-    caption="Left: principal angles between the spaces of the top K singular vectors in a precision and in float32, "
-    "left and right vectors pooled, median and quartiles over prompts and blocks. Right: share of these directions "
+    caption="(a) Principal angles between the spaces of the top K singular vectors in a precision and in float32, "
+    "left and right vectors pooled, median and quartiles over prompts and blocks. (b) Share of these directions "
     "kept, by block. Dashed: by chance.",
 )
 
@@ -140,7 +140,7 @@ show(
     precision.draw_coupling,
     means,
     name="precision-coupling",
-    caption="Left: mean coupling over pairs of different blocks. Right: its "
+    caption="(a) Mean coupling over pairs of different blocks. (b) Its "
     "difference from float32 on the same prompt. Bars: 95 % intervals over prompts.",
 )
 

@@ -37,6 +37,7 @@ from companion.figures import many_prompts as by_set
 from companion.figures import prompts as by_prompt
 from companion.figures.show import made_by, remember, show
 from companion.notebook import choices, parameters
+from companion.notebook.heads import headed
 from companion.tables import prompt_effects
 from companion.tables.arrays import side_by_side
 from coupling_lib.measures.depth import other_models
@@ -106,7 +107,7 @@ show(
 )
 
 # %% tags=["hide-input"]
-by_prompt.correlation_table(difficulty).round(2)
+headed(by_prompt.correlation_table(difficulty)).round(2)
 
 # %% [markdown]
 # ## With and without an instruction
@@ -175,7 +176,7 @@ show(
     by_set.draw_questions,
     None if many is None else by_set.take_questions(many),
     name="prompts-many",
-    caption="Left: coupling on word problems by the reasoning steps that they need. Right: change of coupling by a "
+    caption="(a) Coupling on word problems by the reasoning steps that they need. (b) Change of coupling by a "
     "sentence added to a question of GSM8K. Means with 95 % intervals, pale one standard deviation of prompts.",
 )
 

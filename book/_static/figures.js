@@ -64,21 +64,11 @@
     box.setAttribute("aria-label", "Picture, scrolls sideways");
   }
 
-  // Panels that stand below each other are not left and right.
-  const ORDER = { Left: "First", Middle: "Second", Right: "Last" };
-  function tell(figure) {
-    const caption = figure.querySelector(".tbc-caption").lastChild, stacked = figure.classList.contains("tbc-stacked");
-    figure.dataset.caption ??= caption.textContent;
-    const inOrder = (text) => text.replace(/\b(Left|Middle|Right):/g, (_, side) => ORDER[side] + ":");
-    caption.textContent = stacked ? inOrder(figure.dataset.caption) : figure.dataset.caption;
-  }
-
   function stack(figure) {
     const view = figure.querySelector(".tbc-view"), old = figure.querySelector(".tbc-panels");
     if (old) old.remove();
     figure.classList.toggle("tbc-stacked", phone.matches && "windows" in figure.dataset);
     reach(view);
-    tell(figure);
     if (!figure.classList.contains("tbc-stacked")) return;
     // Panels, and behind a tilde what stands above, between or under them.
     const pieces = figure.dataset.windows.split(" ").map((piece) => ({

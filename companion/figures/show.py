@@ -12,6 +12,7 @@ import base64
 import html
 import io
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -82,7 +83,7 @@ def show(
     images = []
     for theme in ("light",) if printed else ("light", "dark"):
         with style.theme(theme):
-            drawn = draw(data, **options)
+            drawn = _lettered(draw(data, **options), caption)
             source, wide = _address(drawn, printed), round(720 * drawn.get_figwidth() / style.WIDTH)
         images.append(f'<img class="only-{theme}" src="{source}" alt="{html.escape(caption)}" width="{wide}">')
     table = frame(data)
@@ -159,6 +160,13 @@ def remember(prefix: str, values: Mapping[str, float | str]) -> None:
         text = value if isinstance(value, str) else repr(float(value))
         record = {"scrapbook": {"name": f"{prefix}-{name}", "mime_prefix": kind}}
         display({f"{kind}text/plain": text}, raw=True, metadata=record)
+
+
+def _lettered(figure: Figure, caption: str) -> Figure:
+    """Put the letters that a caption names before the titles of the first panels, in their order."""
+    for letter, axes in zip(re.findall(r"\([a-d]\)", caption), figure.axes, strict=False):
+        axes.title.set_text(f"{letter} {axes.get_title()}".rstrip())
+    return figure
 
 
 def _origin(data: Data, sources: str) -> str:

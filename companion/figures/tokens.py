@@ -202,8 +202,8 @@ def grid_caption(ds: xr.Dataset) -> str:
     kind = str(ds.attrs["kind"])
     what = "Self-coupling" if kind == "self" else f"Context coupling with a {KIND_NAMES[kind]} token"
     return (
-        f"{what}, {blocks_name(ds)}. Left: coupling matrices of pairs of tokens of one prompt, relative to the "
-        "largest singular value of the row's Jacobian. Right: coupling of the same pairs. One scale on each side."
+        f"{what}, {blocks_name(ds)}: coupling matrices of pairs of tokens of one prompt, relative to the largest "
+        "singular value of the row's Jacobian, and a map of the coupling of the same pairs. One scale for each."
     )
 
 

@@ -13,8 +13,8 @@ def beside_coupling(tests: tuple[str, ...], n_prompts: int = 12) -> pd.DataFrame
     scores, prompts, ks = decoder_scores.decoder_scores(), cl.load_prompts(n=n_prompts), (decoder_scores.K,)
     models = {}
     for name in [] if scores.empty else scores["model"].unique():
-        found = shipped_networks(cl.measure_depth, name, prompts, ks=ks)
-        models |= {name: found} if found else measure_models([name], prompts, ks)
+        found = shipped_networks(cl.measure_depth, name, prompts, ks=ks) or measure_models([name], prompts, ks)[name]
+        models[name] = found["trained"]
     return decoder_scores.beside_coupling(models, scores, tests)
 
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 import scipy.stats
+import xarray as xr
 
-from companion.tables.effects import Networks, couplings
+from companion.tables.effects import couplings
 from companion.tables.files import read_table, without_repeats
 from companion.tables.inference import effect_of
 from coupling_lib import paths
@@ -41,12 +42,12 @@ def mean_of_sets(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def beside_coupling(models: Mapping[str, Networks], scores: pd.DataFrame, tests: Sequence[str]) -> pd.DataFrame:
-    """Return a line for each model, score and part of its Jacobians: coupling after training, and the score."""
+def beside_coupling(models: Mapping[str, xr.Dataset], scores: pd.DataFrame, tests: Sequence[str]) -> pd.DataFrame:
+    """Return a line for each trained model, score and part of its Jacobians: coupling and the score."""
     lines = []
-    for model, networks in models.items():
+    for model, measured in models.items():
         own = scores[(scores["model"] == model) & scores["test"].isin(tests)] if len(scores) else scores
-        for part, ds in {"whole": networks["trained"], SHARED: shared_part(networks["trained"])}.items():
+        for part, ds in {"whole": measured, SHARED: shared_part(measured)}.items():
             effect = effect_of(couplings(ds, VARIANT, K))
             found = {"coupling": effect.value, "coupling_low": effect.low, "coupling_high": effect.high}
             rows = own[["test", "value", "low", "high", "n"]].to_dict("records") if len(own) else []

@@ -41,15 +41,6 @@ def test_panels_are_cut_where_they_end_in_the_light_and_in_the_dark(tab):
         assert all(padding == "0px" and abs(width - wide) < 1 for padding, width, wide in shown), scheme
 
 
-def test_a_caption_counts_panels_that_stand_below_each_other(tab):
-    show(tab, HTML / "book" / "depth.html")
-    caption = tab.locator("#fig-depth-distribution .tbc-caption")
-    assert "Left: " in caption.inner_text() and "First: " not in caption.inner_text()
-    tab.set_viewport_size(PHONE)
-    expect(caption).to_contain_text("First: ")
-    assert "Left: " not in caption.inner_text() and "Last: " in caption.inner_text()
-
-
 def test_under_a_figure_its_source_leads_to_the_function_that_draws_it(tab):
     show(tab, HTML / "book" / "depth.html")
     figure = tab.locator("#fig-depth-mismatch")

@@ -172,3 +172,20 @@ def test_remembered_values_reach_the_books_glue_and_are_not_displayed(value, tex
     cell = nbformat.v4.new_code_cell(outputs=[record])
     ((key, glued),) = extract_glue_data_cell(cell)
     assert (key, glued["data"]) == ("depth-demo", {"text/plain": text})
+
+
+def test_panels_bear_the_letters_that_the_caption_names():
+    titles = {}
+
+    def draw(data):
+        figure = Figure(figsize=(2, 1))
+        for axes, title in zip(figure.subplots(1, 3), ("one", "", "three"), strict=True):
+            axes.set_title(title, fontweight="normal")
+        titles[len(titles)] = figure.axes
+        return figure
+
+    shown(draw, caption="(a) First. (b) Second.")
+    shown(draw, caption="One (of three).")
+    found = [[axes.get_title() for axes in row] for row in titles.values()]
+    assert found == [["(a) one", "(b)", "three"]] * 2 + [["one", "", "three"]] * 2
+    assert titles[0][0].title.get_fontweight() == "normal"

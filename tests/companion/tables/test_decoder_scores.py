@@ -31,7 +31,7 @@ def known() -> pd.DataFrame:
     networks = shipped_networks(cl.measure_depth, "gemma3-270m", cl.load_prompts(n=12), ks=(10,))
     scores = made_up()
     every = pd.concat([scores, decoder_scores.mean_of_sets(scores)], ignore_index=True)
-    return decoder_scores.beside_coupling({"gemma3-270m": networks}, every, tuple(figures.TESTS))
+    return decoder_scores.beside_coupling({"gemma3-270m": networks["trained"]}, every, tuple(figures.TESTS))
 
 
 def test_the_mean_over_sets_has_the_error_of_independent_sets():
