@@ -97,9 +97,9 @@ MAY_IMPORT = {
     "workflow": ("notebooks", "book"),
     "tests": LOCKED,
 }
-# Only whoever loads data sets from the hub needs the first; its absence has a message of its own. The other is a peer,
+# Only whoever loads data sets from the hub needs the first; its absence has a message of its own. The others are peers,
 # with which a benchmark compares in an environment of its own.
-OPTIONAL = {"datasets", "transformer_lens"}
+OPTIONAL = {"datasets", "transformer_lens", "curvlinops"}
 
 
 def imported(folder: str) -> dict[str, str]:
