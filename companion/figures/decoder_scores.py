@@ -1,4 +1,4 @@
-"""Coupling of public decoders against how well they predict text and answer questions, every point named."""
+"""Coupling of public decoders against how well they predict text and answer questions."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ def take_scores(table: pd.DataFrame) -> pd.DataFrame | None:
 
 
 def draw_scores(table: pd.DataFrame) -> Figure:
-    """Draw each score against coupling, a panel a score; a thin line joins both parts of a model."""
+    """Draw each score against coupling, a panel a score, a marker a model; a thin line joins both its parts."""
     tests = [test for test in TESTS if (table["test"] == test).any()]
     if len(tests) == 1:  # so that a phone shows it whole
         figure, axes, beside = parts.one_panel(3.6)
@@ -41,16 +41,13 @@ def draw_scores(table: pd.DataFrame) -> Figure:
                 line = {"color": style.colour(role), "linewidth": 1, "alpha": 0.6}
                 axes.plot([one.coupling_low, one.coupling_high], [one.value] * 2, **line)
                 axes.plot([one.coupling] * 2, [one.low, one.high], **line)
-                parts.points(axes, one.coupling, one.value, style.colour(role), label=one.part, **look)
-            # Names stand above and below in turn: two that are equally good would cover each other.
-            edge, away, side = (own["high"].max(), 3, "bottom") if at % 2 else (own["low"].min(), -3, "top")
-            look = {"xytext": (0, away), "textcoords": "offset points", "ha": "center", "va": side, "fontsize": 8}
-            axes.annotate(style.short_name(model), (own["coupling"].mean(), edge), **look)
+                name = {"label": style.short_name(model)} if one.part == "whole" else {}
+                parts.points(axes, one.coupling, one.value, style.colour(role), **look, **name, marker=style.marker(at))
         axes.axvline(1 - gaussian_miscoupling(K), **parts.null_look("by chance"))
         axes.set_xlabel(coupling_label(VARIANT, K))
-        axes.margins(0.35, 0.18)
+        axes.margins(0.15)
     if len(tests) == 1:
         parts.legend_beside(beside, row)
     else:
-        parts.legend_under(figure, row[:1])
+        parts.legend_under(figure, row[:1], columns=3)
     return figure

@@ -60,7 +60,8 @@ def test_every_point_is_drawn_where_it_was_measured():
         own = table[table["test"] == test]
         points = [line.get_xydata()[0].tolist() for line in axes.lines if line.get_marker() == "o"]
         assert points == own[["coupling", "value"]].to_numpy().tolist()
-        assert [text.get_text() for text in axes.texts] == ["gemma3-270m"]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["gemma3-270m", "by chance"]
     assert figures.take_scores(pd.DataFrame()) is None
 
 
