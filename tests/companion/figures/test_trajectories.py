@@ -54,8 +54,7 @@ def unlike(n):
 
 
 def no_growth(n):
-    expodistance = make_trajectories(1).expodistance
-    return trajectories.take_scores(models(n, expodistance=expodistance * float("nan")))
+    return trajectories.take_scores(models(n, expodistance=both().expodistance * float("nan")))
 
 
 CASES = {
