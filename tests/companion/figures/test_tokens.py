@@ -223,6 +223,6 @@ def test_one_prompt_has_no_interval_and_a_mismatch_without_coupling_is_refused()
 
 
 def test_captions_name_kind_and_blocks():
-    assert tokens.grid_caption(make_tokens(0.1)).startswith("Self-coupling, blocks 3 and 4.")
+    assert tokens.grid_caption(make_tokens(0.1)).startswith("Self-coupling, blocks 3 and 4:")
     caption = tokens.grid_caption(make_tokens(0.1, "output", other=2))
-    assert caption.startswith("Context coupling with a fixed output token, block 3.")
+    assert caption.startswith("Context coupling with a fixed output token, block 3:")
