@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -24,9 +25,9 @@ from benchmarks import machine, released, stages
 from benchmarks.machine import MemoryPeak, timed
 from benchmarks.shapes import SHAPES, prompt_ids
 from coupling_lib import paths
+from coupling_lib.store.lens_files import read_lens
 
 ROUNDS, N_TOKENS, SKIP, TEXTS = 5, 64, 16, 4
-
 
 Way = Callable[[], tuple[float, Tensor]]
 """A way of computing something: its seconds and what it found."""
@@ -93,16 +94,32 @@ def lens_by_transformer_lens(name: str, rounds: int) -> dict[str, Any]:
     ).eval()
     ids = [bridge.to_tokens(text) for text in texts]
 
-    def fit() -> Tensor:
-        lens = JacobianLens.fit(bridge, texts, corpus="texts", skip_first_positions=SKIP, show_progress=False)
+    def fit() -> JacobianLens:
+        return JacobianLens.fit(bridge, texts, corpus="texts", skip_first_positions=SKIP, show_progress=False)
+
+    def matrices(lens: JacobianLens) -> Tensor:
         return torch.stack([lens.jacobians[layer].float() for layer in sorted(lens.jacobians)])
+
+    def same(lens: JacobianLens) -> float:
+        """Save their lens, read it as any foreign one, and compare the five strongest tokens at every depth."""
+        with tempfile.TemporaryDirectory() as folder:
+            lens.save(str(file := Path(folder) / "lens.pt"), dtype=torch.float32)
+            found = read_lens(file).readout(cl.trace(model, ids[0]), k=5)
+        theirs = lens.readout(bridge, texts[0], positions=[-1], top_k=5).lens_topk_indices
+        pairs = zip(found.ids.tolist(), (theirs[depth - 1][0].tolist() for depth in found.depths), strict=True)
+        agree = [own == other for own, other in pairs]
+        return sum(agree) / len(agree)
 
     def own() -> Tensor:
         lenses = [cl.lens(cl.trace(model, one), targets="later", skip=SKIP).dense() for one in ids]
         return torch.stack(lenses).mean(dim=0)[1 : model.n_blocks]
 
     what = {"what": "lens with later targets", "peer": f"TransformerLens {version('transformer-lens')}", "shape": name}
-    return what | in_turns(lambda: timed(own), lambda: timed(fit), rounds)
+    return (
+        what
+        | in_turns(lambda: timed(own), lambda: timed(lambda: matrices(fit())), rounds)
+        | {"same_tokens": same(fit())}
+    )
 
 
 def depth_by_released(shape: str, rounds: int, count: int = 4) -> dict[str, Any]:

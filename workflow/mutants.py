@@ -26,9 +26,9 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from coupling_lib.errors import ParameterError
+from coupling_lib.paths import RESULTS, ROOT
 from coupling_lib.progress import in_one_line
 
-ROOT = Path(__file__).resolve().parents[1]
 CORE = [f"coupling_lib/{room}/*.py" for room in ("metrics", "svd", "blocks", "jacobian")]
 COMPANION = ["companion/tables/*.py", "companion/figures/*.py", "book/verdicts.py"]
 SWAPPED = {
@@ -197,9 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
     running.add_argument("--companion", type=int, default=150, help="mutants of tables, figures and verdicts")
     running.add_argument("--seed", type=int, default=0, help="the seed of the draw")
     running.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants tried at a time")
-    running.add_argument(
-        "--out", type=Path, default=ROOT / "results" / "mutants.csv", help="the table of what became of each"
-    )
+    running.add_argument("--out", type=Path, default=RESULTS / "mutants.csv", help="the table of what became of each")
     comparing = commands.add_parser("compare", help="what one run caught and the other did not")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
