@@ -84,6 +84,7 @@ CONFIG ?= workflow/config.yaml
 PROFILE ?= local
 MORE ?=
 SWEEP_READY := .venv-sweep/.ready
+BENCH_READY := .venv-bench/.ready
 
 .PHONY: help book pdf film links test test-all thorough families portable spreads sweep sweep-plan test-cluster bench calibration faults mutants golden \
   suite quality regularised vit-grid decoders notebooks lint \
@@ -155,9 +156,10 @@ atlas-check: $(READY) ## check cards of the atlas, all or some: make atlas-check
 notebooks: $(READY) ## execute the committed notebooks anew from their text twins
 	@$(BIN)/python workflow/refresh.py
 
-bench: $(READY) ## measure the library against the released method (40 minutes, quiet machine)
-	@$(BIN)/python -m benchmarks.speed --out results/benchmarks/speed.json
-	@$(BIN)/python -m benchmarks.gpu --out results/benchmarks/gpu.json
+bench: $(READY) $(BENCH_READY) ## measure the library beside the released method and peers (an hour, quiet machine)
+	@.venv-bench/bin/python -m benchmarks.peers
+	@.venv-bench/bin/python -m benchmarks.speed --out results/benchmarks/speed.json
+	@.venv-bench/bin/python -m benchmarks.gpu --out results/benchmarks/gpu.json
 
 # What it writes, book/calibration.csv, is committed.
 calibration: $(READY) ## draw data of known truth, and see how often the rule of the verdicts is wrong (ten minutes)
@@ -253,6 +255,15 @@ $(SWEEP_READY): pyproject.toml | $(READY)
 	@"$(PYTHON)" -m venv --clear .venv-sweep
 	@$(BIN)/uv pip install --quiet --python .venv-sweep/bin/python $$($(BIN)/python -c \
 	  'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["sweep"])')
+	@touch $@
+
+# The library with its peers. One of them asks for a torchvision, which does not import beside this torch.
+$(BENCH_READY): pyproject.toml requirements.lock | $(READY)
+	@echo "== set-up of the library and its peers into .venv-bench"
+	@"$(PYTHON)" -m venv --clear .venv-bench
+	@.venv-bench/bin/python -m pip install -qq --disable-pip-version-check -c requirements.lock torch
+	@$(BIN)/uv pip install --quiet --python .venv-bench/bin/python -c requirements.lock -e ".[quantised,peers]"
+	@$(BIN)/uv pip uninstall --quiet --python .venv-bench/bin/python torchvision
 	@touch $@
 
 # -- the book -------------------------------------------------------------------------------------------------------

@@ -2,9 +2,8 @@
 
     python -m benchmarks.peers --out results/benchmarks/peers.json
 
-It runs in an environment of its own that holds the library and the peers: `pip install torch==2.13.0`, then
-`pip install . transformer-lens==4.3.0 curvlinops-for-pytorch==3.0.1`, then `pip uninstall torchvision`, which does not
-import beside that torch. All values are compared before anything is timed.
+`make bench` runs it in .venv-bench, an environment that holds the library and its peers (the extra `peers` of
+pyproject.toml). All values are compared before anything is timed.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from coupling_lib import paths
 PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 # In an environment of its own, and in no lock.
-APART = ("sweep",)
+APART = ("sweep", "peers")
 LOCKED = tuple(name for name in EXTRAS if name not in APART)
 
 
