@@ -28,7 +28,7 @@ from companion.tables import decoder_scores
 from companion.tables.files import read_table, write_table
 from companion.tables.inference import effect_of
 from coupling_lib import provenance
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.progress import in_one_line
 from coupling_lib.store.key import fingerprint
 
@@ -104,10 +104,11 @@ def tests(given: argparse.Namespace) -> Iterator[tuple[tuple[str, ...], list, Ca
         return (bits_per_byte(model, passage, given.context),)
 
     if given.wikitext:
-        yield ("wikitext2",), passages(given.wikitext.read_text(encoding="utf-8"), PASSAGES), predict, None
+        yield ("wikitext2",), passages(given.wikitext.read_text(encoding="utf-8"), given.passages), predict, None
     if given.novels:
         texts = ((given.novels / f"{name}.txt").read_text(encoding="utf-8-sig") for name in HELD_OUT)
-        yield ("novels",), [one for text in texts for one in passages(text, PASSAGES // len(HELD_OUT))], predict, None
+        each = given.passages // len(HELD_OUT)
+        yield ("novels",), [one for text in texts for one in passages(text, each)], predict, None
     if given.questions:
         for name in SETS:
             lines = (given.questions / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[: given.n]
@@ -118,6 +119,7 @@ def tests(given: argparse.Namespace) -> Iterator[tuple[tuple[str, ...], list, Ca
 
 def measure(given: argparse.Namespace) -> None:
     """Score each model by each test, and keep the table up to date after each."""
+    check_whole("passages", given.passages, len(HELD_OUT), 10_000, "each of the held-out novels gives as many")
     planned = list(tests(given))
     if not planned:
         raise ParameterError("nothing to read was named; give --wikitext, --novels or --questions")
@@ -147,6 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--wikitext", type=Path, help="the test text of WikiText-2")
     parser.add_argument("--novels", type=Path, help="a folder with the held-out novels, AUTHOR_TITLE_YEAR.txt")
     parser.add_argument("--questions", type=Path, help="a folder with NAME.jsonl of query, choices and gold")
+    parser.add_argument("--passages", type=int, default=PASSAGES, help=f"passages of each text (default {PASSAGES})")
     parser.add_argument("--n", type=int, default=500, help="number of questions of each set (default 500)")
     parser.add_argument("--context", type=int, default=512, help="most tokens that are read at once (default 512)")
     parser.add_argument("--table", type=Path, default=FILE, help="where the rows go")

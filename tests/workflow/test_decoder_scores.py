@@ -55,6 +55,7 @@ def test_passages_are_whole_words_spread_over_the_text():
     assert len(found) == 4 and all(900 < len(one.encode()) <= decoder_scores.BYTES for one in found)
     assert all(set(one.split()) <= set(text.split()) for one in found)
     assert found[0].split()[0] == "wörd1" and int(found[3].split()[0][4:]) > 2000
+    assert found == decoder_scores.passages(text, 8)[::2]  # fewer are some of the same
 
 
 def test_rows_are_means_over_questions_and_are_not_measured_twice(tmp_path, capsys, monkeypatch):
@@ -82,7 +83,14 @@ def test_an_answer_is_chosen_as_it_is_and_per_character():
 
 
 @pytest.mark.parametrize(
-    "given", [[], ["--wikitext", "no-such-file"], ["--novels", "no-such-folder"], ["--questions", "no-such-folder"]]
+    "given",
+    [
+        [],
+        ["--novels", ".", "--passages", "4"],
+        ["--wikitext", "no-such-file"],
+        ["--novels", "no-such-folder"],
+        ["--questions", "no-such-folder"],
+    ],
 )
 def test_what_cannot_be_read_is_one_line(given, tmp_path, capsys):
     assert decoder_scores.main(["nano-neox", *given, "--table", str(tmp_path / "scores.csv")]) == 1
