@@ -59,7 +59,7 @@ def trace(model: Model, given: str | Tensor | Prompt) -> tracing.Trace:
     ids = inputs.get("input_ids")
     if ids is None:
         return found
-    return replace(found, said_of_last=token_ids.said_of_last(ids[0].tolist(), model.tokenizer, model.name))
+    return replace(found, last_token_warning=token_ids.last_token_warning(ids[0].tolist(), model.tokenizer, model.name))
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class Traced:
     blocks: Blocks
     changes: Changes = field(default_factory=Changes, repr=False)
     first: int = 0
-    said_of_last: str = field(default="", repr=False)
+    last_token_warning: str = field(default="", repr=False)
     _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
     _agrees: dict[tuple[int, tuple[int, int]], bool] = field(default_factory=dict, repr=False)
 

@@ -21,8 +21,8 @@ from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive, refuse_narrow
 
-# Models of which it was said once that the last token is none of the text.
-_TOLD: weakref.WeakSet[Model] = weakref.WeakSet()
+# Models that were warned of once: their last token is none of the text.
+_WARNED: weakref.WeakSet[Model] = weakref.WeakSet()
 
 
 class Trace(Traced):
@@ -36,7 +36,7 @@ class Trace(Traced):
         blocks: the model's blocks, with what stood on them and the routes that it left.
         changes: what the pass changed in the model, and is undone.
         first: the row of the stream that is the first token: a model may put rows of its own before and after them.
-        said_of_last: what is said once of a last token that is none of the text; empty where it is text.
+        last_token_warning: the warning, given once, that the last token is none of the text; empty where it is text.
     """
 
     @property
@@ -72,9 +72,9 @@ class Trace(Traced):
                 f"{name} is {token!r}; this input has {self.n_tokens} tokens, 0 to {self.n_tokens - 1}; give one as a "
                 "whole number"
             )
-        if token == -1 and self.said_of_last and self.model not in _TOLD:
-            _TOLD.add(self.model)
-            warnings.warn(self.said_of_last, stacklevel=3)
+        if token == -1 and self.last_token_warning and self.model not in _WARNED:
+            _WARNED.add(self.model)
+            warnings.warn(self.last_token_warning, stacklevel=3)
         return int(token) % self.n_tokens
 
     def jacobian(
