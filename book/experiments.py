@@ -104,8 +104,8 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple
             f"expected: {plain(question['expected'])}",
             f"smallest that is seen: {question['smallest']:.2g} ({question['unit']})",
         )
-        told = [*cells, f"**{plain(conclusion)}**"] if conclusion else cells
-        lines.append((lines_of(asked), lines_of(told)))
+        outcome = [*cells, f"**{plain(conclusion)}**"] if conclusion else cells
+        lines.append((lines_of(asked), lines_of(outcome)))
     head = ("question and estimand", "outcome, and what it says")
     score = f" The score: {plain(experiment['score'])}." if "score" in experiment else ""
     answered = f"{len(judged)} of {len(lines)} questions are answered" if judged else "no question is answered yet"
@@ -139,8 +139,8 @@ def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> d
         ps.append(evidence.p["differs"])
         sure, above = ps[-1] < question["level"], evidence.difference > 0
         sides.append(("above" if above else "below") if sure else "neither")
-    told = found.assign(side=sides, p=ps)
-    return {one: _answer(asked[one], part, KINDS[name].at_once) for one, part in told.groupby("question")}
+    judged = found.assign(side=sides, p=ps)
+    return {one: _answer(asked[one], part, KINDS[name].at_once) for one, part in judged.groupby("question")}
 
 
 def _answer(question: dict[str, Any], part: pd.DataFrame, at_once: bool) -> tuple[list[str], str]:
