@@ -203,8 +203,8 @@ def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
     for position, (name, both) in enumerate(models.items()):
         shown[position].set_title(style.short_name(name))
         ink, marker = style.model_look(name, position)
-        look = {"marker": marker, "markersize": 3.5, "label": style.short_name(name)}
-        parts.band(axes, trained[name], "distance", ink, **look)
+        properties = {"marker": marker, "markersize": 3.5, "label": style.short_name(name)}
+        parts.band(axes, trained[name], "distance", ink, **properties)
         if style.UNTRAINED in both.network:
             blank = both["mean"].sel(network=style.UNTRAINED)
             axes.plot(both.distance, blank, color=ink, linewidth=1.2, linestyle=":")

@@ -230,8 +230,8 @@ def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
         for position, (name, one) in enumerate(models.items()):
             ink, at = style.dataset_colour("", position), [places[step] for step in one.step.values]
             drawn = one.sel(quantity=quantity).rename(middle="median").assign_coords(step=at)
-            look = {"marker": style.marker(position), "markersize": 3.5, "label": style.short_name(name)}
-            parts.band(axes, drawn, "step", ink, 0.2, **look)
+            properties = {"marker": style.marker(position), "markersize": 3.5, "label": style.short_name(name)}
+            parts.band(axes, drawn, "step", ink, 0.2, **properties)
     parts.from_zero(row[0])
     parts.log_axis(row[2])
     parts.legend_under(figure, row[:1], columns=min(len(models), 4))

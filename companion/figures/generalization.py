@@ -200,8 +200,8 @@ def draw_sizes(table: pd.DataFrame) -> Figure:
             shown = table if x == "tokens" else table[table.final]
             for architecture, (name, marker, family) in _ARCHITECTURES.items():
                 part = shown[shown.architecture == architecture]
-                look = {"marker": marker, "markersize": 4, "alpha": 0.75, "label": name}
-                parts.points(axes, part[x], part[column], style.family_style(family)[0], **look)
+                properties = {"marker": marker, "markersize": 4, "alpha": 0.75, "label": name}
+                parts.points(axes, part[x], part[column], style.family_style(family)[0], **properties)
             if x in ("parameters", "tokens"):
                 axes.set_xscale("log")
             else:
@@ -221,8 +221,10 @@ def draw_shapes(table: pd.DataFrame, labels: Mapping[str, tuple[str, str]] = LAB
         x, y = (table.loc[table.points == name, column].to_numpy(dtype=float) for column in ("coupling", "score"))
         parts.points(axes, x, y, style.colour("text"), markersize=4, alpha=0.7)
         line = np.linspace(x.min(), x.max(), 100)
-        for position, (fit, look) in enumerate({"linear": {}, "exponential": {"dashes": (5, 2)}}.items()):
-            axes.plot(line, predicted(x, y, line, fit)[0], color=style.dataset_colour(fit, position), label=fit, **look)
+        for position, (fit, properties) in enumerate({"linear": {}, "exponential": {"dashes": (5, 2)}}.items()):
+            axes.plot(
+                line, predicted(x, y, line, fit)[0], color=style.dataset_colour(fit, position), label=fit, **properties
+            )
         axes.set(xlabel=x_label, ylabel=y_label)
     parts.legend_under(figure, row)
     return figure

@@ -184,9 +184,9 @@ def draw_surrogates(surrogates: xr.Dataset) -> Figure:
     for axes, (network, ink, own) in zip(row, parts.networks(surrogates), strict=True):
         axes.axvline(0, **parts.null_look())
         axes.set_xlim(left, right)
-        for offset, (kind, (label, look)) in zip((0.0, -0.22, 0.22), KINDS.items(), strict=True):
+        for offset, (kind, (label, properties)) in zip((0.0, -0.22, 0.22), KINDS.items(), strict=True):
             one, model = own.sel(kind=kind), kind == "measured"
-            dot = {"label": f"{label} ({network})" if model else label} | look
+            dot = {"label": f"{label} ({network})" if model else label} | properties
             colour = ink if model else style.colour(style.NULL)
             parts.dots(axes, places + offset, one.coupling, (one.low, one.high), colour, **dot)
         # Values that lie beyond the scale are written at its edge.
@@ -211,8 +211,8 @@ def draw_parts(both: xr.Dataset) -> Figure:
         axes.axvline(float(own.random_bases.mean()), **parts.null_look("by chance"))
         for place, (part, kind) in enumerate(product(both.part.values, both.kind.values)):
             one = own.sel(part=part, kind=kind)
-            look = {} if kind == "measured" else {"marker": "s", "markersize": 3.8, "markerfacecolor": "none"}
-            parts.dots(axes, [place], [one["mean"]], ([one.low], [one.high]), ink, **look)
+            properties = {} if kind == "measured" else {"marker": "s", "markersize": 3.8, "markerfacecolor": "none"}
+            parts.dots(axes, [place], [one["mean"]], ([one.low], [one.high]), ink, **properties)
         axes.set_xlabel(f"coupling  $(K={both.k})$")
         parts.rows_axis(axes, rows)
     parts.legend_under(figure, row)
@@ -238,8 +238,8 @@ def draw_figure_1a(table: pd.DataFrame) -> Figure:
     grey = style.colour(style.NULL)
     axes.plot(widths, width_curve(widths), color=grey, linewidth=1.2, label="no coupling, flat spectrum")
     for name, (label, role, marker, size, edge) in _FIGURE_1A.items():
-        one, look = table[table.network == name], {"marker": marker, "markersize": size, "markeredgewidth": edge}
-        parts.points(axes, one.width, one.coupling, style.colour(role), label=label, **look)
+        one, properties = table[table.network == name], {"marker": marker, "markersize": size, "markeredgewidth": edge}
+        parts.points(axes, one.width, one.coupling, style.colour(role), label=label, **properties)
     for model, both in table[table.network.isin(("trained", "untrained"))].groupby("model"):
         place = (both.width.iloc[0], both.coupling.mean())
         axes.annotate(model, place, xytext=(9, -9), textcoords="offset points", fontsize=8)

@@ -32,11 +32,11 @@ def draw_courses(courses: pd.DataFrame) -> Figure:
     for axes, quantity in zip(row, _PANELS, strict=True):
         lines = own.pivot(index="step", columns="model", values=quantity)
         axes.plot(lines.index, lines, color=style.colour(style.TRAINED), linewidth=0.8, alpha=0.4)
-        look = {"color": style.colour(style.TRAINED), "linewidth": 2, "marker": "o", "markersize": 3.5}
-        axes.plot(lines.index, lines.mean(axis=1), label=f"mean of {lines.shape[1]} seeds, width 48", **look)
+        properties = {"color": style.colour(style.TRAINED), "linewidth": 2, "marker": "o", "markersize": 3.5}
+        axes.plot(lines.index, lines.mean(axis=1), label=f"mean of {lines.shape[1]} seeds, width 48", **properties)
         for at, (name, part) in enumerate(courses.drop(own.index).groupby("model")):
-            look = {"color": style.dataset_colour(name, at), "linestyle": "--", "marker": "s", "markersize": 3.5}
-            axes.plot(part["step"], part[quantity], label=name, **look)
+            properties = {"color": style.dataset_colour(name, at), "linestyle": "--", "marker": "s", "markersize": 3.5}
+            axes.plot(part["step"], part[quantity], label=name, **properties)
         axes.set_xscale("log")
         axes.set_xlabel("training step")
         parts.from_zero(axes)

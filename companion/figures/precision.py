@@ -26,7 +26,7 @@ QUANTITIES = {
 }
 """Errors that are told apart by their source, with their labels."""
 
-_LOOKS = {"bfloat16": (0, "o"), "int8": (1, "s"), "nf4": (2, "D"), "fp4": (3, "^"), "float16": (4, "v")}
+_MARKERS = {"bfloat16": (0, "o"), "int8": (1, "s"), "nf4": (2, "D"), "fp4": (3, "^"), "float16": (4, "v")}
 _NARROW = {"precision": slice(1, None)}
 """All precisions but the reference."""
 _SMALLEST = 1e-7
@@ -256,7 +256,7 @@ def _draw_band(axes: Axes, summary: xr.Dataset, along: str, name: str) -> None:
 
 def _look(name: str) -> tuple[str, str]:
     """Return colour and marker of a precision, or of an error's source; narrow arithmetic looks like its type."""
-    if name.split()[0] not in _LOOKS:
+    if name.split()[0] not in _MARKERS:
         return style.colour("text"), "X"
-    position, marker = _LOOKS[name.split()[0]]
+    position, marker = _MARKERS[name.split()[0]]
     return style.dataset_colour("", position), marker

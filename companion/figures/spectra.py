@@ -109,8 +109,8 @@ def draw_top(values: xr.Dataset) -> Figure:
         if axes is row[-1]:
             labels[FIRST + 1] = f"ranks {FIRST + 1} to {last}"
         for rank in values["rank"].values:
-            look = {"linewidth": 1.1, "label": labels.get(rank)}
-            parts.band(axes, one.sel(rank=rank), "block", other if rank > FIRST else ink, 0.12, **look)
+            properties = {"linewidth": 1.1, "label": labels.get(rank)}
+            parts.band(axes, one.sel(rank=rank), "block", other if rank > FIRST else ink, 0.12, **properties)
         parts.block_axis(axes)
     parts.log_axis(row[0])
     parts.legend_under(figure, row)

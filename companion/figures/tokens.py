@@ -149,17 +149,17 @@ def draw_summary(summary: xr.Dataset) -> Figure:
             ink, one = style.dataset_colour(network, position), here.sel(network=network)
             for place in range(one.sizes["comparison"]):
                 centre = place + (position - (summary.sizes["network"] - 1) / 2) * width
-                at, look = one.isel(comparison=place), {"width": width, "shape": (0.12, 0.34, 0.12)}
+                at, properties = one.isel(comparison=place), {"width": width, "shape": (0.12, 0.34, 0.12)}
                 label = "" if place else network
-                parts.strip(axes, centre - 0.14 * width, at.coupling, ink, at, label=label, **look)
+                parts.strip(axes, centre - 0.14 * width, at.coupling, ink, at, label=label, **properties)
                 if "conjugated" in at:
                     # The last network is the first to name it, so that the legend names it beside the other null.
                     named = "conjugated" if place == 0 and network == here.network.values[-1] else ""
                     parts.conjugated(axes, centre, at.conjugated, 0.45 * width, label=named)
         for place in range(here.sizes["comparison"]):
             chance, ends = here.isel(comparison=place), [place - 0.45, place + 0.45]
-            look = {"color": style.colour(style.NULL), "alpha": 0.15, "linewidth": 0}
-            axes.fill_between(ends, chance.random_bases_low, chance.random_bases_high, **look)
+            properties = {"color": style.colour(style.NULL), "alpha": 0.15, "linewidth": 0}
+            axes.fill_between(ends, chance.random_bases_low, chance.random_bases_high, **properties)
             axes.plot(ends, [chance.random_bases] * 2, **parts.null_look("" if place else "by chance"))
         axes.set_xticks(range(here.sizes["comparison"]), here.kind.values)
         axes.set_ylim(bottom=min(0, 1.05 * float(here.coupling.min())))

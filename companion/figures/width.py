@@ -34,8 +34,10 @@ def draw_width(models: pd.DataFrame) -> Figure:
     """Draw coupling against width, a panel for each way of reading it, with the curve of no coupling on the left."""
     figure, row = parts.panels([*_PANELS], 3.0, sharex=True, y="coupling")
     for axes, shown in zip(row, _PANELS.values(), strict=True):
-        for name, look in shown.items():
-            parts.points(axes, models["width"], models[name], style.colour(_INKS.get(name, style.TRAINED)), **look)
+        for name, properties in shown.items():
+            parts.points(
+                axes, models["width"], models[name], style.colour(_INKS.get(name, style.TRAINED)), **properties
+            )
         parts.plain_log(axes, sorted(models["width"].unique()))
         axes.set_xlabel("width $d$")
         axes.margins(0.12)

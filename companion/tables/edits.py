@@ -168,8 +168,8 @@ def unseen(own: pd.DataFrame, names: Sequence[str]) -> float:
         inside = np.isin(pairs, stretch)
         test, fit = inside.all(axis=1), ~inside.any(axis=1)
         if test.any():
-            told = LinearRegression().fit(X[fit], y[fit]).predict(X[test])
-            left += ((y[test] - told) ** 2).sum()
+            predicted = LinearRegression().fit(X[fit], y[fit]).predict(X[test])
+            left += ((y[test] - predicted) ** 2).sum()
             whole += ((y[test] - y[fit].mean()) ** 2).sum()
     return float(1 - left / whole)
 

@@ -109,8 +109,8 @@ def partial_table(points: pd.DataFrame) -> pd.DataFrame:
         "within": ("width itself, where several models have it", shared, "coupling", each),
     }
     lines = {
-        name: {"says": says} | _partial(part, x, given, part["family" if name == "family" else "root"])
-        for name, (says, part, x, given) in ways.items()
+        name: {"says": description} | _partial(part, x, given, part["family" if name == "family" else "root"])
+        for name, (description, part, x, given) in ways.items()
     }
     return pd.DataFrame.from_dict(lines, orient="index")
 

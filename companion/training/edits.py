@@ -66,7 +66,7 @@ class Passages(NamedTuple):
     stages: list[Stage]
     states: list[Tensor]
     head: Any
-    told: Tensor
+    log_probs: Tensor
 
 
 @torch.no_grad()
@@ -77,10 +77,10 @@ def read(model: cl.Model, ids: Tensor) -> Passages:
     states.append(torch.cat([of_text[-1].output for of_text in calls]))
     stages = [((call, call.block),) for call in calls[0]]
     head = cl.lens(cl.trace(model, ids[:1])).head
-    return Passages(ids, stages, states, head, _told(head, states[-1]))
+    return Passages(ids, stages, states, head, _log_probs(head, states[-1]))
 
 
-def _told(head: Any, states: Tensor) -> Tensor:
+def _log_probs(head: Any, states: Tensor) -> Tensor:
     """Return the logarithms of the next token's probabilities, for the tokens of the last half."""
     half = states.shape[1] // 2
     return head(states[:, half - 1 : -1].float()).log_softmax(dim=-1)
@@ -134,12 +134,13 @@ def run(reading: Passages, stages: Sequence[Stage | None]) -> Tensor:
 @torch.no_grad()
 def cost(reading: Passages, stages: Sequence[Stage | None]) -> dict[str, float]:
     """Measure what an edit costs: the rise of the loss and the divergence, with intervals over passages."""
-    told = _told(reading.head, run(reading, stages))
-    targets = reading.ids[:, -told.shape[1] :].to(told.device)
+    log_probs = _log_probs(reading.head, run(reading, stages))
+    targets = reading.ids[:, -log_probs.shape[1] :].to(log_probs.device)
     losses = [
-        functional.nll_loss(one.transpose(1, 2), targets, reduction="none").mean(1) for one in (told, reading.told)
+        functional.nll_loss(one.transpose(1, 2), targets, reduction="none").mean(1)
+        for one in (log_probs, reading.log_probs)
     ]
-    kl = functional.kl_div(told, reading.told, reduction="none", log_target=True).sum(-1).mean(1)
+    kl = functional.kl_div(log_probs, reading.log_probs, reduction="none", log_target=True).sum(-1).mean(1)
     found = {}
     for name, values in {"loss_rise": losses[0] - losses[1], "kl": kl}.items():
         effect = effect_of(values.double().cpu().numpy())

@@ -113,8 +113,8 @@ def measured_row(recipe: VitRecipe, data: LabelledImages, folder: Path, n_images
     test_accuracy, test_loss = vit.evaluate(model, data.test, data.test_labels)
     # All models of a seed start from the same weights.
     start = untrained_values(replace(recipe, weight_decay=0.0, drop_path=0.0), data, n_images)
-    told = [name for name in start if not name.endswith(("_low", "_high", "_all", "_null"))]
-    values = measured_values(model, data, n_images) | {f"{name}_untrained": start[name] for name in told}
+    names = [name for name in start if not name.endswith(("_low", "_high", "_all", "_null"))]
+    values = measured_values(model, data, n_images) | {f"{name}_untrained": start[name] for name in names}
     return {
         "model": recipe.name,
         **{name: getattr(recipe, name) for name in ("weight_decay", "drop_path", "seed")},
