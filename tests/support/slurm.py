@@ -133,7 +133,7 @@ class Cluster:
         )
 
     def logs(self) -> str:
-        """Return the last lines of what the daemons said."""
+        """Return the last lines of the daemons' logs."""
         files = sorted([*self.folder.glob("*.log"), *self.folder.glob("*.out")])
         return "\n".join(line for file in files for line in file.read_text(errors="replace").splitlines()[-3:])
 

@@ -171,5 +171,5 @@ def test_it_measures_what_the_checkout_measures_beside_the_lowest_and_the_newest
 @pytest.mark.thorough
 @pytest.mark.parametrize("environment", ["lowest"], indirect=True)
 def test_what_it_does_not_hold_is_named_in_one_line(environment, tmp_path):
-    said = run([str(environment[1]), "-c", REFUSED], tmp_path).splitlines()
-    assert [line for pattern, line in zip(SAID, said, strict=True) if not re.fullmatch(pattern, line)] == []
+    lines = run([str(environment[1]), "-c", REFUSED], tmp_path).splitlines()
+    assert [line for pattern, line in zip(SAID, lines, strict=True) if not re.fullmatch(pattern, line)] == []

@@ -43,12 +43,12 @@ def test_rates_decays_and_both_are_held_fixed_by_the_means_of_their_levels():
     for name, means in (("rates", rates), ("decays", decays), ("both", rates + decays - values.mean())):
         expected = (values - means).corr().iloc[0, 1]  # every cell is there once, so that means add up
         assert found[name, "whole"].value == pytest.approx(expected, abs=1e-6)
-    told = {"rates": (0.22, -0.08, 0.49), "decays": (-0.47, -0.72, -0.12), "both": (-0.13, -0.44, 0.22)}
-    for name, ends in told.items():
+    intervals = {"rates": (0.22, -0.08, 0.49), "decays": (-0.47, -0.72, -0.12), "both": (-0.13, -0.44, 0.22)}
+    for name, ends in intervals.items():
         assert found[name, "whole"][:3] == pytest.approx(ends, abs=0.006)
-    told = photographs.numbers_of(table, pd.DataFrame())
-    assert told["photographs-within-both"] == found["both", "whole"].value
-    assert 0.3 < told["photographs-within-both-seen"] < 0.5
+    numbers = photographs.numbers_of(table, pd.DataFrame())
+    assert numbers["photographs-within-both"] == found["both", "whole"].value
+    assert 0.3 < numbers["photographs-within-both-seen"] < 0.5
 
 
 def test_more_seeds_of_a_cell_take_no_part_in_what_is_judged(tmp_path):
