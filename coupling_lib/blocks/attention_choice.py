@@ -32,7 +32,7 @@ def use(hf: PreTrainedModel, name: str = NAME) -> None:
 
 
 def default(hf: PreTrainedModel) -> str:
-    """Name the attention that a model came with, which says what model it is."""
+    """Name the attention that a model came with, which identifies the model."""
     name = in_force(hf)
     if name != NAME:
         # What fused kernels compute is what transformers computes by "sdpa", which can be differentiated twice.

@@ -70,7 +70,7 @@ def stack_config(hf: PreTrainedModel) -> PreTrainedConfig:
 
 
 def images_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Return the part of a configuration that says how large the images are; of CLIP's that is nested."""
+    """Return the part of a configuration with the images' size; of CLIP's that is nested."""
     return config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
 
 
@@ -96,7 +96,7 @@ class _EnoughError(Exception):
 
 @contextmanager
 def _observed(blocks: Blocks, count: int | None = None) -> Generator[tuple[list[tuple], Callable[[], int | None]]]:
-    """List the calls of blocks, with all that stands on them, and tell which one runs; end a pass after `count`."""
+    """List the calls of blocks, with all that stands on them, and the one that runs; end a pass after `count`."""
     calls: list[tuple[int, tuple, dict[str, Any], Any]] = []
     entered: list[tuple[int, tuple, dict[str, Any]]] = []
 
@@ -118,7 +118,7 @@ def _observed(blocks: Blocks, count: int | None = None) -> Generator[tuple[list[
 
 @torch.no_grad()
 def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
-    """Run a model once, without nnsight, and give the call of every block, or of the first so many."""
+    """Run a model once, without nnsight, and return the call of every block, or of the first so many."""
     with recording() as keys_values, _observed(blocks, count) as (seen, running), RecordedChoices(running) as noting:
         hf(**uncached(hf, inputs))
     _refuse_again(hf, seen)

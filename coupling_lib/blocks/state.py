@@ -127,7 +127,7 @@ def _places(hf: nn.Module) -> list[Any]:
 
 def _compared(place: Any, before: Any) -> Iterator[_Change]:
     """List what differs between a container now and its copy from before."""
-    with suppress(RuntimeError, ValueError):  # of tensors that differ, which cannot be told by ==
+    with suppress(RuntimeError, ValueError):  # of tensors that differ, which == cannot decide
         if place == before:
             return
     if not isinstance(place, dict):

@@ -165,7 +165,7 @@ _compared: weakref.WeakKeyDictionary[nn.Module, tuple] = weakref.WeakKeyDictiona
 
 
 def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall]) -> Blocks:
-    """Look again at the blocks that compute with something else than at load, at the states of a trace."""
+    """Check again, at the states of a trace, the blocks that compute with something else than at load."""
     now = list(zip(map(modifications, blocks.modules), makeups(blocks.modules), strict=True))
     before = list(zip(blocks.modifications, blocks.makeup, strict=True))
     changed = [number for number, (found, loaded) in enumerate(zip(now, before, strict=True)) if found != loaded]
@@ -239,7 +239,7 @@ def _kinds(blocks: Blocks) -> list[list[int]]:
 
 
 def _described(name: str, part: nn.Module) -> tuple:
-    """Describe what a module computes, but for its weights and what says which block it is."""
+    """Describe what a module computes, but for its weights and what identifies the block."""
     shapes = tuple((key, tuple(weight.shape)) for key, weight in part.named_parameters(recurse=False))
     kept = tuple(
         # Of a function that each block has for itself, its code.

@@ -37,7 +37,7 @@ _TINY, _BOUND, _LOST = 1e4, 16, 0.5
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """What one forward pass recorded, with the model's blocks; `tracing.Trace` says what each field is."""
+    """What one forward pass recorded, with the model's blocks; `tracing.Trace` documents each field."""
 
     model: Model
     inputs: dict[str, Tensor]

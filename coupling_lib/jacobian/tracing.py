@@ -172,7 +172,7 @@ def _as_they_stand(model: Model, calls: list[BlockCall]) -> Blocks:
 
 
 def _check_finite(model: Model, calls: list[BlockCall]) -> None:
-    """Refuse states that are no numbers, and say where they begin."""
+    """Refuse states that are no numbers, and name the block where they begin."""
     for number, state in enumerate([calls[0].input, *(call.output for call in calls)]):
         if not bool((finite := state.isfinite().all(dim=-1)).all()):
             where = f"after block {number}" if number else "before block 1, in the embedding"

@@ -173,7 +173,7 @@ def _row(record: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _record(path: Path) -> dict[str, Any] | None:
-    """Read only what a file says about itself, without its arrays and without checking them."""
+    """Read only a file's description of itself, without its arrays and without checking them."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -186,7 +186,7 @@ def _record(path: Path) -> dict[str, Any] | None:
 
 
 def _set_aside(path: Path, reason: str) -> None:
-    """Rename a damaged file to `*.damaged`, and say so."""
+    """Rename a damaged file to `*.damaged`, and warn of it."""
     aside = path.with_name(path.name + DAMAGED)
     try:
         path.replace(aside)

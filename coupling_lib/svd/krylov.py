@@ -190,7 +190,7 @@ def _finite(product: Tensor) -> Tensor:
 
 
 def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5) -> tuple[KrylovTriplets, Tensor]:
-    """Find the K largest singular triplets of several dense matrices, and say of which they have converged."""
+    """Compute the K largest singular triplets of several dense matrices, and which of them have converged."""
     # The stopping rule is that of `golub_kahan`: |J^T u - s v| <= max(tolerance s_K, floor s_1).
     if J.shape[1] < J.shape[2]:
         found, converged = golub_kahan_stacked(J.mT, k, tolerance)

@@ -32,7 +32,7 @@ class Fed(GPT2Block):
 
 
 def forgetting(block):
-    """Give a block a memory of its own."""
+    """Add a memory of its own to a block."""
     block.calls = 0
 
     def forget(module, args, output):
