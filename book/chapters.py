@@ -23,7 +23,7 @@ NAMES = public_decoders.NAMES | {"suite": "the suite"}
 
 
 class Chapter(NamedTuple):
-    """What a chapter's last section needs; `chapters.toml` says what each is."""
+    """What a chapter's last section needs; `chapters.toml` defines each."""
 
     measured: list[str]
     drawn: list[str]

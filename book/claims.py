@@ -38,7 +38,7 @@ _BOUNDED = ("correlation", "rank correlation", "explained", "cosine")
 
 @dataclass
 class Judged:
-    """What one reading of a claim says in one model: the evidence, and the text that shows it."""
+    """One reading of a claim in one model: the evidence, and the text that shows it."""
 
     model: str
     reading: int

@@ -67,14 +67,14 @@ KINDS = {
     "edits": Kind(edits.edits, edits.finished, lambda rows, _: edits.estimates(rows), at_once=False),
     "prompts": Kind(prompt_effects.many_prompts, prompt_effects.finished, _of_prompts, at_once=False),
     "cause": Kind(
-        regularised.regularised, regularised.finished, _answers(regularised.asked), at_once=True, unit="seed"
+        regularised.regularised, regularised.finished, _answers(regularised.answers), at_once=True, unit="seed"
     ),
-    "photographs": Kind(photographs.cells, _all, _answers(photographs.asked_of_grid), at_once=True),
-    "switched": Kind(photographs.pairs, _all, _answers(photographs.asked_of_pairs), at_once=True, unit="seed"),
-    "rivals": Kind(rivals.rivals, _all, _answers(rivals.asked), at_once=True),
-    "phases": Kind(phases.phases, phases.finished, _answers(phases.asked), at_once=True),
-    "later": Kind(later.later, _all, _answers(later.asked), at_once=True),
-    "decoders": Kind(decoders.decoders, _all, _answers(decoders.asked), at_once=False),
+    "photographs": Kind(photographs.cells, _all, _answers(photographs.grid_answers), at_once=True),
+    "switched": Kind(photographs.pairs, _all, _answers(photographs.pair_answers), at_once=True, unit="seed"),
+    "rivals": Kind(rivals.rivals, _all, _answers(rivals.answers), at_once=True),
+    "phases": Kind(phases.phases, phases.finished, _answers(phases.answers), at_once=True),
+    "later": Kind(later.later, _all, _answers(later.answers), at_once=True),
+    "decoders": Kind(decoders.decoders, _all, _answers(decoders.answers), at_once=False),
     # Nobody has sent a card yet.
     "replication": Kind(lambda: pd.DataFrame(columns=["model"]), _all, _answers(lambda rows: {}), at_once=True),
 }
@@ -124,7 +124,7 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple
 
 
 def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> dict[str, tuple[list[str], str]]:
-    """Judge every question by every reading, at the level that was written down: what came out, and what it says."""
+    """Judge every question by every reading, at the level that was written down: what came out, and what follows."""
     asked = {question["name"]: question for question in experiment["question"]}
     found = KINDS[name].estimates(measured, experiment)
     if found.empty:

@@ -33,7 +33,7 @@ def duration(notebook: Path) -> float | None:
 
 
 def time_text(seconds: float | None) -> str:
-    """Write a time as one would say it, no more exact than is repeated on another day."""
+    """Write a time rounded to what repeats on another day."""
     if seconds is None:
         return "not run here"
     return f"{max(5, round(seconds / 5) * 5)} s" if seconds < 117.5 else f"{round(seconds / 60)} min"

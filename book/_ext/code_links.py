@@ -35,7 +35,7 @@ def unambiguous_names(documented: tuple[str, ...]) -> dict[tuple[str, str], str]
 
 
 def linked(body: str, names: Mapping[tuple[str, str], str], address: Callable[[str], str]) -> str:
-    """Link the names in a page's highlighted code; `address` gives where a full name is documented."""
+    """Link the names in a page's highlighted code; `address` maps a full name to where it is documented."""
 
     def link(found: re.Match[str]) -> str:
         full = names.get((found["owner"], found["word"]))

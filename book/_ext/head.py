@@ -1,4 +1,4 @@
-"""What a page says about itself to search engines, to whoever shares its link, and to catalogues of scholarly work.
+"""Metadata of a page for search engines, for whoever shares its link, and for catalogues of scholarly work.
 
 Every page gets a description, taken from its own first sentences; the front page, the paper and this software as
 JSON-LD. What needs the book's public address (the address and picture of a shared link, a sitemap) is there once

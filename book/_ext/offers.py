@@ -65,7 +65,7 @@ def reference(app: Any, page: str, anchor: str, title: str, data: str) -> str:
 
 @cache
 def _software() -> tuple[dict[str, Any], str | None]:
-    """Read what an entry says of this software, once for all figures."""
+    """Read this software's citation and commit, once for all figures."""
     return yaml.safe_load((cited.ROOT / "CITATION.cff").read_text(encoding="utf-8")), cited.commit()
 
 
@@ -75,7 +75,15 @@ def rooted(app: Any, text: str) -> str:
 
 
 def of_figure(
-    app: Any, page: str, shown: Shown, number: str, home: str, anchor: str, picture: str, seen: str, links: list[str]
+    app: Any,
+    page: str,
+    shown: Shown,
+    number: str,
+    home: str,
+    anchor: str,
+    picture: str,
+    description: str,
+    links: list[str],
 ) -> str:
     """Write what a figure offers on a page, by its number where it has one and the place where it is at home."""
     to, kind = app.builder.get_target_uri, picture.rpartition(".")[2]
@@ -85,7 +93,7 @@ def of_figure(
     first = re.split(r"(?<=[.?!])\s", shown.caption)[0].rstrip(".")
     label, caption = f"{number}. " * bool(number), html.escape(shown.caption)
     place = f"{to(home)}#{anchor}"
-    values = {"picture": picture, "seen": seen, "caption": label + caption, "place": place}
+    values = {"picture": picture, "description": description, "caption": label + caption, "place": place}
     snippet = from_template("embed.html.jinja", **values, book=_software()[0]["title"])
     cite = reference(app, home, anchor, f"{number}: {first}" if number else first, shown.csv)
     texts = [("BibTeX", cite), ("HTML", rooted(app, html.escape(snippet)))]
@@ -127,7 +135,7 @@ def with_tables(app: Any, page: str, title: str, body: str) -> str:
 
 
 def as_csv(table: str) -> str:
-    """Write a table of a page as CSV: what its cells say, formulas in TeX."""
+    """Write a table of a page as CSV: the text of its cells, formulas in TeX."""
     written = io.StringIO()
     rows = ([_text(cell) for cell in _CELL.findall(row)] for row in _ROW.findall(table))
     csv.writer(written, lineterminator="\n").writerows(rows)

@@ -45,7 +45,7 @@ def draw_scores(table: pd.DataFrame) -> Figure:
                 parts.points(
                     axes, one.coupling, one.value, style.colour(role), **properties, **name, marker=style.marker(at)
                 )
-        axes.axvline(1 - gaussian_miscoupling(K), **parts.null_look("by chance"))
+        axes.axvline(1 - gaussian_miscoupling(K), **parts.null_style("by chance"))
         axes.set_xlabel(coupling_label(VARIANT, K))
         axes.margins(0.15)
     if len(tests) == 1:

@@ -61,7 +61,7 @@ def draw_removal(taken: pd.DataFrame) -> Figure:
     for axes, model in zip(row, models, strict=True):
         own = taken[taken["model"] == model]
         random = own[own["by"] == RANDOM]
-        axes.plot(random["removed"], random["loss_rise"], **parts.null_look("random choice"))
+        axes.plot(random["removed"], random["loss_rise"], **parts.null_style("random choice"))
         axes.fill_between(random["removed"], random["low"], random["high"], color=style.colour(style.NULL), alpha=0.15)
         for place, (name, properties) in enumerate(_PROPERTIES.items()):
             found = own[own["by"] == name]

@@ -1,4 +1,4 @@
-"""Lenses: what each depth says of the answer, how far from it that is, and what the futures of a token add."""
+"""Lenses: what each depth predicts of the answer, how far from it that is, and what the futures of a token add."""
 
 import pandas as pd
 import xarray as xr
@@ -61,7 +61,7 @@ def draw_futures(apart: xr.DataArray) -> Figure:
 
 @of_one
 def take_readout(words: xr.Dataset) -> xr.Dataset:
-    """Select what every depth says of one text, the last depth first."""
+    """Select what every depth predicts of one text, the last depth first."""
     return words.isel(depth=slice(None, None, -1))
 
 

@@ -45,7 +45,7 @@ def one_panel(height: float, beside: float = style.WIDTH - style.NARROW) -> tupl
 
 
 def narrow(figure: FigureBase, beside: float = style.WIDTH - style.NARROW, **shared: object) -> tuple[Axes, FigureBase]:
-    """Make a panel that a phone shows whole; give it, and what is left of the column beside it."""
+    """Make a panel that a phone shows whole; return it, and what is left of the column beside it."""
     left, right = figure.subfigures(1, 2, width_ratios=(style.NARROW, beside))
     for place in (left, right):  # whose grounds, which nobody sees, would begin at 0 or -0
         place.patch.set_visible(False)
@@ -117,7 +117,7 @@ def strip(
 
 def chance(axes: Axes, null: float) -> None:
     """Draw the coupling of random bases, 1 minus their mismatch, as a dashed line, on an axis that holds 0."""
-    axes.axhline(1 - null, **null_look(style.null_label(null)))
+    axes.axhline(1 - null, **null_style(style.null_label(null)))
     from_zero(axes)
 
 
@@ -187,7 +187,7 @@ def log_axis(axes: Axes) -> None:
 
 
 def step_axis(axes: Axes, steps: Sequence[int]) -> np.ndarray:
-    """Make the x axis one of training steps, logarithmic, with a place of its own for step 0; give the places."""
+    """Make the x axis one of training steps, logarithmic, with a place of its own for step 0; return the places."""
     steps = np.asarray(steps)
     places = np.log10(np.maximum(steps, 1))
     positive = places[steps > 0]
@@ -293,7 +293,7 @@ def conjugated(axes: Axes, place: float, value: float, half: float, **line: obje
     axes.plot([place - half, place + half], [value] * 2, **(properties | line))
 
 
-def null_look(label: str = "") -> dict[str, object]:
+def null_style(label: str = "") -> dict[str, object]:
     """Return the properties of a line that stands for random bases."""
     return {"color": style.colour(style.NULL), "linewidth": 1.2, "dashes": (4, 3), "label": label}
 

@@ -10,7 +10,7 @@ _PANELS = {
     "alike": "alike on all prompts",
     "log_lead": r"mean $\log(s_1/s_2)$",
 }
-"""Quantities, and how a panel says them."""
+"""Quantities, with their labels on a panel."""
 
 _LONG = {
     "coupling": r"coupling $1-\tilde m$", "near": "near and far blocks", "alike": _PANELS["alike"],
@@ -64,7 +64,7 @@ def draw_long(courses: pd.DataFrame) -> Figure:
         axes.set_xscale("log")
         axes.set_xlabel("training tokens")
         if quantity in _DASHED:
-            axes.axhline(courses["random_bases"].mean(), **parts.null_look("by chance"))
+            axes.axhline(courses["random_bases"].mean(), **parts.null_style("by chance"))
         if quantity != "validation_loss":
             parts.from_zero(axes)
     grid[0, 0].plot(

@@ -33,7 +33,7 @@ _BOUNDARIES = {
 @of_networks
 def take_values(both: xr.Dataset, nulls: xr.Dataset | None = None) -> xr.Dataset:
     """Select the mean value of every variant at every K, and how far it lies from chance."""
-    return tables.mean_readings(both, take.belonging(both, nulls, _NULLS))
+    return tables.mean_readings(both, take.per_network(both, nulls, _NULLS))
 
 
 @of_networks
@@ -45,17 +45,17 @@ def take_beyond_chance(both: xr.Dataset, k: K = None, nulls: xr.Dataset | None =
 @of_networks
 def take_agreement(both: xr.Dataset, k: K = None) -> xr.Dataset:
     """Select how much alike the variants rank the pairs of blocks of the trained network, or of the last."""
-    one = both.sel(network=take.decisive(both.network.values))
+    one = both.sel(network=take.main_network(both.network.values))
     found = tables.rank_agreement(one, take.chosen_k(both, k))
     return found.assign_attrs(k=take.chosen_k(both, k))
 
 
 def take_choices(measured: take.Models, k: K = None, nulls: xr.Dataset | None = None) -> pd.DataFrame:
-    """Select the coupling that each choice gives, all else being equal, of the boundaries that were measured."""
+    """Select the coupling under each choice, all else being equal, of the boundaries that were measured."""
     found = _by_boundary(measured)
     both, k = found["block"], take.chosen_k(found["block"], k)
-    choices = tables.compare_choices(found, take.belonging(both, nulls, _NULLS), k)
-    return take.kept(choices, records_of(both))
+    choices = tables.compare_choices(found, take.per_network(both, nulls, _NULLS), k)
+    return take.with_records(choices, records_of(both))
 
 
 def take_boundaries(
@@ -65,10 +65,10 @@ def take_boundaries(
     found = _by_boundary(measured)
     both, k = found["block"], take.chosen_k(found["block"], k)
     by_block = tables.coupling_by_block(found, variant, k)
-    null = take.belonging(both, nulls, _NULLS).sel(network=take.decisive(both.network.values))
+    null = take.per_network(both, nulls, _NULLS).sel(network=take.main_network(both.network.values))
     null = take.null_beside(both, variant, k, null)
     counted = by_block.assign_coords(block=by_block.block + 1).assign_attrs(null=null)
-    return take.kept(counted, records_of(both))
+    return take.with_records(counted, records_of(both))
 
 
 @of_networks
@@ -125,7 +125,7 @@ def draw_beyond_chance(means: xr.Dataset) -> Figure:
     """Draw how far each variant lies from chance, on the way to perfect coupling."""
     variants, k = means["variant"].values, means.attrs["k"]
     figure, axes, right = parts.one_panel(_ROW * len(variants) + 0.8, beside=1.35)
-    axes.axvline(0, **parts.null_look("by chance"))
+    axes.axvline(0, **parts.null_style("by chance"))
     percent = 100 * means[["share", "share_low", "share_high"]]
     for position, (network, ink, shares) in enumerate(parts.networks(percent)):
         rows = np.arange(len(variants)) + (0.17 if position else -0.17)
@@ -178,7 +178,7 @@ def _luminance(colour: str | tuple[float, ...]) -> float:
 
 
 def draw_choices(choices: pd.DataFrame) -> Figure:
-    """Draw one measurement read in many ways: the coupling that each choice gives, all else being equal."""
+    """Draw one measurement read in many ways: the coupling under each choice, all else being equal."""
     labels = choices[["point", "reading"]].drop_duplicates()
     # A group has its name above it.
     labels["row"] = np.arange(len(labels)) + 1.4 * pd.factorize(labels.point)[0]

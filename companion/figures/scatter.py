@@ -39,7 +39,7 @@ def family_legend(figure: Figure, row: Sequence[Axes]) -> None:
 
 
 def line(axes: Axes, x: ArrayLike, y: ArrayLike, degree: int = 1, **properties: object) -> float:
-    """Draw the least-squares line through points, or a curve of a higher degree, and give their correlation."""
+    """Draw the least-squares line through points, or a curve of a higher degree, and return their correlation."""
     ends = np.linspace(np.min(x), np.max(x), 2 if degree == 1 else 100)
     properties = {"color": style.colour("text"), "linewidth": 1, "zorder": 0} | properties
     axes.plot(ends, np.polyval(np.polyfit(x, y, degree), ends), **properties)

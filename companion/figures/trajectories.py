@@ -28,7 +28,7 @@ SCORES = {
     "expodistance": "expodistance",
     "equidistance": "std / mean of steps",
 }
-"""Scores of a whole trajectory, and how an axis says them."""
+"""Scores of a whole trajectory, with their labels on an axis."""
 
 _PROFILES = {
     "norm": ("level", "level", r"norm $\Vert x^l\Vert_2$"),
@@ -223,7 +223,7 @@ def _by_name(taken: Taken) -> Mapping[str, xr.Dataset]:
 
 
 def _draw_ways(row: np.ndarray, one: xr.Dataset, network: str) -> np.ndarray:
-    """Draw the paths of one network, a panel per part of its depth; give the components' shares of the variance."""
+    """Draw the paths of one network, a panel per part of its depth; return the components' shares of the variance."""
     ways = np.stack([one.component_1.T, one.component_2.T], axis=-1)
     for axes, levels in zip(row, path_ranges(one.blocks).values(), strict=False):
         for token, way in enumerate(ways[:, list(levels)]):
@@ -238,7 +238,7 @@ def _draw_ways(row: np.ndarray, one: xr.Dataset, network: str) -> np.ndarray:
 
 
 def _draw_quantity(axes: Axes, profiles: xr.Dataset, name: str, legend: bool) -> None:
-    """Draw one quantity of a model against depth, if it has it; without a `legend` the caption says what dashes are."""
+    """Draw one quantity of a model against depth, if it has it; without a `legend` the caption explains the dashes."""
     if name not in profiles.quantity:
         return axes.set_axis_off()
     properties = {"marker": "o", "markersize": 2.5, "linewidth": 1.4, "shade": 0.2}

@@ -133,7 +133,7 @@ def within_models(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFram
 
 
 def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) -> dict[str, float]:
-    """Correlate coupling and score over all checkpoints of all models, and say what that hides."""
+    """Correlate coupling and score over all checkpoints of all models, and show what that hides."""
     y, x, tokens = _floats(table, score, coupling, "log_tokens")
     found = {"checkpoints": float(len(table))}
     for prefix, (a, b) in {"": (x, y), "tokens-": (tokens, x)}.items():

@@ -17,7 +17,7 @@ LATE = (516, 1642)
 """First and last of the last three steps of `phases`, between which seeds differ in how much coupling changes."""
 
 TOLD = ("million_tokens", "coupling", "shared", "near", "far", "alike", "validation_loss", "induction", "rank", "norm")
-"""Columns that are told of four steps of each model."""
+"""Columns that are reported at four steps of each model."""
 
 
 PYTHIA = {"pythia-6.9b": (128, 143_000), "pythia-12b": (128, 143_000)}
@@ -77,7 +77,7 @@ def change(table: pd.DataFrame, part: str, model: str) -> tuple[int, Effect]:
     return step, widened(effect_of(prompts.loc[prompts.index.max()] - prompts.loc[step]), *seed_scatter(part))
 
 
-def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
+def answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     """Answer what `data/predictions.toml` asks of the experiment, by question and model."""
     found = {}
     for part, question in PARTS.items():

@@ -17,7 +17,7 @@ from companion.tables.files import without_repeats
 from companion.tables.generalization import coupling_columns, suite
 from companion.tables.inference import Effect
 from companion.tables.regression import r_squared
-from companion.tables.statistics import cleared, correlation_over, partial_over
+from companion.tables.statistics import correlation_over, partial_over, residuals
 from coupling_lib import paths
 
 EARLY = 29
@@ -103,7 +103,10 @@ def held_table(table: pd.DataFrame, reading: str) -> pd.DataFrame:
         held = {"nothing": np.empty((len(now), 0)), **_levels(now)}
         for name, given in held.items():
             r = partial_over(coupling, score, given) if given.size else correlation_over(coupling, score)
-            left = {"sd_coupling": cleared(coupling, given).std(ddof=1), "sd_score": cleared(score, given).std(ddof=1)}
+            left = {
+                "sd_coupling": residuals(coupling, given).std(ddof=1),
+                "sd_score": residuals(score, given).std(ddof=1),
+            }
             shares = {
                 f"explains_{of}": r_squared(given, values) if given.size else 0.0
                 for of, values in (("coupling", coupling), ("score", score))

@@ -180,7 +180,7 @@ def predicted(known: dict[str, np.ndarray], places: Sequence[int]) -> dict[str, 
     return found | ({"distance": abs(places[1] - places[0])} if len(places) == 2 else {})
 
 
-def asked(n: int, near: int, orders: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
+def planned_edits(n: int, near: int, orders: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
     """List edits of single blocks, of pairs, and of several blocks; pairs beyond a distance are swapped alone, last."""
     yield from ((SKIP, (place,), "") for place in range(n))
     pairs = sorted(combinations(range(n), 2), key=lambda pair: (pair[1] - pair[0], pair))
@@ -206,7 +206,7 @@ def rows(
         named = {"model": model.name, "edit": edit, "blocks": _named(places), "by": by}
         return named | cost(reading, edited(reading.stages, edit, *places))
 
-    for edit, places, by in asked(model.n_blocks, near, orders):
+    for edit, places, by in planned_edits(model.n_blocks, near, orders):
         if edit == REMOVE and by == BEST:
             alone = sorted(range(model.n_blocks), key=lambda place: have[SKIP, _named([place]), ""])
             tried = [one(REMOVE, (*best, place), BEST) for place in alone[:_CANDIDATES] if place not in best]

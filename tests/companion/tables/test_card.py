@@ -26,7 +26,7 @@ def made(tmp_path_factory) -> tuple[cards.Card, dict]:
 def written(folder: Path, card: object, signed: bool = True) -> Path:
     """Write a card under a name, with the digest that it should have or the one that it has."""
     file = folder / "one.json"
-    file.write_text(json.dumps(cards.signed(card) if signed else card))
+    file.write_text(json.dumps(cards.with_digest(card) if signed else card))
     return file
 
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from companion.tables import figure_1a, generalization
-from companion.tables.statistics import cleared
+from companion.tables.statistics import residuals
 
 
 def r(x, y):
@@ -48,7 +48,7 @@ def test_a_partial_correlation_is_that_of_what_is_left_of_both(points):
     table = figure_1a.partial_table(points)
     a, b, e = r(points.coupling, points.score), r(points.coupling, d), r(points.score, d)
     assert table.r["width"] == pytest.approx((a - b * e) / np.sqrt((1 - b**2) * (1 - e**2)), abs=1e-9)
-    assert r(cleared(points.coupling, d), d) == pytest.approx(0, abs=1e-9)
+    assert r(residuals(points.coupling, d), d) == pytest.approx(0, abs=1e-9)
     assert (table.low < table.r).all() and (table.r < table.high).all() and (table.error > 0).all()
 
 

@@ -8,7 +8,7 @@ import scipy.optimize
 import scipy.stats
 from skewed import shrunken_skewness
 
-from companion.tables.inference import Effect, effect_of, jackknifed, seen, tail, widened
+from companion.tables.inference import Effect, detectable_correlation, effect_of, jackknifed, tail, widened
 from companion.tables.statistics import pearson
 from coupling_lib.datasets.statistics import ends, mean_interval
 from coupling_lib.errors import ParameterError
@@ -39,10 +39,10 @@ def test_the_end_on_the_side_of_the_long_tail_is_hall_s_and_the_other_student_s(
 
 def test_a_correlation_of_the_size_that_is_seen_is_found_four_times_out_of_five():
     error, freedom = 0.2, 30
-    size = seen(Effect(0.1, np.nan, np.nan, error, 31))
+    size = detectable_correlation(Effect(0.1, np.nan, np.nan, error, 31))
     drawn = np.arctanh(size) + error * scipy.stats.t.rvs(freedom, size=20_000, random_state=0)
     assert np.mean(drawn > scipy.stats.t.ppf(0.975, freedom) * error) == pytest.approx(0.8, abs=0.01)
-    assert seen(Effect(0.1, np.nan, np.nan, error, 31, freedom=5.0)) > size
+    assert detectable_correlation(Effect(0.1, np.nan, np.nan, error, 31, freedom=5.0)) > size
 
 
 def test_the_further_out_the_less_likely_however_skewed():

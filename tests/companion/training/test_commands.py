@@ -8,7 +8,7 @@ from companion.training.__main__ import EXPERIMENTS, main
 
 
 def error_line(capsys: pytest.CaptureFixture[str]) -> str:
-    """What a command that failed says: one line, and nothing else."""
+    """The output of a command that failed: one line, and nothing else."""
     out, err = capsys.readouterr()
     assert out == "" and len(err.splitlines()) == 1
     return err.strip()
