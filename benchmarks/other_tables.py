@@ -133,7 +133,7 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
 
 
 def closed_form_table(run: dict[str, Any]) -> list[str]:
-    """Set a run of `closed_form.py`, and say what the rule makes of it."""
+    """Set a run of `closed_form.py`, and write what the rule makes of it."""
     rows = [
         (
             case["shape"] if case["L"] > 2 else f"{case['shape']}, {case['L']} blocks",

@@ -182,7 +182,7 @@ def _growth_row(curve: dict[str, Any]) -> tuple[str, ...]:
 
 
 def page(records: Path = HERE) -> str:
-    """Write the page of the book from the latest runs, or say that there is none."""
+    """Write the page of the book from the latest runs, or write that there is none."""
 
     def latest(name: str) -> Any:
         file = records / f"latest{name}.json"

@@ -28,7 +28,7 @@ from workflow.settings import MEASURES
 
 
 def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
-    """Measure a shard, and give its receipt."""
+    """Measure a shard, and return its receipt."""
     if name not in plan["jobs"]:
         raise CouplingError(f"the plan has no job {name!r}; it has {', '.join(plan['jobs'])}")
     job, root, (number, count) = plan["jobs"][name], Path(plan["root"]), parse_shard(shard)
