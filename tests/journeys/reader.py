@@ -39,7 +39,7 @@ class Reader:
         self.tab.wait_for_url(lambda address: page in address)
 
     def search(self, words: str) -> list[tuple[str, str]]:
-        """Search the book; gives titles and addresses of what is found, best first."""
+        """Search the book; return titles and addresses of what is found, best first."""
         self.press(self.tab.locator(".search-button-field:visible, .search-button:visible").first)
         self.tab.keyboard.type(words)
         self.tab.keyboard.press("Enter")
@@ -64,7 +64,7 @@ class Reader:
 
 
 def shell(command: str, results: Path, seconds: float = 300) -> str:
-    """Run a command of the book in the project's folder, and give what it prints; what it measures goes elsewhere."""
+    """Run a command of the book in the project's folder, and return its output; what it measures goes elsewhere."""
     environment = os.environ | {"COUPLING_RESULTS": str(results), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds

@@ -226,7 +226,7 @@ def work(mapping: str, kind: str, sender: connection.Connection) -> None:
 
 
 def run(wanted: list[tuple[str, str]], jobs: int) -> Iterator[dict[str, str]]:
-    """Try types side by side, and give each answer as it comes."""
+    """Try types side by side, and yield each answer as it comes."""
     # A fork has at hand what was imported before it, which takes longer than most types do; much is at first use.
     tried("causal", "llama")
     context, waiting, running = multiprocessing.get_context("fork"), wanted[::-1], {}
@@ -252,7 +252,7 @@ def run(wanted: list[tuple[str, str]], jobs: int) -> Iterator[dict[str, str]]:
 
 
 def write(found: dict[tuple[str, str], dict[str, str]]) -> None:
-    """Write the table; a row that says the same as before keeps its digits, which are not alike on every processor."""
+    """Write the table; a row that states the same as before keeps its digits, which differ between processors."""
 
     def stable_part(row: dict[str, str]) -> list[str]:
         return [row[name] for name in ("outcome", "class", "route", "transformers")] + re.split(

@@ -65,7 +65,7 @@ class Trial:
         self.environment = os.environ | cluster.environment | own
 
     def run(self) -> None:
-        """Run the sweep, disturb it, and look at what it left."""
+        """Run the sweep, disturb it, and check what it left."""
         self.dry_run()
         with (self.folder / "sweep.out").open("wb") as out:
             command = [sys.executable, "-m", "workflow.sweep", str(self.config), "--profile", "slurm", f"--more={MORE}"]

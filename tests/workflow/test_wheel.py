@@ -77,7 +77,7 @@ SAID = [
 
 
 def run(command: list[str], folder: Path, **variables: str) -> str:
-    """Run a program as a user's shell would, and give what it prints."""
+    """Run a program as a user's shell would, and return what it prints."""
     usual = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "COUPLING_RESULTS")}
     ended = subprocess.run(
         command,
