@@ -27,7 +27,7 @@ def quiet() -> Generator[None]:
 
 def use(hf: PreTrainedModel, name: str = NAME) -> None:
     """Make a model call the registered attention, or another, where its family can."""
-    with quiet():  # a family that keeps its own attention says so in a warning
+    with quiet():  # a family that keeps its own attention warns of it
         hf.set_attn_implementation(name)
 
 

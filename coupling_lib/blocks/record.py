@@ -31,7 +31,7 @@ from coupling_lib.errors import UnsupportedModelError
 class Blocks:
     """Where a model keeps its transformer blocks, and what was found out about them at load."""
 
-    # `attention` names the one that they were looked at with, `choosing` says whether any takes some of its experts or
+    # `attention` names the one that they were checked with, `choosing` whether any takes some of its experts or
     # tokens, and `scales` has the number by which a block multiplies its stream, where there is one.
     path: str
     modules: nn.ModuleList
@@ -91,7 +91,7 @@ def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
 
 
 class _EnoughError(Exception):
-    """What ends a pass after the last block that is looked at."""
+    """What ends a pass after the last block that is recorded."""
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def trace(model: Model, given: Tensor) -> Trace:
         first = 0 if ids is None else first_row(model.hf, model.blocks, ids, calls[0].input)
     _check_finite(model, calls)
     with changes.applied():
-        blocks = _as_they_stand(model, calls)
+        blocks = _rechecked_blocks(model, calls)
     if ids is not None and model.tokenizer is not None:
         tokens = [model.tokenizer.decode([token]) for token in ids[0].tolist()]
     return Trace(model, inputs, calls, tokens, blocks, changes, first)
@@ -148,7 +148,7 @@ def model_inputs(model: Model, given: Tensor) -> dict[str, Tensor]:
 
 
 def _check_as_loaded(model: Model) -> None:
-    """Refuse a model that was set to something else since it was looked at."""
+    """Refuse a model that was set to something else since it was checked."""
     if (in_force := attention.in_force(model.hf)) != model.blocks.attention:
         raise ParameterError(
             f"{model.name}: its attention was set to {in_force!r} after it was loaded, which may make another "
@@ -161,7 +161,7 @@ def _check_as_loaded(model: Model) -> None:
         )
 
 
-def _as_they_stand(model: Model, calls: list[BlockCall]) -> Blocks:
+def _rechecked_blocks(model: Model, calls: list[BlockCall]) -> Blocks:
     """Return a model's blocks as the trace found them, checked again where they were changed since."""
     blocks = model.blocks
     if (tuple(map(modifications, blocks.modules)), makeups(blocks.modules)) == (blocks.modifications, blocks.makeup):

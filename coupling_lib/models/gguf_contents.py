@@ -118,7 +118,7 @@ def _taken(config: PreTrainedConfig, kind: str, contents: Contents) -> set[str]:
         return {key.removeprefix(f"{kind}.") for key in noted.taken}
     tables = GGUF_TO_TRANSFORMERS_MAPPING["config"]
     found = {kind, kind.replace("-", "_"), config.model_type, config.model_type.removesuffix("_text")} & tables.keys()
-    # Keys that are known there and go nowhere are looked at here.
+    # Keys that are known there and go nowhere are checked here.
     return {key for table in found for key, role in tables[table].items() if role not in (None, -1)}
 
 

@@ -29,7 +29,7 @@ FLOOR = {torch.float32: 3e-7, torch.float64: 1e-14}
 _PARTIAL_WIDTH = 512
 # A basis that has not converged within this share of the width is worth less than a complete decomposition.
 _LARGEST_SHARE = 0.75
-# How far below the bound the first matrix of a stack has to be before all are looked at.
+# How far below the bound the first matrix of a stack has to be before all are checked.
 _MARGIN = 8.0
 
 
