@@ -45,7 +45,7 @@ def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
     places = [store.place(plan["store"], key | {"prompt": prompt_key(model, prompt)}) for _, prompt in chosen]
     journal = root / "journals" / name / f"{part}.jsonl"
     journal.parent.mkdir(parents=True, exist_ok=True)
-    values: list[float] = []  # what is looked at to end early
+    values: list[float] = []  # what decides whether to end early
     datasets = stream(measured, model, inputs, store=plan["store"], shard=shard, **job["settings"])
     files = []
     for (place, _), path in zip(chosen, places, strict=True):

@@ -21,7 +21,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent.parent
 # The picture of a shared link, 1200 x 630: the title, and beside it the coupling matrix of two coupled blocks.
 CARD = "_static/card.png"
-CARD_SAYS = (
+CARD_DESCRIPTION = (
     "A moment of a training: a map of coupled blocks, a matrix with a bright diagonal, coupling and loss by step"
 )
 
@@ -49,7 +49,7 @@ def metatags(title: str, text: str, site: str, address: str | None, card: str | 
     named = {"description": text, "twitter:card": "summary_large_image" if card else "summary"}
     shared = {"og:title": title, "og:description": text, "og:type": "article", "og:site_name": site}
     shared |= {"og:url": address} if address else {}
-    shared |= {"og:image": card, "og:image:alt": CARD_SAYS} if card else {}
+    shared |= {"og:image": card, "og:image:alt": CARD_DESCRIPTION} if card else {}
     lines = [f'<meta name="{name}" content="{html.escape(value)}" />' for name, value in named.items()]
     lines += [f'<meta property="{name}" content="{html.escape(value)}" />' for name, value in shared.items()]
     return "\n".join(lines) + "\n"

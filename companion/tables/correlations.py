@@ -145,7 +145,7 @@ def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) ->
 
 def sign_along_training(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
     """Correlate coupling and score across models, at each step of training that they share."""
-    # The models are always those of the commonest budget of tokens; what differs is when they are looked at.
+    # The models are always those of the commonest budget of tokens; what differs is when they are measured.
     chosen = equal_tokens(last_checkpoints(table))["model"]
     part = table[table["model"].isin(chosen)]
     rows = []
