@@ -10,8 +10,8 @@ from executed import executed
 
 from coupling_lib.errors import ParameterError
 
-SAID = "Blocks are coupled twice as much as chance"
-BOUND = conditions.Condition("depth", "a", SAID, "[depth-coupled] > 2 * [depth-null]")
+SENTENCE = "Blocks are coupled twice as much as chance"
+BOUND = conditions.Condition("depth", "a", SENTENCE, "[depth-coupled] > 2 * [depth-null]")
 
 
 def written(tmp_path, heading: str, **numbers: float):
@@ -24,7 +24,7 @@ def test_a_turned_number_is_found_with_page_sentence_condition_and_values(tmp_pa
     heading = "Blocks are coupled *twice* as much as [chance](nulls.md)"
     assert written(tmp_path, heading, coupled=0.3, null=0.1) is None
     assert written(tmp_path, heading, coupled=0.15, null=0.1).splitlines() == [
-        f"depth: {SAID!r}",
+        f"depth: {SENTENCE!r}",
         "  is not true in this build: [depth-coupled] > 2 * [depth-null]",
         "    depth-coupled = 0.15",
         "    depth-null = 0.1",
@@ -32,9 +32,9 @@ def test_a_turned_number_is_found_with_page_sentence_condition_and_values(tmp_pa
 
 
 def test_a_missing_number_and_an_edited_heading_are_found(tmp_path):
-    assert "cannot be checked: there is no depth-null in" in written(tmp_path, SAID, coupled=0.3)
+    assert "cannot be checked: there is no depth-null in" in written(tmp_path, SENTENCE, coupled=0.3)
     message = written(tmp_path, "Blocks are coupled", coupled=0.3, null=0.1)
-    assert message == f"depth: a sentence of conditions.toml does not stand on the page: {SAID!r}"
+    assert message == f"depth: a sentence of conditions.toml does not stand on the page: {SENTENCE!r}"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def table(courses: dict[str, tuple[float, ...]] = COURSES, prompts: int = 6) -> 
             row |= {"million_tokens": 4096e-6 * step, "blocks": 6, "normalized_miscoupling_k10_null": 0.95}
             row |= {reading: 1 - row[part] for part, reading in phases.READINGS.items()}
             rows.append(
-                row | dict.fromkeys(later.TOLD[3:], step / 7.0) | {"tokens": 4096 * step, "parameters": 200_000}
+                row | dict.fromkeys(later.REPORTED[3:], step / 7.0) | {"tokens": 4096 * step, "parameters": 200_000}
             )
     return pd.DataFrame(rows)
 
