@@ -57,7 +57,7 @@ def test_every_committed_condition_is_of_a_sentence_that_stands_on_its_page():
     for each in found:
         sentences = page_text.sentences_of((conditions.BOOK / f"{each.page}.md").read_text(encoding="utf-8"))
         assert each.sentence in sentences
-        assert len(each.holds.split()) < 110
+        assert len(each.expression.split()) < 110
 
 
 @pytest.mark.parametrize(
