@@ -91,7 +91,7 @@ def prompt(
 
 
 def _once(model: cl.Model, ids: Tensor, jacobians: Callable[[cl.Trace], Tensor]) -> tuple[stages.Measured, int | None]:
-    """Measure a prompt with one arithmetic for the Jacobians; also give the peak memory above what was held before."""
+    """Measure a prompt with one arithmetic for the Jacobians, and the peak memory above what was held before."""
     on_gpu = model.device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()

@@ -92,15 +92,15 @@ def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
 def of_products(runs: list[dict[str, Any]], unformed: dict[str, Any] | None) -> str:
     """Describe what records without formed Jacobians lack, and its cost as far as it was measured."""
     which = " and ".join(run["parameters"]["precision"] for run in runs if not run["formed"])
-    said = (
+    paragraph = (
         f"The run in {which} multiplied with Jacobians and did not form them. The notebook forms them, because the "
         "traceless part of coupling needs their trace. `python -m benchmarks.real_size` makes the record anew."
     )
     for case in unformed["cases"] if unformed else ():
         if (case["d"], case["k"]) == (4096, 10):
             longer = 2 * case["L"] * (case["seconds"]["formed"] - case["seconds"]["products"]) / 60
-            said += f" By the table below that takes {longer:.0f} minutes longer for both networks."
-    return f"{said}\n"
+            paragraph += f" By the table below that takes {longer:.0f} minutes longer for both networks."
+    return f"{paragraph}\n"
 
 
 def unformed_tables(run: dict[str, Any]) -> list[str]:
@@ -118,7 +118,7 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
         for case in run["cases"]
     ]
     head = "model | d | K | forming | products | of forming | less time by the rule | basis | values differ by"
-    said = (
+    paragraph = (
         "Coupling across depth needs K singular triplets of each Jacobian and its products with the vectors of all "
         "blocks. Either every Jacobian is formed, or it is only multiplied with. The two layers of a gated MLP are "
         "merged for both; with *gates apart* each is multiplied with by itself, as before they were merged. The table "
@@ -128,12 +128,12 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
         "as one of hundreds. `measure_depth` forms each Jacobian, because the traceless part needs its trace; products "
         "alone are `formed=False`, and `BlockJacobian.svd` takes what takes less time by its rule.\n"
     )
-    parts = ["### Without forming the Jacobians\n", machine_line(run["machine"]), said, table(head, rows)]
+    parts = ["### Without forming the Jacobians\n", machine_line(run["machine"]), paragraph, table(head, rows)]
     return [*parts, goals_table(outcomes)] if (outcomes := judged(run, UNFORMED_GOALS)) else parts
 
 
 def closed_form_table(run: dict[str, Any]) -> list[str]:
-    """Set a run of `closed_form.py`, and say what the rule makes of it."""
+    """Set a run of `closed_form.py`, and write what the rule makes of it."""
     rows = [
         (
             case["shape"] if case["L"] > 2 else f"{case['shape']}, {case['L']} blocks",
@@ -147,7 +147,7 @@ def closed_form_table(run: dict[str, Any]) -> list[str]:
     ]
     head = "model | d | GFLOP per block, pulled back | … written down | Jacobians, pulled back | … written down | gain"
     enough = all(case["gain"]["total"] >= CLOSED_FORM_GAIN for case in run["cases"])
-    said = (
+    paragraph = (
         "A block of GPT-2's or Llama's kind has a {term}`Jacobian` that can be written down: attention's, the MLP's "
         "and their product. That takes fewer products than pulling cotangents back, but it has to be written for every "
         "family anew, and this library takes any. The ways take turns on prompts of "
@@ -157,7 +157,7 @@ def closed_form_table(run: dict[str, Any]) -> list[str]:
     return [
         "### In closed form\n",
         machine_line(run["machine"]),
-        said,
+        paragraph,
         table(f"{head} | gain of a prompt | J differs by", rows),
     ]
 
@@ -175,12 +175,12 @@ def lens_table(run: dict[str, Any]) -> list[str]:
         )
         for case in run["cases"]
     ]
-    said = (
+    paragraph = (
         "One token's own lens at every depth (chapter *Lenses*), beside the passes backwards through the whole "
         "model that fit one with futures, sixteen side by side.\n"
     )
     head = "model | d | n | TFLOP, own lens | passes backwards | ratio | time, own lens | passes backwards | ratio"
-    return ["### Lenses\n", machine_line(run["machine"]), said, table(head, rows)]
+    return ["### Lenses\n", machine_line(run["machine"]), paragraph, table(head, rows)]
 
 
 def peers_table(run: dict[str, Any]) -> list[str]:
@@ -197,14 +197,14 @@ def peers_table(run: dict[str, Any]) -> list[str]:
         )
         for case in run["cases"]
     ]
-    said = (
+    paragraph = (
         "Each peer and this library take turns in one process, and compute the same numbers. Times are medians; "
         "ratios are those of every round. The released method measures the whole Jacobian alone, this library its "
         "traceless part as well. curvlinops multiplies with any function's Jacobian, here with a block's, through the "
         "whole sequence.\n"
     )
     head = "what | model | peer | its time | ours | times as long, by round | its memory | ours | values differ by"
-    return ["### Beside its peers\n", machine_line(run["machine"]), said, table(head, rows)]
+    return ["### Beside its peers\n", machine_line(run["machine"]), paragraph, table(head, rows)]
 
 
 def checks_table(run: dict[str, Any]) -> list[str]:
@@ -223,9 +223,9 @@ def checks_table(run: dict[str, Any]) -> list[str]:
     ]
     checked = "check at load | of that central differences | loading is slower by"
     head = f"model | d | {checked} | Jacobians of a prompt | with a hook on every block | times as long"
-    said = (
+    paragraph = (
         "Blocks are compared with plain autograd when a model is loaded, and one of each kind with central differences "
         "of its forward in float64. A block on which a hook stands is compared "
         "again: once a trace, and once for each pair of tokens.\n"
     )
-    return ["### Checks\n", machine_line(run["machine"]), said, table(head, rows)]
+    return ["### Checks\n", machine_line(run["machine"]), paragraph, table(head, rows)]

@@ -74,7 +74,7 @@ def _flop(config: PreTrainedConfig) -> int:
 
 
 def _papermill(root: Path, parameters: dict[str, str], threads: int) -> tuple[float, dict[str, int], str]:
-    """Run the notebook in a process of its own; give its seconds, its largest process and what it said."""
+    """Run the notebook in a process of its own; return its seconds, its largest process and its output."""
     notebook = root / "depth.ipynb"
     jupytext.write(jupytext.read(paths.ROOT / "notebooks" / "depth.py"), notebook)
     command = [sys.executable, "-m", "papermill", str(notebook), str(root / "out.ipynb"), "--log-output"]

@@ -28,7 +28,7 @@ def chunk_count(n_tokens: int) -> int:
 
 @contextmanager
 def attention_set_to(hf: PreTrainedModel, kind: str) -> Generator[None]:
-    """Run a model with one of transformers' own attentions, and give it the library's back afterwards."""
+    """Run a model with one of transformers' own attentions, and restore the library's afterwards."""
     hf.set_attn_implementation(kind)
     try:
         yield

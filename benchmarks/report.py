@@ -125,14 +125,14 @@ def _memory_kept(cases: list[dict[str, Any]]) -> list[str]:
         )
         for case, kept in compared
     ]
-    said = (
+    paragraph = (
         "The released method takes and frees tensors of tens of megabytes all the time. By default the C library gives "
         "many of them back to the system and gets them again page by page, zeroed. *Kept* is one more "
         f"round in a process that keeps what is freed (`{' '.join(map('='.join, MEMORY_KEPT.items()))}`), the released "
         "method's Jacobians scaled from three blocks at most.\n"
     )
     head = "model | n | released | … kept | this library | … kept | ratio | … kept"
-    return ["### Whole prompt, with memory kept\n", said, table(head, rows)]
+    return ["### Whole prompt, with memory kept\n", paragraph, table(head, rows)]
 
 
 def _roofline_row(case: dict[str, Any]) -> tuple[str, ...]:
@@ -164,8 +164,8 @@ def _memory(records: list[dict[str, Any]]) -> list[str]:
         "keys and values. The rest of the peak is work space, and memory that the allocator holds back.\n"
     )
     first = records[0].get("uncounted")
-    said = f"A prompt of {first} tokens goes first, uncounted, because it reads the code of the linear algebra.\n"
-    return ["### Memory\n", held, *([said] if first else []), table(head, rows)]
+    note = f"A prompt of {first} tokens goes first, uncounted, because it reads the code of the linear algebra.\n"
+    return ["### Memory\n", held, *([note] if first else []), table(head, rows)]
 
 
 def _embedded(prompt: dict[str, Any]) -> str:
@@ -182,7 +182,7 @@ def _growth_row(curve: dict[str, Any]) -> tuple[str, ...]:
 
 
 def page(records: Path = HERE) -> str:
-    """Write the page of the book from the latest runs, or say that there is none."""
+    """Write the page of the book from the latest runs, or write that there is none."""
 
     def latest(name: str) -> Any:
         file = records / f"latest{name}.json"

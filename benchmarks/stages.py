@@ -59,7 +59,7 @@ def theirs(model: cl.Model, ids: Tensor, kind: str, blocks: list[int], stand_in:
 
 
 def in_float64(model: cl.Model) -> cl.Model:
-    """Return a copy of a model in float64, to tell whose rounding a difference is."""
+    """Return a copy of a model in float64, to find whose rounding a difference is."""
     return cl.wrap_model(copy.deepcopy(model.hf).double(), name=model.name)
 
 

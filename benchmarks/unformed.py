@@ -118,8 +118,10 @@ def main(arguments: list[str] | None = None) -> None:
     for case in cases:
         result["cases"] += run((case,), rounds=given.rounds)
         machine.write(given.out, result)
-        said = "{shape}, K = {k}: products take {ratio:.2f} of the time of forming, {ratio_apart:.2f} with gates apart"
-        print(said.format_map(result["cases"][-1]))
+        summary = (
+            "{shape}, K = {k}: products take {ratio:.2f} of the time of forming, {ratio_apart:.2f} with gates apart"
+        )
+        print(summary.format_map(result["cases"][-1]))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def any_model_page() -> str:
         counts.append((mapping, str(len(these)), *(str(found[outcome]) for outcome in OUTCOMES), f"{worst:.0e}"))
     (version,) = {row["transformers"] for row in rows}
     head = ("mapping", "types ", *(f"{outcome} " for outcome in OUTCOMES), "worst of the exact ")
-    types = [(f"`{row['type']}`", row["mapping"], f"**{row['outcome']}** {said(row)}") for row in rows]
+    types = [(f"`{row['type']}`", row["mapping"], f"**{row['outcome']}** {outcome_text(row)}") for row in rows]
     return "\n".join([
         f"The version of transformers is {version}.\n",
         table(head, counts),
@@ -33,7 +33,7 @@ def any_model_page() -> str:
     ])  # fmt: skip
 
 
-def said(row: dict[str, str]) -> str:
+def outcome_text(row: dict[str, str]) -> str:
     """Write how a type is measured and how exactly, or why not."""
     if row["why"]:
         return plain(f"({row['class']}): {row['why']}" if row["class"] else row["why"])

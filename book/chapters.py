@@ -12,7 +12,7 @@ from typing import NamedTuple
 import claims
 import public_decoders
 from complete import executed
-from reproduce import duration, spoken
+from reproduce import duration, time_text
 from template import from_template
 
 from companion.tables import origin
@@ -23,7 +23,7 @@ NAMES = public_decoders.NAMES | {"suite": "the suite"}
 
 
 class Chapter(NamedTuple):
-    """What a chapter's last section needs; `chapters.toml` says what each is."""
+    """What a chapter's last section needs; `chapters.toml` defines each."""
 
     measured: list[str]
     drawn: list[str]
@@ -75,7 +75,7 @@ def run_part(chapter: str, results: Path = paths.RESULTS) -> str:
         "run.md.jinja",
         chapter=chapter,
         names={model: NAMES.get(model, model) for model in models},
-        times={model: spoken(duration(results / model / f"{chapter}.ipynb")) for model in models},
+        times={model: time_text(duration(results / model / f"{chapter}.ipynb")) for model in models},
         first=first,
         shipped=first in claims.DECODERS,
         command=command_of(chapter, "" if first == "suite" else f"model={first}"),

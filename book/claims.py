@@ -38,7 +38,7 @@ _BOUNDED = ("correlation", "rank correlation", "explained", "cosine")
 
 @dataclass
 class Judged:
-    """What one reading of a claim says in one model: the evidence, and the text that shows it."""
+    """One reading of a claim in one model: the evidence, and the text that shows it."""
 
     model: str
     reading: int
@@ -125,7 +125,7 @@ def _each(test: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def wrong(claims: list[dict[str, Any]], asked: Mapping[str, str]) -> list[str]:
     """Return what is wrong with claims, in a line each; `asked` names the claim of every registered question."""
-    lines, named, holds = [], {}, {}
+    lines, named, questions_of = [], {}, {}
     for claim in claims:
         known = {"id": None, "kind": KINDS, "quantifier": verdicts.QUANTIFIERS, "quote": None, "where": None}
         lines += [
@@ -133,14 +133,14 @@ def wrong(claims: list[dict[str, Any]], asked: Mapping[str, str]) -> list[str]:
             for key, words in known.items()
             if not claim.get(key) or (words and claim[key] not in words)
         ]
-        if (one := claim.get("id")) in holds:
+        if (one := claim.get("id")) in questions_of:
             lines.append(f"two claims have the id {one!r}")
-        holds[one] = {question for test in claim["test"] for question in test.get("asked", ())}
+        questions_of[one] = {question for test in claim["test"] for question in test.get("asked", ())}
         named |= dict.fromkeys([claim["claim"], *claim.get("former", ())], one)
     for question, about in asked.items():
-        if about and question not in holds.get(named.get(about), ()):
+        if about and question not in questions_of.get(named.get(about), ()):
             lines.append(f"the registered question {question!r} is in no reading of the claim {about!r}")
-    known_questions = {question for several in holds.values() for question in several}
+    known_questions = {question for several in questions_of.values() for question in several}
     return lines + [f"no question {one!r} is registered" for one in sorted(known_questions - asked.keys())]
 
 

@@ -39,8 +39,8 @@ class Condition(NamedTuple):
 
     page: str
     model: str
-    says: str
-    holds: str
+    sentence: str
+    expression: str
 
 
 def read(file: Path) -> list[Condition]:
@@ -57,18 +57,18 @@ def read(file: Path) -> list[Condition]:
 
 def wrong(condition: Condition, results: Path, book: Path = BOOK) -> str | None:
     """Return what is wrong with a sentence, in the numbers of a build; None if it holds."""
-    page, model, says, holds = condition
-    if says not in sentences_of((book / f"{page}.md").read_text(encoding="utf-8")):
-        return f"{page}: a sentence of conditions.toml does not stand on the page: {says!r}"
+    page, model, sentence, expression = condition
+    if sentence not in sentences_of((book / f"{page}.md").read_text(encoding="utf-8")):
+        return f"{page}: a sentence of conditions.toml does not stand on the page: {sentence!r}"
     known = Known(results, model)
     functions = {name: getattr(known, name) for name in ("column", "data", "margin", "verdict")}
     try:
-        if np.all(evaluated(holds, known, functions)):
+        if np.all(evaluated(expression, known, functions)):
             return None
     except KeyError as error:
-        return f"{page}: {says!r}\n  cannot be checked: there is no {error.args[0]} in {results}"
-    values = "".join(f"\n    {name} = {known[name]}" for name in names_in(holds))
-    return f"{page}: {says!r}\n  is not true in this build: {' '.join(holds.split())}{values}"
+        return f"{page}: {sentence!r}\n  cannot be checked: there is no {error.args[0]} in {results}"
+    values = "".join(f"\n    {name} = {known[name]}" for name in names_in(expression))
+    return f"{page}: {sentence!r}\n  is not true in this build: {' '.join(expression.split())}{values}"
 
 
 def main() -> None:

@@ -67,14 +67,14 @@ KINDS = {
     "edits": Kind(edits.edits, edits.finished, lambda rows, _: edits.estimates(rows), at_once=False),
     "prompts": Kind(prompt_effects.many_prompts, prompt_effects.finished, _of_prompts, at_once=False),
     "cause": Kind(
-        regularised.regularised, regularised.finished, _answers(regularised.asked), at_once=True, unit="seed"
+        regularised.regularised, regularised.finished, _answers(regularised.answers), at_once=True, unit="seed"
     ),
-    "photographs": Kind(photographs.cells, _all, _answers(photographs.asked_of_grid), at_once=True),
-    "switched": Kind(photographs.pairs, _all, _answers(photographs.asked_of_pairs), at_once=True, unit="seed"),
-    "rivals": Kind(rivals.rivals, _all, _answers(rivals.asked), at_once=True),
-    "phases": Kind(phases.phases, phases.finished, _answers(phases.asked), at_once=True),
-    "later": Kind(later.later, _all, _answers(later.asked), at_once=True),
-    "decoders": Kind(decoders.decoders, _all, _answers(decoders.asked), at_once=False),
+    "photographs": Kind(photographs.cells, _all, _answers(photographs.grid_answers), at_once=True),
+    "switched": Kind(photographs.pairs, _all, _answers(photographs.pair_answers), at_once=True, unit="seed"),
+    "rivals": Kind(rivals.rivals, _all, _answers(rivals.answers), at_once=True),
+    "phases": Kind(phases.phases, phases.finished, _answers(phases.answers), at_once=True),
+    "later": Kind(later.later, _all, _answers(later.answers), at_once=True),
+    "decoders": Kind(decoders.decoders, _all, _answers(decoders.answers), at_once=False),
     # Nobody has sent a card yet.
     "replication": Kind(lambda: pd.DataFrame(columns=["model"]), _all, _answers(lambda rows: {}), at_once=True),
 }
@@ -104,8 +104,8 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple
             f"expected: {plain(question['expected'])}",
             f"smallest that is seen: {question['smallest']:.2g} ({question['unit']})",
         )
-        told = [*cells, f"**{plain(conclusion)}**"] if conclusion else cells
-        lines.append((lines_of(asked), lines_of(told)))
+        outcome = [*cells, f"**{plain(conclusion)}**"] if conclusion else cells
+        lines.append((lines_of(asked), lines_of(outcome)))
     head = ("question and estimand", "outcome, and what it says")
     score = f" The score: {plain(experiment['score'])}." if "score" in experiment else ""
     answered = f"{len(judged)} of {len(lines)} questions are answered" if judged else "no question is answered yet"
@@ -124,7 +124,7 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple
 
 
 def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> dict[str, tuple[list[str], str]]:
-    """Judge every question by every reading, at the level that was written down: what came out, and what it says."""
+    """Judge every question by every reading, at the level that was written down: what came out, and what follows."""
     asked = {question["name"]: question for question in experiment["question"]}
     found = KINDS[name].estimates(measured, experiment)
     if found.empty:
@@ -139,8 +139,8 @@ def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> d
         ps.append(evidence.p["differs"])
         sure, above = ps[-1] < question["level"], evidence.difference > 0
         sides.append(("above" if above else "below") if sure else "neither")
-    told = found.assign(side=sides, p=ps)
-    return {one: _answer(asked[one], part, KINDS[name].at_once) for one, part in told.groupby("question")}
+    judged = found.assign(side=sides, p=ps)
+    return {one: _answer(asked[one], part, KINDS[name].at_once) for one, part in judged.groupby("question")}
 
 
 def _answer(question: dict[str, Any], part: pd.DataFrame, at_once: bool) -> tuple[list[str], str]:

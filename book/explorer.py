@@ -220,7 +220,7 @@ def matrices_of(network: Network, earlier: bool = False) -> dict[str, Any]:
     return {"matrices": in_levels(measured), "nulls": in_levels(null_matrices(kept))}
 
 
-def look(models: Mapping[str, str], states: Mapping[str, Sequence[State]]) -> dict[str, Any]:
+def settings(models: Mapping[str, str], states: Mapping[str, Sequence[State]]) -> dict[str, Any]:
     """Return models, their states (none where nothing was measured) and the colours of both themes."""
     found: dict[str, Any] = {"models": list(models.items()), "parts": list(PARTS.items())}
     found["readings"] = {name: reading._asdict() for name, reading in READINGS.items()}
@@ -269,7 +269,7 @@ def write(out: Path, models: Mapping[str, str], n_prompts: int = 12) -> None:
                 state, one = list(found.items())[data["opens"]]
                 out.with_suffix(".md").write_text(element(one.whole, f"{label}, {state.label}"), encoding="utf-8")
         print(f"   explorer: {name}{'' if found else ' is not measured here'}", flush=True)
-    (folder / "look.js").write_text(script("look", "book", look(models, states)), encoding="utf-8")
+    (folder / "settings.js").write_text(script("settings", "book", settings(models, states)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -160,8 +160,8 @@ def _arrows(axes: Axes, vectors: np.ndarray, lengths: tuple[float, ...], ink: st
     """Draw three arrows of space on the page, each away from its origin and, thinner, to the other side."""
     for vector, length in zip(vectors.T, lengths, strict=True):
         end = _VIEW @ (vector * length * 0.82)
-        look = {"arrowstyle": "-|>", "color": ink, "linewidth": width, "shrinkA": 0, "shrinkB": 0}
-        axes.annotate("", end, (0, 0), arrowprops=look)
+        arrow = {"arrowstyle": "-|>", "color": ink, "linewidth": width, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", end, (0, 0), arrowprops=arrow)
 
 
 def _matrix_panel(axes: Axes, values: np.ndarray, top: float) -> None:

@@ -1,7 +1,7 @@
 """Writes what the tab on one's own prompt runs in the browser: the tokenizer, and the weights of three training steps.
 
 All of it is made of the checkpoints that ship with the project. A step takes 2 MB as a script, since its matrices are
-rounded to 8 bits with one scale a row; what the rounding changes is measured here and said on the page.
+rounded to 8 bits with one scale a row; what the rounding changes is measured here and stated on the page.
 """
 
 from __future__ import annotations

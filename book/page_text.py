@@ -1,4 +1,4 @@
-"""Reads what a page says: its sentences, headings, titles, captions and cells as plain text, in their order.
+"""Reads the text of a page: its sentences, headings, titles, captions and cells as plain text, in their order.
 
 A number that is put in from a notebook reads `{}`. Markup, links and line breaks are gone, so that a sentence is the
 same however it is set.
@@ -74,7 +74,7 @@ def _shown(markup: str) -> Iterator[str]:
     """Yield the text of HTML; of a figure its caption."""
     yield from _captions(markup)
     markup = re.sub(r"<(script|style|svg|table|figure)\b.*?</\1>", "", markup, flags=re.DOTALL)
-    # Every other element ends what is said before it.
+    # Every other element ends the sentence before it.
     markup = re.sub(r"</?(?:b|i|em|strong|code|span|a|sub|sup)\b[^>]*>", "", markup)
     yield from filter(None, (_tidy(html.unescape(part)) for part in re.split(r"<[^>]+>", markup)))
 

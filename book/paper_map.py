@@ -15,7 +15,7 @@ from companion.tables import origin
 from coupling_lib import paths
 
 STATES = ("faithful", "partly", "lost", "not drawn")
-"""What a row of the map may say of an item; the page has the rule by which it does."""
+"""States that a row of the map may give an item; the page has the rule."""
 
 PAPERS_VALUES = ("generalization.draw_paper",)
 """Functions that draw values of the paper itself, whatever else their item may add by a command."""

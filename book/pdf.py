@@ -122,7 +122,7 @@ def join(parts: list[PdfReader], found: list[Entry], numbers: PdfReader, title: 
 
 
 def print_book(site: Path, toc: dict[str, Any], title: str, out: Path) -> int:
-    """Print all pages of a built book into one file, and say how many sheets that makes."""
+    """Print all pages of a built book into one file, and return the number of its sheets."""
     found = entries(toc, site)
     browser_file = next(filter(None, map(shutil.which, BROWSERS)), None)
     if not browser_file:

@@ -55,8 +55,8 @@ class Design(NamedTuple):
         return correlation_over(x, y)
 
 
-def found(size: float, design: Design, shape: str, draws: int) -> float:
-    """Return the share of draws of which the rule says that the effect differs from 0, in its own direction."""
+def power_of(size: float, design: Design, shape: str, draws: int) -> float:
+    """Return the share of draws in which the rule finds the effect to differ from 0, in its own direction."""
     rng, sure = np.random.default_rng([design.n, design.given, round(1 / design.level)]), 0
     for _ in range(draws):
         effect = design.effect(rng, shape, size)
@@ -70,7 +70,7 @@ def smallest(design: Design, shape: str, draws: int) -> float:
     low, high = 0.0, 1.0 if design.statistic == "correlation" else 8.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        enough = found(middle, design, shape, draws) >= POWER
+        enough = power_of(middle, design, shape, draws) >= POWER
         low, high = (low, middle) if enough else (middle, high)
     return high
 

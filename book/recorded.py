@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
             known = ", ".join(decoders.MODELS)
             parser.error(f"{file} is no executed notebook of a model of the table; its folder is one of {known}")
     rows = [row for file in chosen for row in decoders.rows_of(file.parent.name, file.stem, remembered(file))]
-    print(f"{len(rows)} effects of {len(chosen)} notebooks; the table has {decoders.keep(rows)}")
+    print(f"{len(rows)} effects of {len(chosen)} notebooks; the table has {decoders.replace_rows(rows)}")
 
 
 if __name__ == "__main__":

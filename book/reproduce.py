@@ -32,8 +32,8 @@ def duration(notebook: Path) -> float | None:
     return json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("papermill", {}).get("duration")
 
 
-def spoken(seconds: float | None) -> str:
-    """Write a time as one would say it, no more exact than is repeated on another day."""
+def time_text(seconds: float | None) -> str:
+    """Write a time rounded to what repeats on another day."""
     if seconds is None:
         return "not run here"
     return f"{max(5, round(seconds / 5) * 5)} s" if seconds < 117.5 else f"{round(seconds / 60)} min"
@@ -62,9 +62,9 @@ def reproduce_page(results: Path = paths.RESULTS) -> str:
     rows = []
     for claim in read_claims():
         command, seconds, allowed = repeated(claim, results)
-        rows.append((claim["claim"], f"`{command}`", spoken(seconds), allowed))
+        rows.append((claim["claim"], f"`{command}`", time_text(seconds), allowed))
     times = [
-        (f"[{', '.join(page.parts)}](../results/{page}.ipynb)", spoken(duration(results / f"{page}.ipynb")))
+        (f"[{', '.join(page.parts)}](../results/{page}.ipynb)", time_text(duration(results / f"{page}.ipynb")))
         for page in executed()
         if page.name != "index"
     ]
@@ -80,8 +80,8 @@ def spreads_page() -> str:
         for name, entry in spreads.items()
     ]
     lines = [table(("notebook", "shown", "remembered for prose"), rows, align="lr")]
-    told = [f"{name} {len(entry['alone'])}" for name, entry in spreads.items() if "alone" in entry]
-    lines += [f"Small differences of large numbers have limits of their own: {', '.join(told)}.\n"] * bool(told)
+    limits = [f"{name} {len(entry['alone'])}" for name, entry in spreads.items() if "alone" in entry]
+    lines += [f"Small differences of large numbers have limits of their own: {', '.join(limits)}.\n"] * bool(limits)
     measured_on = sorted({on for entry in spreads.values() for on in entry["measured_on"]})
     return "\n".join([*lines, *(f"- {on}" for on in measured_on)]) + "\n"
 

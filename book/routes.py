@@ -16,7 +16,7 @@ from coupling_lib.models.model import Model
 
 # Tokens of the two prompts that are compared.
 SHORT, LONG = 12, 36
-# What a cotangent costs for the longer prompt, over the shorter, from which it is said to grow with the tokens.
+# What a cotangent costs for the longer prompt, over the shorter, from which it counts as growing with the tokens.
 _GROWS = 1.9
 
 

@@ -119,7 +119,7 @@ def _shown(claim: Mapping[str, Any], there: list[Judged]) -> list[tuple[str, lis
                 continue
             what = what or filled(shown["what"], numbers)
             chance = computed(shown["chance"], numbers) if "chance" in shown else None
-            name = f"{called(model)}: " if len(models) > 1 else ""
+            name = f"{display_name(model)}: " if len(models) > 1 else ""
             values.append(name + value + ("" if chance is None else f"; by chance {chance:{form}}"))
         if values and what:
             effects.append((what, values))
@@ -134,16 +134,16 @@ def _networks(claim: Mapping[str, Any], there: list[Judged], place: str) -> str:
     if any(model in SUITES for model in models):
         return f"{networks(there)} networks trained here"
     one, more = _KINDS[place]
-    return f"{len(models)} {more if len(models) > 1 else one}: {', '.join(map(called, models))}"
+    return f"{len(models)} {more if len(models) > 1 else one}: {', '.join(map(display_name, models))}"
 
 
-def called(model: str) -> str:
+def display_name(model: str) -> str:
     """Return the name of a network without what it is tuned for and the format of its file."""
     return NAMES.get(model, model).partition(" (")[0].removesuffix("-Instruct")
 
 
 def _summary(found: list[Judged]) -> str:
-    """Count the readings of a claim by what they say."""
+    """Count the readings of a claim by their verdicts."""
     outcomes = Counter(one.evidence.outcome for one in found if one.decides)
     counts = [f"{outcomes[name]} {name}" for name in _OUTCOMES if outcomes[name]]
     beside = [f"{n} beside"] if (n := sum(not one.decides for one in found)) else []
@@ -155,7 +155,9 @@ def _absent(everything: list[tuple[dict[str, Any], list[Judged]]]) -> list[tuple
     about = Counter(model for claim, _ in everything for model in claim["models"])
     seen = Counter(model for _, found in everything for model in {one.model for one in found if one.decides})
     order = [*DECODERS, *(model for model in about if model not in DECODERS)]
-    return [(called(model), about[model] - seen[model], about[model]) for model in order if about[model] > seen[model]]
+    return [
+        (display_name(model), about[model] - seen[model], about[model]) for model in order if about[model] > seen[model]
+    ]
 
 
 def _power(claim: Mapping[str, Any], there: list[Judged]) -> str:
@@ -193,7 +195,7 @@ def _measured(claim: Mapping[str, Any], found: list[Judged], results: Path) -> s
 
 
 def _outcome(one: Judged) -> str:
-    """Write what a reading says: its mark, the probability before and after correction, and power if undecided."""
+    """Write the verdict of a reading: its mark, the probability before and after correction, and power if undecided."""
     evidence, within = one.evidence, one.evidence.claims == "within"
     name = {verdicts.NEGLIGIBLE: "small", verdicts.AGAINST: "large" if within else "differs"}.get(
         evidence.outcome, "small" if within else "differs"

@@ -48,30 +48,30 @@ def unpacked(numbers: str, dtype: str, *shape: int) -> np.ndarray:
 
 def training(folder: Path = explorer.OUT / "explorer-data") -> xr.Dataset:
     """Read from the explorer's data each step's coupling of all pairs, matrix A of one pair and of the first prompt."""
-    told, steps = read((folder / f"{MODEL}.js").read_text(encoding="utf-8")), checkpoints.known_steps(MODEL)
-    blocks, prompts = told["blocks"], len(told["prompts"])
-    pairs = told["readings"]["paper"]["pairs"]
+    data, steps = read((folder / f"{MODEL}.js").read_text(encoding="utf-8")), checkpoints.known_steps(MODEL)
+    blocks, prompts = data["blocks"], len(data["prompts"])
+    pairs = data["readings"]["paper"]["pairs"]
     values = pairs["low"] + pairs["step"] * unpacked(pairs["numbers"], "<u2", len(steps), -1, blocks, blocks)
     # The last places are the last tokens of all prompts.
     mean = xr.DataArray(values[:, -prompts:].mean(axis=1), dims=("step", "block_1", "block_2"))
     numbered = {"step": list(steps), "block_1": range(blocks), "block_2": range(blocks)}
     coupling = apart(mean.assign_coords(numbered))
     losses = checkpoints.progress(MODEL).values
-    matrices = np.stack([_matrix(folder / f"{MODEL}-step{step}.js", told["k"], blocks) for step in steps])
+    matrices = np.stack([_matrix(folder / f"{MODEL}-step{step}.js", data["k"], blocks) for step in steps])
     variables = {
         "coupling": coupling.rename(block_1="block_jacobian", block_2="block_vectors"),
         "A": (("step", "row", "column"), matrices),
         "mean_coupling": coupling.mean(["block_1", "block_2"]),
         "loss": ("step", [losses[step] for step in steps]),
     }
-    attrs = {"by_chance": 1 - gaussian_miscoupling(told["k"]), "pair": PAIR, "origin": told["provenance"]}
+    attrs = {"by_chance": 1 - gaussian_miscoupling(data["k"]), "pair": PAIR, "origin": data["provenance"]}
     return xr.Dataset(variables, attrs=attrs)
 
 
 def _matrix(file: Path, k: int, blocks: int) -> np.ndarray:
     """Read |A| of the pair in the first prompt, as a share of its largest entry."""
-    told = read(file.read_text(encoding="utf-8"))["matrices"]["entries"]
-    levels = unpacked(told, "u1", -1, blocks, blocks, k, k)[0, PAIR[0] - 1, PAIR[1] - 1]
+    entries = read(file.read_text(encoding="utf-8"))["matrices"]["entries"]
+    levels = unpacked(entries, "u1", -1, blocks, blocks, k, k)[0, PAIR[0] - 1, PAIR[1] - 1]
     return levels / levels.max()
 
 
@@ -113,7 +113,7 @@ def moving(one: xr.Dataset, maps: Mapping[str, xr.DataArray], points: pd.DataFra
     steps = one.step.values.tolist()
     places = np.log10(np.maximum(steps, 10 ** (np.log10(steps[1]) - 0.5)))
     widths = np.linspace(points["width"].min(), points["width"].max(), 60).round()
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "steps": steps,
         "stops": [steps.index(step) for step in STOPS],
         "places": ((places - places[0]) / (places[-1] - places[0])).round(4).tolist(),
@@ -131,8 +131,8 @@ def moving(one: xr.Dataset, maps: Mapping[str, xr.DataArray], points: pd.DataFra
     for theme in ("light", "dark"):
         with style.theme(theme):
             roles = {role: style.colour(role) for role in ("text", "faint", "mask", style.NULL, style.TRAINED)}
-            told[theme] = roles | {"ink": figures.shades()}
-    return told
+            data[theme] = roles | {"ink": figures.shades()}
+    return data
 
 
 def _flat(values: np.ndarray) -> list[float | None]:

@@ -39,7 +39,7 @@ def untrained_encoder(seed: int = SEED, **shape: int) -> Model:
 
 
 def encoders() -> tuple[dict[str, Model], str]:
-    """Load MiniLM trained and untrained by name; where its package is absent, says why and how to get it."""
+    """Load MiniLM trained and untrained by name; where its package is absent, return why and how to get it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PostNormWarning)
         try:

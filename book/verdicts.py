@@ -18,7 +18,7 @@ together (Holm), so that no other claim changes them, and 5 % of the corrected o
 - else **undecided**, with the effect for which this n has 80 % power.
 
 A reading within a margin is for the claim if the effect is shown to be smaller, and against it if it is shown to be
-larger. The quantifier of a claim, which follows from the sentence that is quoted, says how many outcomes it takes:
+larger. The quantifier of a claim, which follows from the sentence that is quoted, sets how many outcomes it takes:
 
 - *every*: one that is against it contradicts it; it is reproduced if all are for it;
 - *typical*: more than half of all outcomes, with none that is shown to be otherwise;
@@ -62,10 +62,10 @@ VERDICTS = (REPRODUCED, DEPENDS, *ON_CONDITION.values(), ON_MODEL, CONTRADICTED,
 """All verdicts."""
 
 FOR, AGAINST, UNDECIDED = "for", "against", "undecided"
-"""What one reading says in one model, where it is not negligible."""
+"""Verdict of one reading in one model, where it is not negligible."""
 
 EVERY, TYPICAL, SOME = QUANTIFIERS = ("every", "typical", "some")
-"""How much a claim says."""
+"""How much a claim asserts."""
 
 DIRECTIONS = ("above", "below", "other", "within")
 """What a reading claims of its effect: above or below the null, other than it, within a margin around it."""
@@ -140,7 +140,7 @@ class Evidence:
 
     @property
     def outcome(self) -> str:
-        """What the reading says, once its probabilities are corrected."""
+        """The verdict of the reading, once its probabilities are corrected."""
         sure = {name for name, p in self.corrected.items() if p < LEVEL}
         if self.claims == "within":
             return FOR if "small" in sure else AGAINST if "large" in sure else UNDECIDED

@@ -52,7 +52,7 @@ class VanishingJacobianError(UntrustworthyResultError):
 
 
 def needed(module: str, extra: str, what: str) -> ModuleType:
-    """Load a package that only some need, or say in one line which extra installs it."""
+    """Load a package that only some need; an error of one line names the extra that installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -19,7 +19,7 @@ def budget(by_device: Mapping[str, int], device: str, held: int) -> int:
 
 
 def ran_out(error: BaseException) -> bool:
-    """Return whether an error says that memory ran out, on the CPU or on a GPU."""
+    """Return whether an error means that memory ran out, on the CPU or on a GPU."""
     pattern = r"not enough memory|can(no|')t allocate memory|out of memory"
     typed = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return typed or re.search(pattern, str(error), re.IGNORECASE) is not None

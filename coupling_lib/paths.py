@@ -25,7 +25,7 @@ PARTIAL = ".partial"
 
 
 def in_a_checkout(place: Path) -> str:
-    """Return the part of a message that says where a file of data/ is that an installed package leaves out."""
+    """Return the part of a message on where a file of data/ is that an installed package leaves out."""
     urls = dict(line.split(", ") for line in metadata("coupling_lib").get_all("Project-URL") or [])
     address = f" ({urls['Repository']})" if "Repository" in urls else ""
     within = place.relative_to(DATA) if place.is_relative_to(DATA) else Path(place.name)

@@ -15,7 +15,7 @@ PACKAGES = ("coupling_lib", "torch", "transformers", "nnsight", "bitsandbytes")
 """Packages whose version can change a measured number."""
 
 COMPUTING = ("coupling_lib", "torch", "transformers")
-"""Packages of which another release may give another number for the same measurement."""
+"""Packages of which another release may change a number of the same measurement."""
 
 FEW_BITS = ("nf4", "fp4", "int8")
 """Precisions that quantise some weights and leave others as they are."""
@@ -66,7 +66,7 @@ def stored_as(record: Mapping[str, Any]) -> str:
 
 
 def prompts_hash(prompts: Iterable[Any]) -> str:
-    """Fingerprint a list of prompts: the same texts or tensors in the same order give the same one."""
+    """Fingerprint a list of prompts: the same texts or tensors in the same order have the same one."""
     digest = hashlib.sha256()
     for prompt in prompts:
         part = prompt if isinstance(prompt, str) else f"{tuple(prompt.shape)} {prompt.tolist()}"

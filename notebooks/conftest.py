@@ -33,7 +33,7 @@ ALONE = "alone"
 """Numbers that differ by more than `MOST`, small differences of large numbers: each has a limit of its own."""
 MOST = 0.01
 NOTHING = 1e-6
-"""Numbers below this are rounding errors of float32 themselves, whose relative difference says nothing."""
+"""Numbers below this are rounding errors of float32 themselves, whose relative difference has no meaning."""
 
 _REMEMBERED = "application/papermill.record/text/plain"
 # A sum of third powers that nearly cancel: of values equal to seven digits it differs in the fifth decimal from one
@@ -55,7 +55,7 @@ def collect(file: IPyNbFile) -> Iterator[IPyNbCell]:
 
 
 def compare_outputs(cell: IPyNbCell, fresh: list[NotebookNode], stored: list[NotebookNode], *skipped: object) -> bool:
-    """Compare as nbval does, which also says what differs, after pictures and small differences are out of the way."""
+    """Compare as nbval does, which reports what differs, after pictures and small differences are out of the way."""
     fresh, stored, spread = copy.deepcopy(fresh), copy.deepcopy(stored), allowed(cell.parent.path)
     for output in chain(fresh, stored):
         texts_of(output)

@@ -117,7 +117,7 @@ def _figures(markup: str, name: str) -> Iterator[Line]:
 
 
 def _table(text: str, name: str) -> Iterator[Line]:
-    """Read a table, each row by the cells that tell it from the others."""
+    """Read a table, each row by the cells that identify it."""
     head, *rows = csv.reader(io.StringIO("".join(re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))))
     kept = [column for column, title in enumerate(head) if title not in _OTHER_COLUMNS]
     head, rows = [head[column] for column in kept], [[row[column] for column in kept] for row in rows]
@@ -130,7 +130,7 @@ def _table(text: str, name: str) -> Iterator[Line]:
 
 
 def _keys(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Choose the first columns of texts and whole numbers, as few as tell the rows apart."""
+    """Choose the first columns of texts and whole numbers, as few as distinguish the rows."""
     columns = list(enumerate(zip(*rows, strict=True)))
     decimal = [number for number, values in columns if any(_is_decimal(value) for value in values)]
     # Where these do not suffice, settings such as a rate help: they repeat, as measured decimal numbers hardly do.

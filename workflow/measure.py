@@ -28,7 +28,7 @@ from workflow.settings import MEASURES
 
 
 def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
-    """Measure a shard, and give its receipt."""
+    """Measure a shard, and return its receipt."""
     if name not in plan["jobs"]:
         raise CouplingError(f"the plan has no job {name!r}; it has {', '.join(plan['jobs'])}")
     job, root, (number, count) = plan["jobs"][name], Path(plan["root"]), parse_shard(shard)
@@ -45,7 +45,7 @@ def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
     places = [store.place(plan["store"], key | {"prompt": prompt_key(model, prompt)}) for _, prompt in chosen]
     journal = root / "journals" / name / f"{part}.jsonl"
     journal.parent.mkdir(parents=True, exist_ok=True)
-    values: list[float] = []  # what is looked at to end early
+    values: list[float] = []  # what decides whether to end early
     datasets = stream(measured, model, inputs, store=plan["store"], shard=shard, **job["settings"])
     files = []
     for (place, _), path in zip(chosen, places, strict=True):

@@ -1,4 +1,4 @@
-"""A small book of a sweep: its figures, and a page that says what was measured."""
+"""A small book of a sweep: its figures, and a page on what was measured."""
 
 from __future__ import annotations
 

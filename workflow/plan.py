@@ -86,7 +86,7 @@ def _largest_k(job: Mapping[str, Any]) -> int:
 
 
 def _forms(job: Mapping[str, Any]) -> bool:
-    """Return whether a job forms Jacobians; it does unless it is told not to."""
+    """Return whether a job forms Jacobians; it does unless `formed` is false."""
     return job["settings"].get("formed") is not False
 
 

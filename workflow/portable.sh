@@ -117,13 +117,13 @@ made_newer() { # the newer transformers, once
     --disable-pip-version-check --target "$root/.portable/$newer" "$newer"
 }
 
-one() { # run a setting, and say how it ended; what a failure said comes first
-  local start=$SECONDS said
+one() { # run a setting, and print how it ended, a failure after the end of its output
+  local start=$SECONDS output
   cd "$root" && unset OMP_NUM_THREADS MAKEFLAGS
-  if said=$(case $1 in python*) another "$1" ;; newer*) newer "${1#newer}" ;; *) "$1" ;; esac 2>&1); then
+  if output=$(case $1 in python*) another "$1" ;; newer*) newer "${1#newer}" ;; *) "$1" ;; esac 2>&1); then
     printf 'passed  %4d s  %s\n' $((SECONDS - start)) "$1"
   else
-    printf '%s\nFAILED  %4d s  %s  %s\n' "$(tail -n 100 <<<"$said")" $((SECONDS - start)) "$1" "$(tail -n 1 <<<"$said")"
+    printf '%s\nFAILED  %4d s  %s  %s\n' "$(tail -n 100 <<<"$output")" $((SECONDS - start)) "$1" "$(tail -n 1 <<<"$output")"
     return 1
   fi
 }

@@ -57,7 +57,7 @@ def _cut_off(journal: Path) -> bool:
 def run_command(
     run: Callable[..., str], prog: str, arguments: Sequence[str] | None = None, **options: str | None
 ) -> int:
-    """Run a command of the workflow, and give its status."""
+    """Run a command of the workflow, and return its status."""
     # An option without a default is a place on the command line.
     parser = argparse.ArgumentParser(prog=f"python -m workflow.{prog}", description=run.__doc__)
     for name, default in options.items():

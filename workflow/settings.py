@@ -1,4 +1,4 @@
-"""What a sweep's configuration file says, checked before anything runs: each mistake is one line.
+"""A sweep's configuration file, checked before anything runs: each mistake is one line.
 
 `read` turns the file into a plan: every job with all that it needs, under a name made of what it measures. Snakemake
 works through the plan and never sees the file, so that no value of it reaches a shell.
@@ -45,7 +45,7 @@ _OF_THE_SWEEP = ("model", "precision", "revision", "prompts", "memory", "seed")
 
 
 class ConfigError(CouplingError):
-    """A configuration file says something that no sweep can do."""
+    """A configuration file asks for something that no sweep can do."""
 
 
 def _one(rule: str) -> Callable[[Any], bool]:
@@ -60,7 +60,7 @@ def _mapping(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(name, str) for name in value)
 
 
-# Name: what is said of it where it is wrong, whether a value will do, and what stands for nothing said.
+# Name: what an error says is expected, whether a value will do, and the default.
 KEYS: dict[str, tuple[str, Callable[[Any], bool], Any]] = {
     "name": ("letters, digits, '.', '_' and '-'", lambda v: _is_name(v), None),
     "models": ("a list of aliases, Hugging Face ids or folders", lambda v: isinstance(v, list) and bool(v), None),
@@ -280,7 +280,7 @@ def _slug(model: Mapping[str, Any]) -> str:
 
 
 def _names(models: list[dict[str, Any]]) -> list[str]:
-    """Name models, each by what tells it from the others: a revision `b` of `a` from a model `a-b`."""
+    """Name models, each by what distinguishes it from the others: a revision `b` of `a` from a model `a-b`."""
     slugs, known = [_slug(model) for model in models], {digest(model): _slug(model) for model in models}
     shared = {slug for slug in slugs if list(known.values()).count(slug) > 1}
     return [f"{s}-{digest(model)[:8]}" if s in shared else s for s, model in zip(slugs, models, strict=True)]

@@ -1,4 +1,4 @@
-"""Measure what differs from CPU to CPU: each notebook as it is stored is compared with what other settings give.
+"""Measure what differs from CPU to CPU: each notebook as it is stored is compared with runs under other settings.
 
     python -m workflow.spreads [NAME ...]
 
@@ -67,7 +67,7 @@ if torch.backends.cpu.get_cpu_capability() == "AVX512":
 
 
 def measure(name: str, made: Path) -> dict[str, Any]:
-    """Execute a notebook under every setting, and give its spreads."""
+    """Execute a notebook under every setting, and return its spreads."""
     runs = {STORED: _stored(name)} | {setting: _executed(name, setting, made) for setting in SETTINGS}
     spread, alone = {SHOWN: (0.0, ""), REMEMBERED: (0.0, "")}, {}
     for one, other in permutations(runs, 2):

@@ -24,7 +24,7 @@ SNAKEMAKE = ROOT / ".venv-sweep" / "bin" / "snakemake"
 
 
 def command(config: str, profile: str, more: str = "") -> list[str]:
-    """Write the plan, and give the command that works through it."""
+    """Write the plan, and return the command that works through it."""
     known = {file.parent.name: file.parent for file in sorted((ROOT / "workflow" / "profiles").glob("*/config.yaml"))}
     if profile not in known:
         raise CouplingError(

@@ -1,6 +1,6 @@
 """Where a job may end early: once half the interval of a mean over finished prompts is as narrow as was asked.
 
-The prompts are looked at in their order, so that a job ends at the same one however they were measured.
+The prompts are read in their order, so that a job ends at the same one however they were measured.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import offers
+from alt_text import alternative_text
 from docutils import nodes
 from drawing import DARK, light
 from myst_nb.ext.glue.crossref import read_glue_cache
 from myst_nb.ext.glue.utils import PendingGlueReference
 from panels import smallest, windows, written
-from seen import seen
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.osutil import relative_uri
@@ -110,7 +110,7 @@ class Rewrite(SphinxPostTransform):
             short = shown.drawn_by.removeprefix("companion.")
             links.append(f'Drawn by <a href="{to(page, entry.docname)}#{entry.node_id}"><code>{short}</code></a>')
         self._write(shown)
-        drawn, pictures, seen = shown.pictures, files(shown), alternative(shown)
+        drawn, pictures, description = shown.pictures, files(shown), alternative(shown)
         drawing = drawn["light"][1].decode() if drawn["light"][0] == "svg" else ""
         # A narrower figure is shown narrower, so that all have words of one size.
         wide = float(_VIEW.search(drawn["light"][1])[1]) if drawing else VIEW_WIDTH
@@ -124,11 +124,11 @@ class Rewrite(SphinxPostTransform):
             windows=written(windows(drawing), WIDTH / wide) if drawing else "",
             images=[(theme, _shape(content), pictures[theme]) for theme, (_, content) in drawn.items()],
             address=relative_uri(self.app.builder.get_target_uri(page), "_images/"),
-            alternative=seen,
+            alternative=description,
             width=round(WIDTH * wide / VIEW_WIDTH),
             label=label,
             caption=html.escape(shown.caption),
-            offers=offers.of_figure(self.app, page, shown, number, *cited, pictures["light"], seen, links),
+            offers=offers.of_figure(self.app, page, shown, number, *cited, pictures["light"], description, links),
         )
 
     def _write(self, shown: Shown) -> None:
@@ -154,7 +154,9 @@ def files(shown: Shown) -> dict[str, str]:
 
 def alternative(shown: Shown) -> str:
     """Write the alternative text of a figure: what its table shows, or of a drawing what its caption describes."""
-    return html.escape(f"Drawing. {shown.caption}" if shown.origin.startswith("a drawing") else seen(shown.table))
+    return html.escape(
+        f"Drawing. {shown.caption}" if shown.origin.startswith("a drawing") else alternative_text(shown.table)
+    )
 
 
 def named(kind: str, content: bytes) -> str:

@@ -23,7 +23,7 @@ _BACK = re.compile(r'(?P<before><a class="viewcode-back" href="[^"#]*#)(?P<ancho
 
 
 @cache  # one for all pages
-def meant(documented: tuple[str, ...]) -> dict[tuple[str, str], str]:
+def unambiguous_names(documented: tuple[str, ...]) -> dict[tuple[str, str], str]:
     """Return the full name that an owner and a word stand for, where there is one."""
     found: list[tuple[tuple[str, str], str]] = []
     for full in documented:
@@ -35,7 +35,7 @@ def meant(documented: tuple[str, ...]) -> dict[tuple[str, str], str]:
 
 
 def linked(body: str, names: Mapping[tuple[str, str], str], address: Callable[[str], str]) -> str:
-    """Link the names in a page's highlighted code; `address` gives where a full name is documented."""
+    """Link the names in a page's highlighted code; `address` maps a full name to where it is documented."""
 
     def link(found: re.Match[str]) -> str:
         full = names.get((found["owner"], found["word"]))
@@ -54,7 +54,7 @@ def _link_code(app: Any, page: str, template: str, context: dict[str, Any], docu
     def address(full: str) -> str:
         return f"{app.builder.get_relative_uri(page, objects[full].docname)}#{objects[full].node_id}"
 
-    context["body"] = linked(context["body"], meant(tuple(objects)), address)
+    context["body"] = linked(context["body"], unambiguous_names(tuple(objects)), address)
 
 
 def led_back(body: str, module: str, documented: Container[str]) -> str:

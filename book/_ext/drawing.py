@@ -40,7 +40,7 @@ def light(svg: bytes, dark: bytes = b"") -> bytes:
     unseen = styles.get(("fill:none", "fill:none"), "")
     for one in reversed(list(root.iter())):
         one[:] = chain.from_iterable(_kept(part, unseen) for part in one)
-    changed = {name: _changed(*look) for look, name in styles.items()}
+    changed = {name: _changed(*pair) for pair, name in styles.items()}
     for sheet in root.iter(f"{_SVG}style"):
         sheet.text += "".join(f".{name}{{{style}}}" for (style, _), name in styles.items())
         sheet.text += "".join(f":target .{name}{{{style}}}" for name, style in changed.items() if style)
@@ -51,27 +51,33 @@ def light(svg: bytes, dark: bytes = b"") -> bytes:
 
 
 def _rewrite(root: ElementTree.Element, other: ElementTree.Element, styles: dict[tuple[str, str], str]) -> None:
-    """Shorten what the elements of a drawing say; a look, in light and in the dark, becomes the name of a class."""
+    """Shorten the attributes of elements; a style, as a pair of light and dark, becomes the name of a class."""
     every, twins = list(root.iter()), list(other.iter())
     if [one.tag for one in every] != [twin.tag for twin in twins]:
         raise ValueError("the drawings for light and for dark pages differ in more than their colours")
     names, own = _names(every), _names(twins)
     above = {below: one for one in every for below in one}
     for one, twin in zip(every, twins, strict=True):
-        said, other_said = dict(_attributes(one, names)), dict(_attributes(twin, own))
-        look = said.pop("style", ""), other_said.pop("style", "")
+        attributes, dark_attributes = dict(_attributes(one, names)), dict(_attributes(twin, own))
+        style_pair = attributes.pop("style", ""), dark_attributes.pop("style", "")
         if one in above and above[one].tag == f"{_SVG}defs":
-            # A mark says again where it is used how it looks, and a rule for the dark does not reach into what is used.
-            look = "", ""
-        differ = {name for name in said.keys() | other_said.keys() if said.get(name) != other_said.get(name)}
+            # A mark repeats its style where it is used, and a rule for the dark does not reach into what is used.
+            style_pair = "", ""
+        differ = {
+            name
+            for name in attributes.keys() | dark_attributes.keys()
+            if attributes.get(name) != dark_attributes.get(name)
+        }
         if differ == {"href"} and one.tag == f"{_SVG}image":
             # A map of other colours: both are there, and one is seen.
-            beside = ElementTree.Element(one.tag, other_said | _class(styles, (f"{_NOT};{look[0]}", look[1])))
+            beside = ElementTree.Element(
+                one.tag, dark_attributes | _class(styles, (f"{_NOT};{style_pair[0]}", style_pair[1]))
+            )
             above[one].insert(list(above[one]).index(one) + 1, beside)
-            look = look[0], f"{_NOT};{look[1]}"
+            style_pair = style_pair[0], f"{_NOT};{style_pair[1]}"
         elif differ:
             raise ValueError(f"the drawings for light and for dark pages differ in {sorted(differ)}")
-        one.attrib = said | _class(styles, look)
+        one.attrib = attributes | _class(styles, style_pair)
         one.text, one.tail = one.text and one.text.strip(), None
 
 
@@ -81,19 +87,23 @@ def _names(every: list[ElementTree.Element]) -> dict[str, str]:
     return {name: _short(at) for at, name in enumerate(one.get("id") for one in every if one.get("id") in used)}
 
 
-def _class(styles: dict[tuple[str, str], str], look: tuple[str, str]) -> dict[str, str]:
-    """Name a look, in light and in the dark, as a class."""
-    return {"class": styles.setdefault(look, _short(len(styles)))} if any(look) else {}
+def _class(styles: dict[tuple[str, str], str], style_pair: tuple[str, str]) -> dict[str, str]:
+    """Name a style, as a pair of light and dark, as a class."""
+    return {"class": styles.setdefault(style_pair, _short(len(styles)))} if any(style_pair) else {}
 
 
 def _changed(light: str, dark: str) -> str:
     """Write what of a style is another in the dark."""
-    said, other = (dict(part.split(":", 1) for part in style.split(";") if part) for style in (light, dark))
-    return ";".join(f"{name}:{other.get(name, 'unset')}" for name in said | other if said.get(name) != other.get(name))
+    light_style, dark_style = (dict(part.split(":", 1) for part in style.split(";") if part) for style in (light, dark))
+    return ";".join(
+        f"{name}:{dark_style.get(name, 'unset')}"
+        for name in light_style | dark_style
+        if light_style.get(name) != dark_style.get(name)
+    )
 
 
 def _attributes(one: ElementTree.Element, names: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Shorten what an element says."""
+    """Shorten an element's attributes."""
     glyph = one.get("transform") == _GLYPH
     for key, value in one.attrib.items():
         moved = _MOVED.fullmatch(value) if one.tag == f"{_SVG}use" else None
@@ -138,15 +148,15 @@ def with_palette(png: bytes) -> bytes:
 
 def path(steps: str, scale: float = 1.0, digits: int = 2) -> str:
     """Write the steps of a path from point to point."""
-    said, at, start = [], [0.0, 0.0], [0.0, 0.0]
+    commands, at, start = [], [0.0, 0.0], [0.0, 0.0]
     for letter, text in _STEP.findall(steps):
         ends = [round(scale * float(number), digits) for number in text.split()]
         far = ends if letter == "M" else [number - at[axis % 2] for axis, number in enumerate(ends)]
         letter, far = _level(letter, [_number(number, digits) for number in far])
-        said += [letter, *far]
+        commands += [letter, *far]
         start = ends if letter == "M" else start
         at = ends[-2:] or start
-    return re.sub(r" (?=[a-zA-Z-])|(?<=[a-zA-Z]) |(?<![\d.])0(?=\.)", "", " ".join(said))
+    return re.sub(r" (?=[a-zA-Z-])|(?<=[a-zA-Z]) |(?<![\d.])0(?=\.)", "", " ".join(commands))
 
 
 def _level(letter: str, far: list[str]) -> tuple[str, list[str]]:

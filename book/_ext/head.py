@@ -1,4 +1,4 @@
-"""What a page says about itself to search engines, to whoever shares its link, and to catalogues of scholarly work.
+"""Metadata of a page for search engines, for whoever shares its link, and for catalogues of scholarly work.
 
 Every page gets a description, taken from its own first sentences; the front page, the paper and this software as
 JSON-LD. What needs the book's public address (the address and picture of a shared link, a sitemap) is there once
@@ -21,7 +21,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent.parent
 # The picture of a shared link, 1200 x 630: the title, and beside it the coupling matrix of two coupled blocks.
 CARD = "_static/card.png"
-CARD_SAYS = (
+CARD_DESCRIPTION = (
     "A moment of a training: a map of coupled blocks, a matrix with a bright diagonal, coupling and loss by step"
 )
 
@@ -49,7 +49,7 @@ def metatags(title: str, text: str, site: str, address: str | None, card: str | 
     named = {"description": text, "twitter:card": "summary_large_image" if card else "summary"}
     shared = {"og:title": title, "og:description": text, "og:type": "article", "og:site_name": site}
     shared |= {"og:url": address} if address else {}
-    shared |= {"og:image": card, "og:image:alt": CARD_SAYS} if card else {}
+    shared |= {"og:image": card, "og:image:alt": CARD_DESCRIPTION} if card else {}
     lines = [f'<meta name="{name}" content="{html.escape(value)}" />' for name, value in named.items()]
     lines += [f'<meta property="{name}" content="{html.escape(value)}" />' for name, value in shared.items()]
     return "\n".join(lines) + "\n"

@@ -37,17 +37,17 @@ _PARTS = re.compile(
 _ROW, _CELL = re.compile(r"<tr.*?</tr>", re.DOTALL), re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)
 
 
-def link(app: Any, page: str, name: str, data: str, says: str = "CSV") -> str:
+def link(app: Any, page: str, name: str, data: str, label: str = "CSV") -> str:
     """Link data as CSV: inside the page, or where they are long in a packed file."""
     address = "data:text/csv;charset=utf-8," + quote(data, safe=",:/-+@*()=")
     if len(address) < LARGE:
-        return f'<a download="{name}.csv" href="{address}">{says}</a>'
+        return f'<a download="{name}.csv" href="{address}">{label}</a>'
     content = gzip.compress(data.encode(), mtime=0)
     file = Path("_downloads", "figures", f"{hashlib.sha256(content).hexdigest()[:16]}.csv.gz")
     (Path(app.outdir) / file).parent.mkdir(parents=True, exist_ok=True)
     (Path(app.outdir) / file).write_bytes(content)
     address = relative_uri(app.builder.get_target_uri(page), file.as_posix())
-    return f'<a download="{name}.csv.gz" href="{address}">{says} (gzip)</a>'
+    return f'<a download="{name}.csv.gz" href="{address}">{label} (gzip)</a>'
 
 
 def reference(app: Any, page: str, anchor: str, title: str, data: str) -> str:
@@ -65,7 +65,7 @@ def reference(app: Any, page: str, anchor: str, title: str, data: str) -> str:
 
 @cache
 def _software() -> tuple[dict[str, Any], str | None]:
-    """Read what an entry says of this software, once for all figures."""
+    """Read this software's citation and commit, once for all figures."""
     return yaml.safe_load((cited.ROOT / "CITATION.cff").read_text(encoding="utf-8")), cited.commit()
 
 
@@ -75,7 +75,15 @@ def rooted(app: Any, text: str) -> str:
 
 
 def of_figure(
-    app: Any, page: str, shown: Shown, number: str, home: str, anchor: str, picture: str, seen: str, links: list[str]
+    app: Any,
+    page: str,
+    shown: Shown,
+    number: str,
+    home: str,
+    anchor: str,
+    picture: str,
+    description: str,
+    links: list[str],
 ) -> str:
     """Write what a figure offers on a page, by its number where it has one and the place where it is at home."""
     to, kind = app.builder.get_target_uri, picture.rpartition(".")[2]
@@ -85,8 +93,8 @@ def of_figure(
     first = re.split(r"(?<=[.?!])\s", shown.caption)[0].rstrip(".")
     label, caption = f"{number}. " * bool(number), html.escape(shown.caption)
     place = f"{to(home)}#{anchor}"
-    told = {"picture": picture, "seen": seen, "caption": label + caption, "place": place}
-    snippet = from_template("embed.html.jinja", **told, book=_software()[0]["title"])
+    values = {"picture": picture, "description": description, "caption": label + caption, "place": place}
+    snippet = from_template("embed.html.jinja", **values, book=_software()[0]["title"])
     cite = reference(app, home, anchor, f"{number}: {first}" if number else first, shown.csv)
     texts = [("BibTeX", cite), ("HTML", rooted(app, html.escape(snippet)))]
     return _offers(app, "Source", number or shown.name, [*saved, *links], texts, html.escape(shown.origin))
@@ -98,9 +106,9 @@ def packed(name: str, drawing: bytes) -> str:
     return f'tbcPicture("{name.partition(".")[0]}", "{content}");\n'
 
 
-def _offers(app: Any, says: str, name: str, links: list[str], texts: list[tuple[str, str]], origin: str = "") -> str:
-    told = {"says": says, "of": name, "links": links, "texts": texts, "origin": origin}
-    return from_template("offers.html.jinja", **told, placed=app.config.html_baseurl)
+def _offers(app: Any, label: str, name: str, links: list[str], texts: list[tuple[str, str]], origin: str = "") -> str:
+    values = {"label": label, "of": name, "links": links, "texts": texts, "origin": origin}
+    return from_template("offers.html.jinja", **values, placed=app.config.html_baseurl)
 
 
 def with_tables(app: Any, page: str, title: str, body: str) -> str:
@@ -127,7 +135,7 @@ def with_tables(app: Any, page: str, title: str, body: str) -> str:
 
 
 def as_csv(table: str) -> str:
-    """Write a table of a page as CSV: what its cells say, formulas in TeX."""
+    """Write a table of a page as CSV: the text of its cells, formulas in TeX."""
     written = io.StringIO()
     rows = ([_text(cell) for cell in _CELL.findall(row)] for row in _ROW.findall(table))
     csv.writer(written, lineterminator="\n").writerows(rows)

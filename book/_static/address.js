@@ -20,33 +20,33 @@
 
   /* Of the keys, those that are empty stay out of the address, but for some; `given` is what else a view asks for. */
   function makeModel(keys, given, evenEmpty = []) {
-    const heard = [], inAddress = () => parsed(keys, location.hash.slice(1));
-    let told = Object.keys(inAddress()).length > 0;
+    const listeners = [], inAddress = () => parsed(keys, location.hash.slice(1));
+    let addressed = Object.keys(inAddress()).length > 0;
     const model = {
       state: {},
       get: key => given()[key] ?? model.state[key],
       set: (key, value) => { model.state[key] = value; },
-      on: (event, tell) => heard.push([event, tell]),
-      tell: (event = "change") => heard.forEach(([name, tell]) => name === event && tell()),
+      on: (event, listener) => listeners.push([event, listener]),
+      notify: (event = "change") => listeners.forEach(([name, listener]) => name === event && listener()),
       inAddress,
-      // Asks for something; the address holds it once it is shown, which `settle` is told.
+      // Asks for something; the address holds it once it is shown, which `settle` reports.
       change(part) {
         Object.assign(model.state, part);
-        told = true;
-        model.tell();
+        addressed = true;
+        model.notify();
       },
       settle(part) {
         Object.assign(model.state, part);
-        if (told) model.write();
-        model.tell("settled");
+        if (addressed) model.write();
+        model.notify("settled");
       },
       write() {
-        const said = keys.filter(key => (model.state[key] ?? "") !== "" || evenEmpty.includes(key));
-        history.replaceState(null, "", `#${new URLSearchParams(said.map(key => [key, model.state[key]]))}`);
+        const present = keys.filter(key => (model.state[key] ?? "") !== "" || evenEmpty.includes(key));
+        history.replaceState(null, "", `#${new URLSearchParams(present.map(key => [key, model.state[key]]))}`);
       },
       save_changes() {
         model.write();
-        model.tell();
+        model.notify();
       },
     };
     return model;

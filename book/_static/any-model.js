@@ -6,7 +6,7 @@
   const rows = [...section.querySelectorAll("tbody tr")].map((row) => ({ row, text: row.textContent.toLowerCase() }));
   const search = document.createElement("p");
   search.innerHTML = '<label>Find a type <input type="search" placeholder="llama, or refused" autocomplete="off"></label> <span role="status"></span>';
-  const [field, said] = search.querySelectorAll("input, [role]");
+  const [field, status] = search.querySelectorAll("input, [role]");
   function show() {
     const words = field.value.toLowerCase().split(/\s+/);
     let shown = 0;
@@ -14,7 +14,7 @@
       row.hidden = !words.every((word) => text.includes(word));
       shown += !row.hidden;
     }
-    said.textContent = `${shown} of ${rows.length} types`;
+    status.textContent = `${shown} of ${rows.length} types`;
   }
   field.addEventListener("input", show);
   section.querySelector("h2").after(search);

@@ -44,21 +44,21 @@
       body.append(...order.map((r) => r.row));
     });
   });
-  const bar = document.createElement("div"), said = document.createElement("p"), search = document.createElement("input");
+  const bar = document.createElement("div"), status = document.createElement("p"), search = document.createElement("input");
   bar.className = "atlas-controls";
-  said.setAttribute("role", "status");
+  status.setAttribute("role", "status");
   search.type = "search";
   const label = document.createElement("label");
   label.append("Name contains ", search);
   bar.append(label);
-  const kind = choice("Rows", [["measured", "measured here"], ["digitised", "digitised"], ["all", "all"]], "measured", told, bar);
-  bar.append(said);
+  const kind = choice("Rows", [["measured", "measured here"], ["digitised", "digitised"], ["all", "all"]], "measured", changed, bar);
+  bar.append(status);
   $(".atlas-scroll").before(bar);
   search.addEventListener("input", show);
 
   // -- the scatter
   const axes = $(".atlas-axes"), options = numbers.map((c) => [c.name, c.label]);
-  const x = choice("Across", options, atlas.dataset.x, told, axes), y = choice("Up", options, atlas.dataset.y, told, axes);
+  const x = choice("Across", options, atlas.dataset.x, changed, axes), y = choice("Up", options, atlas.dataset.y, changed, axes);
   const kept = { x, y, rows: kind }, usual = Object.fromEntries(Object.entries(kept).map(([key, s]) => [key, s.value]));
   // As in atlas.py, but narrow on a phone, where words would else be too small.
   const narrow = matchMedia("(max-width: 600px)").matches;
@@ -94,9 +94,9 @@
     return scale.ticks.map((t) => [t, up(scale.place(t))]).map(([t, at]) =>
       line(size.left, at, size.width - size.right, at) + text(size.left - 8, at + 4, "end", written(t))).join("");
   }
-  function told() {
-    const said = Object.entries(kept).filter(([key, s]) => s.value !== usual[key]).map(([key, s]) => [key, s.value]);
-    history.replaceState(null, "", `#${new URLSearchParams(said)}`);
+  function changed() {
+    const changes = Object.entries(kept).filter(([key, s]) => s.value !== usual[key]).map(([key, s]) => [key, s.value]);
+    history.replaceState(null, "", `#${new URLSearchParams(changes)}`);
     show();
   }
   function follow() {
@@ -116,7 +116,7 @@
       r.point.toggleAttribute("hidden", !r.there);
     }
     const left = rows.filter((r) => !r.row.hidden).length, there = rows.filter((r) => r.there);
-    said.textContent = `${left} of ${rows.length} models in the table, ${there.length} in the figure`;
+    status.textContent = `${left} of ${rows.length} models in the table, ${there.length} in the figure`;
     $(".atlas-x-name").textContent = cx.label;
     $(".atlas-y-name").textContent = cy.label;
     if (!there.length) { $(".atlas-x").innerHTML = $(".atlas-y").innerHTML = ""; return; }

@@ -52,10 +52,10 @@
   }
 
   function copy(made, text) {
-    const said = (word) => { made.textContent = word; setTimeout(() => { made.textContent = "Copy"; }, 2000); };
-    const select = () => { getSelection().selectAllChildren(text); said("Selected"); };
+    const report = (word) => { made.textContent = word; setTimeout(() => { made.textContent = "Copy"; }, 2000); };
+    const select = () => { getSelection().selectAllChildren(text); report("Selected"); };
     if (!navigator.clipboard) return select();
-    navigator.clipboard.writeText(text.textContent).then(() => said("Copied"), select);
+    navigator.clipboard.writeText(text.textContent).then(() => report("Copied"), select);
   }
 
   function complete(menu) {

@@ -27,7 +27,7 @@
   const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
   const mix = (a, b, share) => a + share * (b - a);
   const smooth = (share) => share * share * (3 - 2 * share);
-  const look = () => data[document.documentElement.dataset.theme === "dark" ? "dark" : "light"];
+  const colours = () => data[document.documentElement.dataset.theme === "dark" ? "dark" : "light"];
   const grid = document.createElement("canvas"), gridPen = grid.getContext("2d");
   let wide = 0, high = 0, phone = false;
 
@@ -47,7 +47,7 @@
 
   // A matrix, row after row, a pixel for each entry, enlarged without smoothing.
   function squares(values, top, x, y, size) {
-    const side = Math.round(Math.sqrt(values.length)), { ink, mask } = look();
+    const side = Math.round(Math.sqrt(values.length)), { ink, mask } = colours();
     const blank = [1, 3, 5].map((at) => parseInt(mask.slice(at, at + 2), 16));
     grid.width = grid.height = side;
     const image = gridPen.createImageData(side, side);
@@ -61,7 +61,7 @@
   }
 
   function write(text, x, y, align = "center", most = wide) {
-    pen.fillStyle = look().text;
+    pen.fillStyle = colours().text;
     pen.textAlign = align;
     pen.fillText(text, x, y, most);
   }
@@ -87,8 +87,8 @@
   function curve(name, values, moment, colour, left, top, width, height, chance) {
     const low = chance === undefined ? Math.min(...values) : 0, most = Math.max(...values);
     const x = (place) => left + 6 + place * (width - 14), y = (value) => top + height - ((value - low) / (most - low)) * height;
-    path([[left, top + height + 6], [left + width, top + height + 6]], look().faint);
-    if (chance !== undefined) path([[left, y(chance)], [left + width, y(chance)]], look().null, [6, 4]);
+    path([[left, top + height + 6], [left + width, top + height + 6]], colours().faint);
+    if (chance !== undefined) path([[left, y(chance)], [left + width, y(chance)]], colours().null, [6, 4]);
     path(values.map((value, at) => [x(data.places[at]), y(value)]), colour);
     const before = Math.floor(moment), after = Math.min(before + 1, values.length - 1), share = moment - before;
     const now = mix(values[before], values[after], share);
@@ -108,8 +108,8 @@
     squares(between(data.matrices), 1, second, HEAD, square);
     const left = phone ? 0 : 2 * second + 8, top = phone ? square + HEAD + 16 : HEAD;
     const width = wide - left - 4, height = phone ? 40 : square / 2 - 34;
-    curve("coupling", data.coupling, moment, look().trained, left, top, width, height, data.chance);
-    const x = curve("loss", data.loss, moment, look().text, left, top + height + (phone ? 22 : 34), width, height);
+    curve("coupling", data.coupling, moment, colours().trained, left, top, width, height, data.chance);
+    const x = curve("loss", data.loss, moment, colours().text, left, top + height + (phone ? 22 : 34), width, height);
     data.stops.forEach((at) => write(data.steps[at] < 1000 ? data.steps[at] : `${data.steps[at] / 1000}k`, x(data.places[at]), high - 2));
   }
 
@@ -131,13 +131,13 @@
       return (value) => mix(from, to, (value - low) / (most - low));
     };
     const x = scale(widths, left + 10, wide - 10), y = scale(all, bottom - 8, 12);
-    path([[left, 4], [left, bottom], [wide, bottom]], look().faint);
+    path([[left, 4], [left, bottom], [wide, bottom]], colours().faint);
     [1000, 2000, 3000, 4000, 5000].forEach((value) => write(value, x(value), bottom + 16));
     [0.9, 0.92, 0.94].forEach((value) => write(value.toFixed(2), left - 6, y(value) + 4, "right"));
     write("width of the model", (left + wide) / 2, high - 3);
     write("the paper's coupling", left + 10, 16, "left");
-    path(data.curve.map(([a, b]) => [x(a), y(b)]), look().null, [6, 4]);
-    data.points.forEach(([a, b]) => dot(x(a), y(b), look().trained, 5));
+    path(data.curve.map(([a, b]) => [x(a), y(b)]), colours().null, [6, 4]);
+    data.points.forEach(([a, b]) => dot(x(a), y(b), colours().trained, 5));
     write("dashed: blocks that share nothing", wide - 6, bottom - 14, "right");
   }
 
@@ -178,10 +178,10 @@
     stops.forEach((stop, number) => stop.classList.toggle("story-now", number === near));
     canvas.setAttribute("aria-label", labelOf(near));
     if (aimed === near) aimed = null;
-    if (aimed === null) tell(near);
+    if (aimed === null) showStop(near);
   }
 
-  function tell(stop) {
+  function showStop(stop) {
     slider.value = stop;
     slider.setAttribute("aria-valuetext", labelOf(stop));
   }
@@ -201,7 +201,7 @@
     const next = clamp(to, 0, last), stuck = parseFloat(getComputedStyle(stage).top) + stage.offsetHeight;
     const top = scrollY + middles()[next] - (stuck + innerHeight) / 2;
     aimed = next === active ? null : next;
-    tell(next);
+    showStop(next);
     scrollTo({ top: Math.ceil(top), behavior: calm.matches ? "instant" : "smooth" });
   }
 

@@ -16,7 +16,7 @@ TESTS = {
     decoder_scores.QUESTIONS: "answers right, five sets",
 }
 """Scores that are drawn, and the titles of their panels."""
-_LOOKS = {"whole": (style.TRAINED, {}), SHARED: (style.SHARED, {"markerfacecolor": "none"})}
+_PROPERTIES = {"whole": (style.TRAINED, {}), SHARED: (style.SHARED, {"markerfacecolor": "none"})}
 
 
 def take_scores(table: pd.DataFrame) -> pd.DataFrame | None:
@@ -37,13 +37,15 @@ def draw_scores(table: pd.DataFrame) -> Figure:
         for at, (model, own) in enumerate(table[table["test"] == test].groupby("model", sort=False)):
             axes.plot(own["coupling"], own["value"], color=style.colour("faint"), linewidth=1, zorder=0)
             for one in own.itertuples():
-                role, look = _LOOKS[one.part]
+                role, properties = _PROPERTIES[one.part]
                 line = {"color": style.colour(role), "linewidth": 1, "alpha": 0.6}
                 axes.plot([one.coupling_low, one.coupling_high], [one.value] * 2, **line)
                 axes.plot([one.coupling] * 2, [one.low, one.high], **line)
                 name = {"label": style.short_name(model)} if one.part == "whole" else {}
-                parts.points(axes, one.coupling, one.value, style.colour(role), **look, **name, marker=style.marker(at))
-        axes.axvline(1 - gaussian_miscoupling(K), **parts.null_look("by chance"))
+                parts.points(
+                    axes, one.coupling, one.value, style.colour(role), **properties, **name, marker=style.marker(at)
+                )
+        axes.axvline(1 - gaussian_miscoupling(K), **parts.null_style("by chance"))
         axes.set_xlabel(coupling_label(VARIANT, K))
         axes.margins(0.15)
     if len(tests) == 1:

@@ -12,7 +12,7 @@ from companion.figures import circle, parts, style, take
 from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, K, Null, of_models, of_networks
 from companion.tables import effects
-from companion.tables.arrays import both_ways, cells, with_ends
+from companion.tables.arrays import cells, mean_over_directions, with_ends
 from coupling_lib.datasets.parts import SHARED, VARIANTS_OF_PARTS, with_shared_part
 from coupling_lib.datasets.summaries import apart, depth_summary, interval
 from coupling_lib.errors import ParameterError
@@ -45,7 +45,7 @@ def take_graph(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null
     """Select the coupling of all pairs of blocks, each once: mean of both directions and over prompts."""
     couplings = pair_couplings(both, variant, k).mean("prompt")
     one_way = couplings.rename(block_jacobian="block_a", block_vectors="block_b")
-    return both_ways(one_way).assign_attrs(take.notes_on(both, variant, k, null))
+    return mean_over_directions(one_way).assign_attrs(take.notes_on(both, variant, k, null))
 
 
 @of_networks
@@ -198,13 +198,13 @@ def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
     figure = Figure(figsize=(style.WIDTH, height + 2.8), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(height, 2.8))
     shown, (axes, right) = parts.in_rows(above, len(models), columns), parts.narrow(below)
-    trained = {name: both.sel(network=take.decisive(both.network.values)) for name, both in models.items()}
+    trained = {name: both.sel(network=take.main_network(both.network.values)) for name, both in models.items()}
     _draw_maps(shown, [one.coupling for one in trained.values()], first.null, first.coupling.label)
     for position, (name, both) in enumerate(models.items()):
         shown[position].set_title(style.short_name(name))
-        ink, marker = style.model_look(name, position)
-        look = {"marker": marker, "markersize": 3.5, "label": style.short_name(name)}
-        parts.band(axes, trained[name], "distance", ink, **look)
+        ink, marker = style.model_style(name, position)
+        properties = {"marker": marker, "markersize": 3.5, "label": style.short_name(name)}
+        parts.band(axes, trained[name], "distance", ink, **properties)
         if style.UNTRAINED in both.network:
             blank = both["mean"].sel(network=style.UNTRAINED)
             axes.plot(both.distance, blank, color=ink, linewidth=1.2, linestyle=":")

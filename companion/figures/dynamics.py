@@ -75,7 +75,7 @@ def take_left_right(both: xr.Dataset) -> xr.Dataset:
 
 
 def draw_carried(carried: xr.Dataset) -> Figure:
-    """Draw how well products of I + J_l give the states that the network reaches."""
+    """Draw how well products of I + J_l predict the states that the network reaches."""
     titles = {"from embedding": "From the embedding to level $l$", "to last": "From level $l$ to the last"}
     figure, row = parts.panels([*titles.values()], 3.5, plain=True, sharey=True)
     for axes, route in zip(row, titles, strict=True):

@@ -7,7 +7,7 @@ from companion.figures import parts, style
 from companion.tables import edits
 from companion.tables.edits import BEST, COUPLING, INFLUENCE, LIKELY, PAIRS, RANDOM, REMOVE, SHARED, SKIP
 
-_LOOKS = {
+_PROPERTIES = {
     COUPLING: {"linewidth": 2.6},
     SHARED: {"dashes": (4, 1.6)},
     INFLUENCE: {},
@@ -61,12 +61,12 @@ def draw_removal(taken: pd.DataFrame) -> Figure:
     for axes, model in zip(row, models, strict=True):
         own = taken[taken["model"] == model]
         random = own[own["by"] == RANDOM]
-        axes.plot(random["removed"], random["loss_rise"], **parts.null_look("random choice"))
+        axes.plot(random["removed"], random["loss_rise"], **parts.null_style("random choice"))
         axes.fill_between(random["removed"], random["low"], random["high"], color=style.colour(style.NULL), alpha=0.15)
-        for place, (name, look) in enumerate(_LOOKS.items()):
+        for place, (name, properties) in enumerate(_PROPERTIES.items()):
             found = own[own["by"] == name]
             ink = style.colour("text") if name == BEST else style.dataset_colour(name, place)
-            axes.plot(found["removed"], found["loss_rise"], color=ink, label=name, **look)
+            axes.plot(found["removed"], found["loss_rise"], color=ink, label=name, **properties)
         parts.block_axis(axes, "blocks left out")
         parts.log_axis(axes)
     row[0].set_ylabel("rise of the loss (nats per token)")

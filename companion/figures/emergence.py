@@ -17,13 +17,13 @@ from companion.figures import circle, parts, style, take
 from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, K, of_one
 from companion.tables import effects
-from companion.tables.arrays import both_ways, from_one, joined, quartiles, records_of
+from companion.tables.arrays import from_one, joined, mean_over_directions, quartiles, records_of
 from coupling_lib.datasets.parts import SHARED, known_shared_part
 from coupling_lib.datasets.summaries import interval, mean_couplings, pair_couplings
 from coupling_lib.models.registry import by_size
 
 SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance"}
-"""Scores that are followed over training, and how an axis says them."""
+"""Scores that are followed over training, with their labels on an axis."""
 PROFILES = {
     "norm": ("level", r"norm $\Vert x^l\Vert_2$"),
     "window_line_shape_score": ("centre", "line-shape score"),
@@ -69,7 +69,7 @@ def take_graphs(ds: xr.Dataset, variant: str = VARIANT, k: K = None, middle: int
     steps = [0, *(inner if middle is None else [list(ds.step.values).index(middle)]), ds.sizes["step"] - 1]
     one_way = couplings.isel(step=steps).mean("prompt").rename(block_1="block_a", block_2="block_b")
     titles = [f"step {step}" for step in one_way.step.values]
-    found = from_one(both_ways(one_way), "block_a", "block_b").assign_coords(step=titles)
+    found = from_one(mean_over_directions(one_way), "block_a", "block_b").assign_coords(step=titles)
     null = 1 - ds["null"].sel(k=k).isel(step=steps).mean().item()
     return found.assign_attrs(label=coupling_label(variant, k), null=null)
 
@@ -109,7 +109,7 @@ def take_models(measured: take.Models, variant: str = VARIANT, k: K = None) -> d
         scores = quartiles(ds[[*SCORES]].to_dataarray("quantity").astype(float)).rename(median="middle")
         joined = xr.concat([coupling.expand_dims(quantity=["coupling"]), scores], dim="quantity")
         found[name] = joined.transpose("quantity", "step").assign_attrs(label=coupling_label(variant, k))
-    return take.kept(found, records_of(models))
+    return take.with_records(found, records_of(models))
 
 
 @of_one
@@ -163,7 +163,7 @@ def draw_coupling(couplings: xr.Dataset) -> Figure:
         names = ("mean", "low", "high")
         shared = couplings[[f"shared_{name}" for name in names]].rename({f"shared_{name}": name for name in names})
         _draw_steps(axes, shared, style.colour(style.SHARED), "coupling of the traceless part")
-    axes.plot(places, couplings.random_bases, **parts.null_look("by chance"))
+    axes.plot(places, couplings.random_bases, **parts.null_style("by chance"))
     parts.from_zero(axes)
     for second in beside:
         parts.step_axis(second, couplings.step.values)
@@ -178,13 +178,13 @@ def draw_locality(locality: xr.Dataset) -> Figure:
     figure, (left, right) = parts.panels(["", ""], 3.9, sharey=True, y=locality.label)
     for step, ink in zip(locality.step.values, parts.shades(locality.sizes["step"]), strict=True):
         parts.band(left, locality.sel(step=step), "distance", ink, 0.2, marker="o", markersize=3.5)
-    left.axhline(locality.random_bases.mean(), **parts.null_look())
+    left.axhline(locality.random_bases.mean(), **parts.null_style())
     parts.block_axis(left, "distance $|l-l'|$ between blocks")
     far = locality[["far_mean", "far_low", "far_high"]].rename(far_mean="mean", far_low="low", far_high="high")
     near = {"neighbours": locality[["mean", "low", "high"]].sel(distance=1), "half the depth or more apart": far}
     for position, (name, one) in enumerate(near.items(), start=1):
         places = _draw_steps(right, one, style.dataset_colour(name, position), name)
-    right.plot(places, locality.random_bases, **parts.null_look("by chance"))
+    right.plot(places, locality.random_bases, **parts.null_style("by chance"))
     parts.from_zero(right)
     figure.legend(*right.get_legend_handles_labels(), loc="outside upper right", ncols=3)
     _step_bar([left, right], locality.step.values)
@@ -230,8 +230,8 @@ def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
         for position, (name, one) in enumerate(models.items()):
             ink, at = style.dataset_colour("", position), [places[step] for step in one.step.values]
             drawn = one.sel(quantity=quantity).rename(middle="median").assign_coords(step=at)
-            look = {"marker": style.marker(position), "markersize": 3.5, "label": style.short_name(name)}
-            parts.band(axes, drawn, "step", ink, 0.2, **look)
+            properties = {"marker": style.marker(position), "markersize": 3.5, "label": style.short_name(name)}
+            parts.band(axes, drawn, "step", ink, 0.2, **properties)
     parts.from_zero(row[0])
     parts.log_axis(row[2])
     parts.legend_under(figure, row[:1], columns=min(len(models), 4))

@@ -14,7 +14,7 @@ from companion.figures import parts, scatter, style
 from companion.tables import correlations
 from companion.tables.generalization import SCORES
 from companion.tables.regression import predicted
-from companion.tables.statistics import beyond_width, cleared, width_curve
+from companion.tables.statistics import beyond_width, residuals, width_curve
 
 REST = ["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]
 TASKS = (*REST, "GSM8K")
@@ -24,7 +24,7 @@ READING = "normalized_miscoupling_k10_relative"
 _ARCHITECTURES = {"neox": ("GPT-NeoX", "o", "nano-neox"), "llama": ("Llama", "s", "nano-llama")}
 """By architecture: what it is called, its marker, and the family whose colour it has."""
 KS = {"5": "$K = 5$", "10": "$K = 10$", "tenth": "$K = 0.1\\,d$"}
-"""Numbers of singular vectors at which the suite is measured, and how a figure says them."""
+"""Numbers of singular vectors at which the suite is measured, with their labels."""
 LABELS = {
     "The paper's figure 1a": ("coupling, digitised", "mean of six benchmarks (%)"),
     "The suite": (COUPLING, "minus validation loss"),
@@ -33,12 +33,12 @@ LABELS = {
 
 
 def take_paper(points: pd.DataFrame) -> pd.DataFrame:
-    """Select the digitised points, beside what width alone gives, and what is left without it."""
+    """Select the digitised points, beside the curve of width alone, and the residuals from it."""
     curve = width_curve(points.width)
     return points[["model", "family", "width", "score", "coupling", "how"]].assign(
         width_curve=curve,
-        coupling_cleared=cleared(points.coupling, curve),
-        score_cleared=cleared(points.score, curve),
+        coupling_cleared=residuals(points.coupling, curve),
+        score_cleared=residuals(points.score, curve),
         beyond_width=beyond_width(points.coupling, points.width),
     )
 
@@ -78,7 +78,7 @@ def take_leaderboard(board: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_paper(table: pd.DataFrame) -> Figure:
-    """Draw the paper's figure 1a from its digitised values, beside what width alone gives, and beyond width."""
+    """Draw the paper's figure 1a from its digitised values, beside the curve of width alone, and beyond width."""
     shown = {
         "As plotted": ("coupling", "score", "coupling $c$ of figure 1a"),
         "Width alone": ("width_curve", "score", r"$1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$"),
@@ -200,8 +200,8 @@ def draw_sizes(table: pd.DataFrame) -> Figure:
             shown = table if x == "tokens" else table[table.final]
             for architecture, (name, marker, family) in _ARCHITECTURES.items():
                 part = shown[shown.architecture == architecture]
-                look = {"marker": marker, "markersize": 4, "alpha": 0.75, "label": name}
-                parts.points(axes, part[x], part[column], style.family_style(family)[0], **look)
+                properties = {"marker": marker, "markersize": 4, "alpha": 0.75, "label": name}
+                parts.points(axes, part[x], part[column], style.family_style(family)[0], **properties)
             if x in ("parameters", "tokens"):
                 axes.set_xscale("log")
             else:
@@ -221,8 +221,10 @@ def draw_shapes(table: pd.DataFrame, labels: Mapping[str, tuple[str, str]] = LAB
         x, y = (table.loc[table.points == name, column].to_numpy(dtype=float) for column in ("coupling", "score"))
         parts.points(axes, x, y, style.colour("text"), markersize=4, alpha=0.7)
         line = np.linspace(x.min(), x.max(), 100)
-        for position, (fit, look) in enumerate({"linear": {}, "exponential": {"dashes": (5, 2)}}.items()):
-            axes.plot(line, predicted(x, y, line, fit)[0], color=style.dataset_colour(fit, position), label=fit, **look)
+        for position, (fit, properties) in enumerate({"linear": {}, "exponential": {"dashes": (5, 2)}}.items()):
+            axes.plot(
+                line, predicted(x, y, line, fit)[0], color=style.dataset_colour(fit, position), label=fit, **properties
+            )
         axes.set(xlabel=x_label, ylabel=y_label)
     parts.legend_under(figure, row)
     return figure

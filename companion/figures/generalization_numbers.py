@@ -10,7 +10,7 @@ from companion.figures.generalization import READING, REST, TASKS
 from companion.tables import correlations, figure_1a
 from companion.tables.effects import effect_in, numbers
 from companion.tables.regression import r_squared
-from companion.tables.regularised import agreement, asked, changes, difference_table, over_sham
+from companion.tables.regularised import agreement, answers, changes, difference_table, over_sham
 from companion.tables.statistics import correlation_over, squared
 
 _RIVAL = ("r", "r_squared", "p_holm", "r_low", "r_high", "low", "high", "held_out", "partial", "partial_p")
@@ -137,8 +137,8 @@ def of_runs(runs: pd.DataFrame) -> dict[str, float]:
         stem = f"regularised-{row['arm']}-from{row['begin']}-{row['column'].removeprefix('validation_')}"
         found |= numbers({stem: effect_in(row, value="value")}, "")
     found |= {f"regularised-{name}": seeds for name, seeds in agreement(runs).items()}
-    answers = {re.sub(r"[ ,]+", "-", name): each for name, each in asked(runs).items()}
-    return found | numbers(over_sham(runs) | answers, "regularised")
+    answered = {re.sub(r"[ ,]+", "-", name): each for name, each in answers(runs).items()}
+    return found | numbers(over_sham(runs) | answered, "regularised")
 
 
 def _named(stem: str, row: Mapping[str, float], columns: Iterable[str]) -> dict[str, float]:

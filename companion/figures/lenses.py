@@ -1,4 +1,4 @@
-"""Lenses: what each depth says of the answer, how far from it that is, and what the futures of a token add."""
+"""Lenses: what each depth predicts of the answer, how far from it that is, and what the futures of a token add."""
 
 import pandas as pd
 import xarray as xr
@@ -10,7 +10,7 @@ from companion.figures.tokens import token_label
 from companion.tables.arrays import cells, with_ends
 from coupling_lib.datasets.summaries import interval
 
-_LOOKS = {
+_PROPERTIES = {
     "logit lens": {"dashes": (4, 1.6)},
     "own lens": {"linewidth": 2.6},
     "mean lens": {"dashes": (1.2, 1.6)},
@@ -33,7 +33,7 @@ def draw_divergence(divergence: xr.Dataset) -> Figure:
         for place, lens in enumerate(divergence.lens.values):
             ink = style.colour(style.NULL) if lens == "no state" else style.dataset_colour(lens, place)
             one = divergence.sel(network=name, lens=lens)
-            parts.band(axes, one, "depth", ink, 0.13, label=lens, **_LOOKS[lens])
+            parts.band(axes, one, "depth", ink, 0.13, label=lens, **_PROPERTIES[lens])
         parts.block_axis(axes, "depth $l$ (0 is the embedding)")
         parts.log_axis(axes)
     row[0].set_ylabel("KL from the model's answer (nats)")
@@ -61,7 +61,7 @@ def draw_futures(apart: xr.DataArray) -> Figure:
 
 @of_one
 def take_readout(words: xr.Dataset) -> xr.Dataset:
-    """Select what every depth says of one text, the last depth first."""
+    """Select what every depth predicts of one text, the last depth first."""
     return words.isel(depth=slice(None, None, -1))
 
 

@@ -50,7 +50,7 @@ def draw_sources(taken: pd.DataFrame) -> Figure:
         scatter = [found["value"] - found["spread"], found["value"] + found["spread"]]
         axes.hlines(places, *scatter, color=style.colour(ink), linewidth=6, alpha=0.2)
         parts.dots(axes, places, found["value"], [found["low"], found["high"]], style.colour(ink))
-        axes.axvline(1 - null, **parts.null_look(style.null_label(null)))
+        axes.axvline(1 - null, **parts.null_style(style.null_label(null)))
         parts.rows_axis(axes, order)
         axes.set_xlabel(coupling_label(VARIANT, effects.K))
     parts.legend_under(figure, row[:1])
@@ -75,7 +75,7 @@ def draw_questions(taken: pd.DataFrame) -> Figure:
     row[1].set_ylabel("change of coupling")
     # From chance on: the same length is the same coupling in both panels.
     null = gaussian_miscoupling(effects.K)
-    row[0].axhline(1 - null, **parts.null_look(style.null_label(null)))
+    row[0].axhline(1 - null, **parts.null_style(style.null_label(null)))
     row[0].set_ylim(0, _MOST)
     row[1].set_ylim(-_MOST / 4, 3 * _MOST / 4)
     parts.legend_under(figure, row[:1])

@@ -81,7 +81,7 @@ def take_figure_1a(models: Mapping[str, xr.Dataset], points: pd.DataFrame | None
         tenth = both[["value", "null"]].sel(variant="released_trace", rule="0.1 d", pairs="different")
         width, means = int(both.attrs["width"]), 1 - tenth.mean("prompt")
         rows += [(model, width, name, means.value.sel(network=name).item()) for name in both.network.values]
-        rows.append((model, width, "by chance", means.null.sel(network=take.decisive(both.network.values)).item()))
+        rows.append((model, width, "by chance", means.null.sel(network=take.main_network(both.network.values)).item()))
     table = pd.DataFrame(rows, columns=["model", "width", "network", "coupling"])
     flat = table.drop_duplicates("model").assign(network="flat", coupling=lambda one: width_curve(one.width))
     return pd.concat([table, flat], ignore_index=True)
@@ -95,7 +95,7 @@ def take_decisive(models: Mapping[str, xr.Dataset], digitised: Mapping[str, floa
         means, width = both.mean("prompt"), int(both.attrs["width"])
         for rule, pairs in product(both.rule.values, ("different", "all")):
             at, tenth = means.sel(rule=rule, pairs=pairs), rule == "0.1 d"
-            trained = at.sel(network=take.decisive(both.network.values))
+            trained = at.sel(network=take.main_network(both.network.values))
             written = f"{trained.k.item()} (0.1 d)" if tenth else str(rule)
             row = {"model": model, "width": width, "K": written, "pairs": pairs}
             known = [name for name in (style.TRAINED, style.UNTRAINED) if name in both.network]
@@ -182,11 +182,11 @@ def draw_surrogates(surrogates: xr.Dataset) -> Figure:
     low, high = min(0.0, float(normalised.min())), max(0.0, float(normalised.max()))
     left, right, places = low - 0.08 * (high - low), high + 0.08 * (high - low), np.arange(len(variants))
     for axes, (network, ink, own) in zip(row, parts.networks(surrogates), strict=True):
-        axes.axvline(0, **parts.null_look())
+        axes.axvline(0, **parts.null_style())
         axes.set_xlim(left, right)
-        for offset, (kind, (label, look)) in zip((0.0, -0.22, 0.22), KINDS.items(), strict=True):
+        for offset, (kind, (label, properties)) in zip((0.0, -0.22, 0.22), KINDS.items(), strict=True):
             one, model = own.sel(kind=kind), kind == "measured"
-            dot = {"label": f"{label} ({network})" if model else label} | look
+            dot = {"label": f"{label} ({network})" if model else label} | properties
             colour = ink if model else style.colour(style.NULL)
             parts.dots(axes, places + offset, one.coupling, (one.low, one.high), colour, **dot)
         # Values that lie beyond the scale are written at its edge.
@@ -208,11 +208,11 @@ def draw_parts(both: xr.Dataset) -> Figure:
     rows = [f"{part}: {SHOWN[kind]}" for part, kind in product(both.part.values, both.kind.values)]
     figure, row = parts.panels(both.network.values, 0.2 * len(rows) + 1.2, named=True, sharex=True, sharey=True)
     for axes, (_, ink, own) in zip(row, parts.networks(both), strict=True):
-        axes.axvline(float(own.random_bases.mean()), **parts.null_look("by chance"))
+        axes.axvline(float(own.random_bases.mean()), **parts.null_style("by chance"))
         for place, (part, kind) in enumerate(product(both.part.values, both.kind.values)):
             one = own.sel(part=part, kind=kind)
-            look = {} if kind == "measured" else {"marker": "s", "markersize": 3.8, "markerfacecolor": "none"}
-            parts.dots(axes, [place], [one["mean"]], ([one.low], [one.high]), ink, **look)
+            properties = {} if kind == "measured" else {"marker": "s", "markersize": 3.8, "markerfacecolor": "none"}
+            parts.dots(axes, [place], [one["mean"]], ([one.low], [one.high]), ink, **properties)
         axes.set_xlabel(f"coupling  $(K={both.k})$")
         parts.rows_axis(axes, rows)
     parts.legend_under(figure, row)
@@ -225,7 +225,7 @@ def draw_across_k(couplings: xr.Dataset) -> Figure:
     for variant, axes in zip(REPORTED, row, strict=True):
         axes.title.set_fontsize(7.8)
         parts.bands(axes, couplings.sel(variant=variant), "k", marker="o", markersize=3.5)
-        axes.axhline(0, **parts.null_look("by chance"))
+        axes.axhline(0, **parts.null_style("by chance"))
         axes.set_xlabel("$K$")
     parts.legend_under(figure, row)
     return figure
@@ -238,8 +238,8 @@ def draw_figure_1a(table: pd.DataFrame) -> Figure:
     grey = style.colour(style.NULL)
     axes.plot(widths, width_curve(widths), color=grey, linewidth=1.2, label="no coupling, flat spectrum")
     for name, (label, role, marker, size, edge) in _FIGURE_1A.items():
-        one, look = table[table.network == name], {"marker": marker, "markersize": size, "markeredgewidth": edge}
-        parts.points(axes, one.width, one.coupling, style.colour(role), label=label, **look)
+        one, properties = table[table.network == name], {"marker": marker, "markersize": size, "markeredgewidth": edge}
+        parts.points(axes, one.width, one.coupling, style.colour(role), label=label, **properties)
     for model, both in table[table.network.isin(("trained", "untrained"))].groupby("model"):
         place = (both.width.iloc[0], both.coupling.mean())
         axes.annotate(model, place, xytext=(9, -9), textcoords="offset points", fontsize=8)

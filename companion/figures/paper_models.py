@@ -20,7 +20,7 @@ SIZES = {
     "width": "width",
     "tokens_t": "$10^{12}$ training tokens",
 }
-"""Columns of `tables.generalization.figure_1a` that are sizes, and how an axis says them."""
+"""Columns of `tables.generalization.figure_1a` that are sizes, with their labels on an axis."""
 EACH_K = {"trace_10": "10", "trace_30": "30", "trace_50": "50", "trace": r"0.1\,d"}
 """Columns of `tables.generalization.measured_models` that are one reading, and its K."""
 _MEASURED = {name: rf"$1 -$ released trace, $K = {k}$" for name, k in EACH_K.items()}

@@ -45,7 +45,7 @@ def one_panel(height: float, beside: float = style.WIDTH - style.NARROW) -> tupl
 
 
 def narrow(figure: FigureBase, beside: float = style.WIDTH - style.NARROW, **shared: object) -> tuple[Axes, FigureBase]:
-    """Make a panel that a phone shows whole; give it, and what is left of the column beside it."""
+    """Make a panel that a phone shows whole; return it, and what is left of the column beside it."""
     left, right = figure.subfigures(1, 2, width_ratios=(style.NARROW, beside))
     for place in (left, right):  # whose grounds, which nobody sees, would begin at 0 or -0
         place.patch.set_visible(False)
@@ -117,7 +117,7 @@ def strip(
 
 def chance(axes: Axes, null: float) -> None:
     """Draw the coupling of random bases, 1 minus their mismatch, as a dashed line, on an axis that holds 0."""
-    axes.axhline(1 - null, **null_look(style.null_label(null)))
+    axes.axhline(1 - null, **null_style(style.null_label(null)))
     from_zero(axes)
 
 
@@ -136,9 +136,9 @@ def legend_under(figure: FigureBase, row: Sequence[Axes], columns: int | None = 
     found = [axes.get_legend_handles_labels() for axes in row]
     entries = {label: handle for pair in reversed(found) for handle, label in zip(*pair, strict=True)}
     order = dict.fromkeys(label for _, labels in found for label in labels)
-    look = {"loc": "outside lower center", "ncols": columns or len(order)}
-    look |= {"borderaxespad": 0.2, "columnspacing": 1.4, "handlelength": 1.8}
-    return figure.legend([entries[label] for label in order], order, **(look | legend))
+    properties = {"loc": "outside lower center", "ncols": columns or len(order)}
+    properties |= {"borderaxespad": 0.2, "columnspacing": 1.4, "handlelength": 1.8}
+    return figure.legend([entries[label] for label in order], order, **(properties | legend))
 
 
 def colour_bar(row: Sequence[Axes], image: ScalarMappable, label: str, **bar: object) -> Colorbar:
@@ -187,7 +187,7 @@ def log_axis(axes: Axes) -> None:
 
 
 def step_axis(axes: Axes, steps: Sequence[int]) -> np.ndarray:
-    """Make the x axis one of training steps, logarithmic, with a place of its own for step 0; give the places."""
+    """Make the x axis one of training steps, logarithmic, with a place of its own for step 0; return the places."""
     steps = np.asarray(steps)
     places = np.log10(np.maximum(steps, 1))
     positive = places[steps > 0]
@@ -271,10 +271,10 @@ def maps(row: Sequence[Axes], couplings: Sequence[ArrayLike], null: float, label
     """Draw matrices of coupling on one scale; the colour bar marks its value by chance, 1 - null; grey where NaN."""
     chance = 1 - null
     ends = [chance, *(end for one in couplings for end in (np.nanmin(one), np.nanmax(one)))]
-    look = {"cmap": style.ink(), "vmin": min(ends), "vmax": max(ends), "interpolation": "none"}
+    properties = {"cmap": style.ink(), "vmin": min(ends), "vmax": max(ends), "interpolation": "none"}
     for axes, one in zip(row, couplings, strict=True):
         axes.set_facecolor(style.colour("mask"))
-        image = axes.imshow(one, **look)
+        image = axes.imshow(one, **properties)
     # The mark stands in the room above the bar, which so is as high as one without a mark.
     bar = colour_bar(row, image, label, **({"pad": 0.08} | bar))
     bar.ax.plot([chance, chance], [0, 1.9], color=style.colour("text"), linewidth=1.2, clip_on=False, in_layout=False)
@@ -289,12 +289,12 @@ def points(axes: Axes, x: ArrayLike, y: ArrayLike, ink: str, **dot: object) -> N
 
 def conjugated(axes: Axes, place: float, value: float, half: float, **line: object) -> None:
     """Draw the null by conjugation of one network, a short dotted line at its place."""
-    look = {"color": style.colour("text"), "linewidth": 1.6, "linestyle": (0, (1, 1)), "zorder": 4}
-    axes.plot([place - half, place + half], [value] * 2, **(look | line))
+    properties = {"color": style.colour("text"), "linewidth": 1.6, "linestyle": (0, (1, 1)), "zorder": 4}
+    axes.plot([place - half, place + half], [value] * 2, **(properties | line))
 
 
-def null_look(label: str = "") -> dict[str, object]:
-    """Return the look of a line that stands for random bases."""
+def null_style(label: str = "") -> dict[str, object]:
+    """Return the properties of a line that stands for random bases."""
     return {"color": style.colour(style.NULL), "linewidth": 1.2, "dashes": (4, 3), "label": label}
 
 

@@ -10,7 +10,7 @@ _PANELS = {
     "alike": "alike on all prompts",
     "log_lead": r"mean $\log(s_1/s_2)$",
 }
-"""Quantities, and how a panel says them."""
+"""Quantities, with their labels on a panel."""
 
 _LONG = {
     "coupling": r"coupling $1-\tilde m$", "near": "near and far blocks", "alike": _PANELS["alike"],
@@ -32,11 +32,11 @@ def draw_courses(courses: pd.DataFrame) -> Figure:
     for axes, quantity in zip(row, _PANELS, strict=True):
         lines = own.pivot(index="step", columns="model", values=quantity)
         axes.plot(lines.index, lines, color=style.colour(style.TRAINED), linewidth=0.8, alpha=0.4)
-        look = {"color": style.colour(style.TRAINED), "linewidth": 2, "marker": "o", "markersize": 3.5}
-        axes.plot(lines.index, lines.mean(axis=1), label=f"mean of {lines.shape[1]} seeds, width 48", **look)
+        properties = {"color": style.colour(style.TRAINED), "linewidth": 2, "marker": "o", "markersize": 3.5}
+        axes.plot(lines.index, lines.mean(axis=1), label=f"mean of {lines.shape[1]} seeds, width 48", **properties)
         for at, (name, part) in enumerate(courses.drop(own.index).groupby("model")):
-            look = {"color": style.dataset_colour(name, at), "linestyle": "--", "marker": "s", "markersize": 3.5}
-            axes.plot(part["step"], part[quantity], label=name, **look)
+            properties = {"color": style.dataset_colour(name, at), "linestyle": "--", "marker": "s", "markersize": 3.5}
+            axes.plot(part["step"], part[quantity], label=name, **properties)
         axes.set_xscale("log")
         axes.set_xlabel("training step")
         parts.from_zero(axes)
@@ -64,7 +64,7 @@ def draw_long(courses: pd.DataFrame) -> Figure:
         axes.set_xscale("log")
         axes.set_xlabel("training tokens")
         if quantity in _DASHED:
-            axes.axhline(courses["random_bases"].mean(), **parts.null_look("by chance"))
+            axes.axhline(courses["random_bases"].mean(), **parts.null_style("by chance"))
         if quantity != "validation_loss":
             parts.from_zero(axes)
     grid[0, 0].plot(

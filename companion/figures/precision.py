@@ -24,9 +24,9 @@ QUANTITIES = {
     "angle": "vectors: principal angle (degrees)",
     "coupling_error": "coupling: absolute error",
 }
-"""Errors that are told apart by their source, with their labels."""
+"""Errors that are distinguished by their source, with their labels."""
 
-_LOOKS = {"bfloat16": (0, "o"), "int8": (1, "s"), "nf4": (2, "D"), "fp4": (3, "^"), "float16": (4, "v")}
+_MARKERS = {"bfloat16": (0, "o"), "int8": (1, "s"), "nf4": (2, "D"), "fp4": (3, "^"), "float16": (4, "v")}
 _NARROW = {"precision": slice(1, None)}
 """All precisions but the reference."""
 _SMALLEST = 1e-7
@@ -113,11 +113,11 @@ def draw_vectors(spaces: xr.Dataset) -> Figure:
     for name in spaces.precision.values:
         _draw_band(left, spaces.sel(precision=name).clip(min=_SMALLEST), "order", name)
         for side, pattern in (("U", "-"), ("V", ":")):
-            ink, marker = _look(name)
+            ink, marker = _style(name)
             shares = 100 * spaces.kept.sel(precision=name, side=side)
             right.plot(spaces.block, shares, color=ink, marker=marker, markersize=3.5, linestyle=pattern)
-    left.plot(spaces.order, spaces.random_angle, **parts.null_look("random spaces"))
-    right.axhline(100 * spaces.random_kept, **parts.null_look())
+    left.plot(spaces.order, spaces.random_angle, **parts.null_style("random spaces"))
+    right.axhline(100 * spaces.random_kept, **parts.null_style())
     left.set(ylabel="principal angle (degrees)", ylim=(0, 90), yticks=range(0, 91, 15))
     right.set(ylabel=f"top-{spaces.sizes['order']} directions kept (%)", ylim=(0, 103))
     parts.block_axis(left, "order of the angle")
@@ -142,7 +142,7 @@ def draw_pairs(pairs: xr.Dataset) -> Figure:
             line(1 - pairs.null, color=grey, linewidth=1, dashes=(4, 3))
         one = pairs.sel(precision=name)
         axes.plot(ends, ends, color=style.colour("text"), linewidth=0.7)
-        axes.scatter(one.reference, one.coupling, s=9, color=_look(name)[0], alpha=0.6, linewidths=0)
+        axes.scatter(one.reference, one.coupling, s=9, color=_style(name)[0], alpha=0.6, linewidths=0)
         axes.set(xlim=(ends[0] - room, ends[1] + room), ylim=(ends[0] - room, ends[1] + room), title=name)
         axes.set(xlabel=f"coupling in {pairs.attrs['reference']}", ylabel=r"coupling $1-\tilde m$")
         axes.locator_params(nbins=4)
@@ -157,7 +157,7 @@ def draw_coupling(means: xr.Dataset) -> Figure:
     figure, (left, right) = parts.panels(["", ""], 3.1)
     for place, name in enumerate(means.precision.values):
         one = means.sel(precision=name)
-        ink, marker = _look(name) if place else (style.colour(style.TRAINED), "o")
+        ink, marker = _style(name) if place else (style.colour(style.TRAINED), "o")
         left.vlines(place, one.low, one.high, color=ink, linewidth=3, alpha=0.5)
         left.plot(place, one.coupling, marker, color=ink, markersize=5.5)
         if place:
@@ -187,7 +187,7 @@ def draw_sources(errors: xr.Dataset) -> Figure:
             one = errors.sel(quantity=quantity, source=source)
             # The reference's weights against themselves have no error.
             places = np.flatnonzero((one["median"] > 0) & ((source != sources[0]) | (names != names[0])))
-            ink, marker = _look(source)
+            ink, marker = _style(source)
             shown, heights = one.isel(precision=places), places + 0.22 * (number - 1)
             axes.hlines(heights, shown.low.clip(min=_SMALLEST), shown.high, color=ink, linewidth=2.4, alpha=0.45)
             axes.plot(shown["median"], heights, marker, color=ink, markersize=4.5, label=source)
@@ -235,7 +235,7 @@ def _reference(ds: xr.Dataset) -> str:
 
 
 def _null(ds: xr.Dataset) -> Chance:
-    """Return what random bases give with the reference's singular values."""
+    """Return the values of random bases with the reference's singular values."""
     return Chance(*(ds[name].isel(precision=0).item() for name in ("null", "null_error")))
 
 
@@ -250,13 +250,13 @@ def _kept(ds: xr.Dataset) -> xr.DataArray:
 
 
 def _draw_band(axes: Axes, summary: xr.Dataset, along: str, name: str) -> None:
-    ink, marker = _look(name)
+    ink, marker = _style(name)
     parts.band(axes, summary, along, ink, 0.2, marker=marker, markersize=3.5, label=name)
 
 
-def _look(name: str) -> tuple[str, str]:
+def _style(name: str) -> tuple[str, str]:
     """Return colour and marker of a precision, or of an error's source; narrow arithmetic looks like its type."""
-    if name.split()[0] not in _LOOKS:
+    if name.split()[0] not in _MARKERS:
         return style.colour("text"), "X"
-    position, marker = _LOOKS[name.split()[0]]
+    position, marker = _MARKERS[name.split()[0]]
     return style.dataset_colour("", position), marker

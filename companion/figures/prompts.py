@@ -138,9 +138,9 @@ def draw_prompts(table: pd.DataFrame) -> Figure:
             panel.text(0.99, 0.99 - 0.075 * position, _written(name, found[quantity]), color=ink, **place)
         for place, dataset in enumerate(sets):
             values = xr.DataArray(rows.loc[rows["dataset"] == dataset, "coupling"], dims="prompt")
-            look = {"shape": (0.06, 0.15, 0.04), "label": "" if place else name}
+            properties = {"shape": (0.06, 0.15, 0.04), "label": "" if place else name}
             centre = place - 0.05 + 0.7 * ((position + 0.5) / len(networks) - 0.5)
-            parts.strip(axes["sets"], centre, values, ink, interval(values), **look)
+            parts.strip(axes["sets"], centre, values, ink, interval(values), **properties)
     if difficulty == "steps":
         parts.block_axis(axes["steps"], "reasoning steps of the solution")
     else:
@@ -169,9 +169,9 @@ def draw_versions(versions: xr.Dataset) -> Figure:
             for position, version in enumerate(versions.version.values):
                 one = versions.sel(network=name, quantity=quantity, version=version)
                 if one["mean"].notnull().any():
-                    look = {"marker": style.marker(position), "markersize": 3.5}
-                    look["label"] = _ADDED.get(version, f"with {version}")
-                    parts.band(axes, one, "block", style.dataset_colour(version, position), 0.2, **look)
+                    properties = {"marker": style.marker(position), "markersize": 3.5}
+                    properties["label"] = _ADDED.get(version, f"with {version}")
+                    parts.band(axes, one, "block", style.dataset_colour(version, position), 0.2, **properties)
         column[0].set_title(parts.head(name, len(names)))
         column[1].axhline(0, color=style.colour("text"), linewidth=0.7)
         parts.block_axis(column[1])

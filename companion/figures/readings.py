@@ -33,7 +33,7 @@ _BOUNDARIES = {
 @of_networks
 def take_values(both: xr.Dataset, nulls: xr.Dataset | None = None) -> xr.Dataset:
     """Select the mean value of every variant at every K, and how far it lies from chance."""
-    return tables.mean_readings(both, take.belonging(both, nulls, _NULLS))
+    return tables.mean_readings(both, take.per_network(both, nulls, _NULLS))
 
 
 @of_networks
@@ -45,17 +45,17 @@ def take_beyond_chance(both: xr.Dataset, k: K = None, nulls: xr.Dataset | None =
 @of_networks
 def take_agreement(both: xr.Dataset, k: K = None) -> xr.Dataset:
     """Select how much alike the variants rank the pairs of blocks of the trained network, or of the last."""
-    one = both.sel(network=take.decisive(both.network.values))
+    one = both.sel(network=take.main_network(both.network.values))
     found = tables.rank_agreement(one, take.chosen_k(both, k))
     return found.assign_attrs(k=take.chosen_k(both, k))
 
 
 def take_choices(measured: take.Models, k: K = None, nulls: xr.Dataset | None = None) -> pd.DataFrame:
-    """Select the coupling that each choice gives, all else being equal, of the boundaries that were measured."""
+    """Select the coupling under each choice, all else being equal, of the boundaries that were measured."""
     found = _by_boundary(measured)
     both, k = found["block"], take.chosen_k(found["block"], k)
-    choices = tables.compare_choices(found, take.belonging(both, nulls, _NULLS), k)
-    return take.kept(choices, records_of(both))
+    choices = tables.compare_choices(found, take.per_network(both, nulls, _NULLS), k)
+    return take.with_records(choices, records_of(both))
 
 
 def take_boundaries(
@@ -65,10 +65,10 @@ def take_boundaries(
     found = _by_boundary(measured)
     both, k = found["block"], take.chosen_k(found["block"], k)
     by_block = tables.coupling_by_block(found, variant, k)
-    null = take.belonging(both, nulls, _NULLS).sel(network=take.decisive(both.network.values))
+    null = take.per_network(both, nulls, _NULLS).sel(network=take.main_network(both.network.values))
     null = take.null_beside(both, variant, k, null)
     counted = by_block.assign_coords(block=by_block.block + 1).assign_attrs(null=null)
-    return take.kept(counted, records_of(both))
+    return take.with_records(counted, records_of(both))
 
 
 @of_networks
@@ -98,8 +98,12 @@ def draw_values(means: xr.Dataset) -> Figure:
         for position, (network, ink, one) in enumerate(parts.networks(means.sel(variant=name))):
             axes.vlines(range(len(ks)), one.low, one.high, color=ink, linewidth=2.2, alpha=0.5)
             axes.plot(one["mean"], color=ink, marker="o", markersize=3, linewidth=1.2, label=network)
-            look = {"color": style.colour(style.NULL), "linewidth": 1, "dashes": (4, 2) if position else (1.2, 1.6)}
-            axes.plot(one.null, **look, zorder=1.5, label=f"by chance, {network}'s spectra")
+            properties = {
+                "color": style.colour(style.NULL),
+                "linewidth": 1,
+                "dashes": (4, 2) if position else (1.2, 1.6),
+            }
+            axes.plot(one.null, **properties, zorder=1.5, label=f"by chance, {network}'s spectra")
         axes.set_title(name, fontsize=7, fontweight="normal", pad=3, loc="left", x=-0.2)
         axes.set_xticks(range(len(ks)), ks)
         axes.tick_params(labelsize=7)
@@ -121,7 +125,7 @@ def draw_beyond_chance(means: xr.Dataset) -> Figure:
     """Draw how far each variant lies from chance, on the way to perfect coupling."""
     variants, k = means["variant"].values, means.attrs["k"]
     figure, axes, right = parts.one_panel(_ROW * len(variants) + 0.8, beside=1.35)
-    axes.axvline(0, **parts.null_look("by chance"))
+    axes.axvline(0, **parts.null_style("by chance"))
     percent = 100 * means[["share", "share_low", "share_high"]]
     for position, (network, ink, shares) in enumerate(parts.networks(percent)):
         rows = np.arange(len(variants)) + (0.17 if position else -0.17)
@@ -152,12 +156,12 @@ def draw_agreement(agreement: xr.Dataset) -> Figure:
     for axes, third in zip(row, thirds, strict=True):
         image = axes.imshow(values[:, third], cmap=style.ink(), vmin=0, vmax=1, interpolation="none", aspect="auto")
         for (i, j), value in np.ndenumerate(values[:, third]):
-            look = {"ha": "center", "va": "center_baseline", "fontsize": 8}
+            properties = {"ha": "center", "va": "center_baseline", "fontsize": 8}
             # A correlation without a leading zero.
             text = f"{value:.2f}".replace("-0.00", "0.00").replace("1.00", "1").replace("0.", ".").replace("-", "−")
             # Light on a dark ground and the reverse; contrast with black and white is the same at 0.18 (WCAG).
             ink = dark if _luminance(image.to_rgba(value)) > 0.18 else light
-            axes.text(j, i, text, color=ink, **look)
+            axes.text(j, i, text, color=ink, **properties)
         axes.set_yticks(range(len(names)), names)
         axes.set_xticks(range(len(third)), names[third], rotation=90)
         axes.xaxis.tick_top()
@@ -174,7 +178,7 @@ def _luminance(colour: str | tuple[float, ...]) -> float:
 
 
 def draw_choices(choices: pd.DataFrame) -> Figure:
-    """Draw one measurement read in many ways: the coupling that each choice gives, all else being equal."""
+    """Draw one measurement read in many ways: the coupling under each choice, all else being equal."""
     labels = choices[["point", "reading"]].drop_duplicates()
     # A group has its name above it.
     labels["row"] = np.arange(len(labels)) + 1.4 * pd.factorize(labels.point)[0]
@@ -195,8 +199,14 @@ def draw_choices(choices: pd.DataFrame) -> Figure:
     numbers.grid(False)
     for point, row in labels.groupby("point").row.min().items():
         where = {"xycoords": axes.get_yaxis_transform(), "xytext": (-5, 0), "textcoords": "offset points"}
-        look = {"ha": "right", "va": "center_baseline", "fontweight": "bold", "fontsize": 8.5, "annotation_clip": False}
-        axes.annotate(point, (0, row - 1), **where, **look)
+        properties = {
+            "ha": "right",
+            "va": "center_baseline",
+            "fontweight": "bold",
+            "fontsize": 8.5,
+            "annotation_clip": False,
+        }
+        axes.annotate(point, (0, row - 1), **where, **properties)
         for one in (axes, numbers) if row else ():
             one.axhline(row - 1.7, color=style.colour("faint"), linewidth=0.6)
     axes.axvline(0, color=style.colour("faint"), linewidth=0.8)
@@ -207,9 +217,9 @@ def draw_choices(choices: pd.DataFrame) -> Figure:
 
 def _write_column(axes: Axes, end: float, title: str, rows: pd.Series, values: pd.Series, ink: str) -> None:
     """Write numbers in a column of a panel, under their title."""
-    look = {"ha": "right", "va": "center_baseline", "fontsize": 8, "color": ink}
+    properties = {"ha": "right", "va": "center_baseline", "fontsize": 8, "color": ink}
     for row, text in [(-1, title), *zip(rows, (f"{value:.3f}".replace("-", "−") for value in values), strict=True)]:
-        axes.text(end, row, text, transform=axes.get_yaxis_transform(), **look)
+        axes.text(end, row, text, transform=axes.get_yaxis_transform(), **properties)
 
 
 def draw_boundaries(by_block: xr.Dataset) -> Figure:
@@ -217,8 +227,8 @@ def draw_boundaries(by_block: xr.Dataset) -> Figure:
     figure, axes, right = parts.one_panel(3.2)
     for network, ink, one in parts.networks(by_block):
         for boundary in by_block.boundary.values:
-            meaning, look = _BOUNDARIES[boundary]
-            line = {"markersize": 4, "label": f"{network}, {meaning}"} | look
+            meaning, properties = _BOUNDARIES[boundary]
+            line = {"markersize": 4, "label": f"{network}, {meaning}"} | properties
             parts.band(axes, one.sel(boundary=boundary), "block", ink, 0.13, **line)
     parts.chance(axes, by_block.null)
     parts.block_axis(axes)

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from companion.figures import parts, style
 from companion.tables import regularised
 
-_LOOKS = {
+_ARMS = {
     "encourage0.3": ("strength 0.3", style.TRAINED, "o"),
     "encourage0.03": ("0.03", style.TRAINED, "D"),
     "decouple0.03": ("−0.03", style.UNTRAINED, "v"),
@@ -30,13 +30,13 @@ def draw_changes(moved: pd.DataFrame) -> Figure:
     figure, row = parts.panels(titles, 3.9, y="change of validation loss (nats per token)", sharey=True)
     for axes, begin in zip(row, begins, strict=True):
         here = moved[moved["begin"] == begin]
-        for arm, (label, role, marker) in _LOOKS.items():
-            part, look = here[here["arm"] == arm], {"marker": marker, "label": label}
-            parts.points(axes, part["coupling"], part["validation_loss"], style.colour(role), **look)
+        for arm, (label, role, marker) in _ARMS.items():
+            part, properties = here[here["arm"] == arm], {"marker": marker, "label": label}
+            parts.points(axes, part["coupling"], part["validation_loss"], style.colour(role), **properties)
         slope, doses = here["slope"].iloc[0], here.loc[here["arm"].isin(regularised.DOSES), "coupling"]
         ends = [min(0, doses.min()), doses.max()]
-        look = {"color": style.colour("text"), "linewidth": 1, "zorder": 0}
-        axes.plot(ends, [slope * end for end in ends], label="mean slope over strengths", **look)
+        properties = {"color": style.colour("text"), "linewidth": 1, "zorder": 0}
+        axes.plot(ends, [slope * end for end in ends], label="mean slope over strengths", **properties)
         axes.axhline(0, color=style.colour("faint"), linewidth=1, zorder=0)
         axes.axvline(0, color=style.colour("faint"), linewidth=1, zorder=0)
         axes.set_xlabel(r"change of coupling $1-\tilde m$")

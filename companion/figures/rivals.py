@@ -1,4 +1,4 @@
-"""What rivals coupling as a sign of quality: each alone, and what coupling says beside it."""
+"""What rivals coupling as a sign of quality: each alone, and what coupling adds to it."""
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ _TITLES = {rivals.SUITE: "Suite of language models", rivals.PHOTOGRAPHS: "Vision
 
 def take_signs(table: pd.DataFrame) -> pd.DataFrame:
     """Select both correlations of every rival and set."""
-    found = effects.tabulated(rivals.asked(table))
+    found = effects.tabulated(rivals.answers(table))
     found = found[found["question"].isin(list(_SHOWN))]
     names = found["label"].str.split(", ", n=1, expand=True).set_axis(["set", "rival"], axis=1)
     return pd.concat([names, found[["question", "value", "low", "high", "n"]]], axis=1).reset_index(drop=True)
@@ -30,8 +30,10 @@ def draw_signs(signs: pd.DataFrame) -> Figure:
     for axes, name in zip(row, sets, strict=True):
         for question, (label, role, marker, shift) in _SHOWN.items():
             own = signs[(signs["set"] == name) & (signs["question"] == question)].set_index("rival").reindex(names)
-            look = {"marker": marker, "markersize": 5, "label": label}
-            parts.dots(axes, np.arange(len(names)) + shift, own.value, (own.low, own.high), style.colour(role), **look)
+            properties = {"marker": marker, "markersize": 5, "label": label}
+            parts.dots(
+                axes, np.arange(len(names)) + shift, own.value, (own.low, own.high), style.colour(role), **properties
+            )
         axes.axvline(0, color=style.colour("text"), linewidth=0.8)
         axes.set(xlim=(-1.05, 1.05), xlabel="correlation $r$ with the score")
         parts.rows_axis(axes, names)

@@ -1,4 +1,4 @@
-"""Points of models: groups of families with their look, the line through them, a word in the corner."""
+"""Points of models: groups of families with their styles, the line through them, a word in the corner."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from companion.figures import parts, style
 
 _TUNED = "Llama-2 and models tuned from it"
 _GROUPS = {"GPT-2": "GPT-2", "Llama-2": _TUNED, "Vicuna": _TUNED, "Orca-2": _TUNED}
-"""Families that stand out, and the group that each belongs to; all others share one look."""
+"""Families that stand out, and the group that each belongs to; all others share one style."""
 _OTHERS = "other families"
 
 
@@ -21,11 +21,11 @@ def families(axes: Axes, table: pd.DataFrame, x: str, y: str) -> None:
     groups = table.family.map(_group)
     for place, name in enumerate((_OTHERS, *dict.fromkeys(_GROUPS.values()))):
         part, ink = table[groups == name], style.colour(style.NULL)
-        look = {"markersize": 4, "alpha": 0.7}
+        properties = {"markersize": 4, "alpha": 0.7}
         if name != _OTHERS:
-            ink, look = style.dataset_colour(name, place - 1), {"marker": style.marker(place), "alpha": 0.9}
+            ink, properties = style.dataset_colour(name, place - 1), {"marker": style.marker(place), "alpha": 0.9}
         if len(part):
-            parts.points(axes, part[x], part[y], ink, label=name, **look)
+            parts.points(axes, part[x], part[y], ink, label=name, **properties)
 
 
 def _group(family: str) -> str:
@@ -38,14 +38,14 @@ def family_legend(figure: Figure, row: Sequence[Axes]) -> None:
     parts.legend_under(figure, row, fontsize=8)
 
 
-def line(axes: Axes, x: ArrayLike, y: ArrayLike, degree: int = 1, **look: object) -> float:
-    """Draw the least-squares line through points, or a curve of a higher degree, and give their correlation."""
+def line(axes: Axes, x: ArrayLike, y: ArrayLike, degree: int = 1, **properties: object) -> float:
+    """Draw the least-squares line through points, or a curve of a higher degree, and return their correlation."""
     ends = np.linspace(np.min(x), np.max(x), 2 if degree == 1 else 100)
-    look = {"color": style.colour("text"), "linewidth": 1, "zorder": 0} | look
-    axes.plot(ends, np.polyval(np.polyfit(x, y, degree), ends), **look)
+    properties = {"color": style.colour("text"), "linewidth": 1, "zorder": 0} | properties
+    axes.plot(ends, np.polyval(np.polyfit(x, y, degree), ends), **properties)
     return float(np.corrcoef(x, y)[0, 1])
 
 
-def write(axes: Axes, text: str, place: tuple[float, float] = (0.04, 0.97), **look: object) -> None:
+def write(axes: Axes, text: str, place: tuple[float, float] = (0.04, 0.97), **properties: object) -> None:
     """Write a short text into a panel, by default at its top left."""
-    axes.annotate(text, place, xycoords="axes fraction", **({"va": "top", "fontsize": 8.5} | look))
+    axes.annotate(text, place, xycoords="axes fraction", **({"va": "top", "fontsize": 8.5} | properties))

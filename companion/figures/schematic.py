@@ -79,8 +79,8 @@ def _draw_stream(axes: Axes, x: float = 0.35, y: float = 0.15) -> None:
     places = x + 0.42 * np.arange(4)
     for place, name in zip(places, ("$x_1$", "$x_2$", r"$\cdots$", "$x_n$"), strict=True):
         last = place == places[-1]
-        look = {"color": style.colour("text"), "linewidth": 1.6 if last else 0.9, "alpha": 1 if last else 0.45}
-        arrow = {"arrowstyle": "-|>", "shrinkA": 0, **look}
+        properties = {"color": style.colour("text"), "linewidth": 1.6 if last else 0.9, "alpha": 1 if last else 0.45}
+        arrow = {"arrowstyle": "-|>", "shrinkA": 0, **properties}
         axes.annotate("", (place, y + 2.28), (place, y + 0.2), arrowprops=arrow, zorder=3 if last else 1)
         axes.text(place, y + 0.04, name, ha="center", va="center_baseline")
     for bottom, name, ink in ((y + 0.52, "l", measured), (y + 1.4, "l'", used)):
@@ -144,8 +144,8 @@ def _draw_lattice(axes: Axes, first: float, jacobians: Sequence[tuple[int, int, 
     bottom, rise = 0.42, 0.37
     for level in range(3):
         box = (first - 0.16, bottom + level * rise + 0.12), 3 * _STEP + 0.32, rise - 0.24
-        look = {"facecolor": style.colour("faint"), "edgecolor": "none", "alpha": 0.75}
-        axes.add_patch(FancyBboxPatch(*box, boxstyle="round,pad=0,rounding_size=0.05", **look))
+        properties = {"facecolor": style.colour("faint"), "edgecolor": "none", "alpha": 0.75}
+        axes.add_patch(FancyBboxPatch(*box, boxstyle="round,pad=0,rounding_size=0.05", **properties))
     for place in first + _STEP * np.arange(4):
         axes.plot([place, place], [bottom, bottom + 3 * rise], color=style.colour("mask"), linewidth=0.8, zorder=1)
         axes.plot([place] * 4, bottom + rise * np.arange(4), "o", color=style.colour("mask"), markersize=3, zorder=2)
@@ -156,7 +156,7 @@ def _draw_lattice(axes: Axes, first: float, jacobians: Sequence[tuple[int, int, 
 
 def _draw_jacobian(axes: Axes, start: Sequence[float], end: Sequence[float], ink: str, bend: float) -> None:
     """Draw an arrow from the state that is varied to the state that is read, with a dot on each."""
-    look = {"color": ink, "linewidth": 1.8, "shrinkA": 2.5, "shrinkB": 2.5, "zorder": 5}
+    properties = {"color": ink, "linewidth": 1.8, "shrinkA": 2.5, "shrinkB": 2.5, "zorder": 5}
     head, curve = "-|>,head_length=3.2,head_width=1.7", f"arc3,rad={bend}"
-    axes.add_patch(FancyArrowPatch(start, end, arrowstyle=head, connectionstyle=curve, **look))
+    axes.add_patch(FancyArrowPatch(start, end, arrowstyle=head, connectionstyle=curve, **properties))
     axes.plot(*zip(start, end, strict=True), "o", color=ink, markersize=4.2, zorder=6, linestyle="none")

@@ -148,7 +148,7 @@ def _sizes(column: pd.Series) -> str:
 
 
 def csv_text(table: pd.DataFrame, name: str, provenance: str) -> str:
-    """Write a table as CSV that says where it comes from."""
+    """Write a table as CSV with its origin."""
     head = "".join(f"# {part}\n" for part in [f"figure {name}", *provenance.split(" · ")])
     return head + table.to_csv(index=False, float_format="%.5g", lineterminator="\n")
 

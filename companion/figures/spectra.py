@@ -36,7 +36,7 @@ def take_top(both: xr.Dataset) -> xr.Dataset:
 @of_networks
 def take_inverse(both: xr.Dataset, fits: xr.Dataset | None = None) -> xr.Dataset:
     r"""Select $1/\sigma_1$ against depth, of every prompt and their median, the line, and how well lines fit."""
-    fits = take.belonging(both, fits, _FITS)
+    fits = take.per_network(both, fits, _FITS)
     each = 1 / both.singular_values.isel(rank=0, drop=True)
     inverse = _from_one(xr.Dataset({"median": each.median("prompt"), "each": each}))
     lines = fits.intercept.mean("prompt") + fits.slope.mean("prompt") * inverse.block
@@ -57,7 +57,7 @@ def take_whole(both: xr.Dataset) -> xr.Dataset:
 @of_networks
 def take_alignment(both: xr.Dataset, nulls: xr.Dataset | None = None) -> xr.Dataset:
     """Select stable rank and agreement of left and right vectors against depth, beside random bases."""
-    nulls = take.belonging(both, nulls, _NULLS)
+    nulls = take.per_network(both, nulls, _NULLS)
     exchanged = 1 - nulls.exchanged_miscoupling.mean("sample")
     closed, none = xr.zeros_like(exchanged), xr.full_like(exchanged, np.nan)
     chance = {"stable rank": none, "alignment": closed + nulls.left_right_alignment, "exchanged coupling": exchanged}
@@ -70,7 +70,7 @@ def take_alignment(both: xr.Dataset, nulls: xr.Dataset | None = None) -> xr.Data
 @of_networks
 def take_summary(both: xr.Dataset, fits: xr.Dataset | None = None, nulls: xr.Dataset | None = None) -> pd.DataFrame:
     """Tabulate spectra in a few numbers: means over blocks, then over prompts."""
-    fits, last, lines = take.belonging(both, fits, _FITS), take.belonging(both, nulls, _NULLS).isel(network=-1), {}
+    fits, last, lines = take.per_network(both, fits, _FITS), take.per_network(both, nulls, _NULLS).isel(network=-1), {}
     for name, _, one in parts.networks(both):
         rank, alignment, exchanged = (values.mean("block") for values in _agreement(one).values())
         aligned, r_squared = interval(alignment), interval(fits.r_squared.sel(network=name))
@@ -109,8 +109,8 @@ def draw_top(values: xr.Dataset) -> Figure:
         if axes is row[-1]:
             labels[FIRST + 1] = f"ranks {FIRST + 1} to {last}"
         for rank in values["rank"].values:
-            look = {"linewidth": 1.1, "label": labels.get(rank)}
-            parts.band(axes, one.sel(rank=rank), "block", other if rank > FIRST else ink, 0.12, **look)
+            properties = {"linewidth": 1.1, "label": labels.get(rank)}
+            parts.band(axes, one.sel(rank=rank), "block", other if rank > FIRST else ink, 0.12, **properties)
         parts.block_axis(axes)
     parts.log_axis(row[0])
     parts.legend_under(figure, row)
@@ -164,7 +164,7 @@ def draw_alignment(alignment: xr.Dataset) -> Figure:
         here = alignment.sel(quantity=quantity)
         parts.bands(axes, here, "block", marker="o", markersize=3)
         chance = here.isel(network=-1)
-        axes.plot(here.block, chance.null, **parts.null_look("by chance"))
+        axes.plot(here.block, chance.null, **parts.null_style("by chance"))
         ends = chance.null - chance.null_error, chance.null + chance.null_error
         axes.fill_between(here.block, *ends, color=style.colour(style.NULL), alpha=0.25, linewidth=0)
         axes.set_ylim(bottom=0)

@@ -143,7 +143,7 @@ def short_name(name: str, most: int = 99) -> str:
     return short.replace("$", r"\$")  # which would begin a formula
 
 
-def model_look(name: str, position: int) -> tuple[str, str]:
+def model_style(name: str, position: int) -> tuple[str, str]:
     """Return the colour and the marker of a model: its family's where it has one, else those of its place."""
     entry = registry.lookup(name)
     for family in (name, entry.family if entry else ""):

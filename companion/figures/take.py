@@ -46,27 +46,27 @@ def by_model(measured: Models) -> dict[str, xr.Dataset]:
     return dict(measured)
 
 
-def belonging(both: xr.Dataset, given: xr.Dataset | None, how: str) -> xr.Dataset:
+def per_network(both: xr.Dataset, given: xr.Dataset | None, how: str) -> xr.Dataset:
     """Return what belongs to each network, such as its null; that of a lone network needs no name."""
     if given is None:
         raise ParameterError(f"{how.partition(' ')[0]} is None; this figure needs one of each network: {how}")
     return given if "network" in given.dims else side_by_side(**{str(both.network.item()): given})
 
 
-def kept(found: Any, records: Iterable[Mapping[str, Any]]) -> Any:
+def with_records(found: Any, records: Iterable[Mapping[str, Any]]) -> Any:
     """Keep the records with what was taken."""
     for one in found.values() if isinstance(found, dict) else [found]:
         one.attrs.setdefault("records", list(records))
     return found
 
 
-def _handed(prepare: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _selection(prepare: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a selection so that it prepares its input and keeps the records in its output."""
 
     def let(select: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(select)
         def taking(measured: Any, *chosen: Any, **named: Any) -> Any:
-            return kept(select(prepare(measured), *chosen, **named), records_of(measured))
+            return with_records(select(prepare(measured), *chosen, **named), records_of(measured))
 
         return taking
 
@@ -77,7 +77,7 @@ def _models(measured: Models) -> dict[str, xr.Dataset]:
     return {name: with_networks(one) for name, one in by_model(measured).items()}
 
 
-of_networks, of_models, of_one = map(_handed, (with_networks, _models, lambda measured: measured))
+of_networks, of_models, of_one = map(_selection, (with_networks, _models, lambda measured: measured))
 """Decorate a selection so that it takes networks side by side, several models' networks by name, or one measurement."""
 
 
@@ -100,7 +100,7 @@ def chosen_k(ds: xr.Dataset, k: K) -> int:
     return int(known[0] if k is None else k)
 
 
-def decisive(networks: Iterable[str]) -> str:
+def main_network(networks: Iterable[str]) -> str:
     """Name the network that stands for a model: the trained one, or the last."""
     names = [str(name) for name in networks]
     return TRAINED if TRAINED in names else names[-1]
@@ -108,7 +108,7 @@ def decisive(networks: Iterable[str]) -> str:
 
 def trained_alone(both: xr.Dataset, name: str) -> xr.Dataset:
     """Select the network that stands for a model, under the model's name."""
-    return both.sel(network=[decisive(both.network.values)]).assign_coords(network=[name])
+    return both.sel(network=[main_network(both.network.values)]).assign_coords(network=[name])
 
 
 def null_beside(ds: xr.Dataset, variant: str, k: K, null: Null) -> Chance | float:
@@ -132,7 +132,7 @@ def null_of_variant(null: xr.Dataset | None, variant: str) -> xr.Dataset:
 
 
 def notes_on(both: xr.Dataset, variant: str, k: K, null: Null) -> dict[str, Any]:
-    """Return what a figure of coupling says beside its values: the label of an axis, and the null."""
+    """Return what a figure of coupling shows beside its values: the label of an axis, and the null."""
     k = chosen_k(both, k)
     return {"label": coupling_label(variant, k), "null": null_beside(both, variant, k, null)}
 

@@ -56,7 +56,7 @@ def by_comparison(measured: Models) -> dict[str, xr.Dataset]:
 
 
 def take_summary(measured: Models, variant: str = VARIANT, nulls: Models | None = None) -> xr.Dataset:
-    """Select each prompt's coupling in every comparison, its interval over prompts, and what random bases give."""
+    """Select each prompt's coupling in every comparison, its interval over prompts, and the value of random bases."""
     comparisons = by_comparison(measured)
     first = next(iter(comparisons.values()))
     couplings = {name: 1 - _mismatches(ds, variant).mean(["token_1", "token_2"]) for name, ds in comparisons.items()}
@@ -76,7 +76,7 @@ def take_summary(measured: Models, variant: str = VARIANT, nulls: Models | None 
     if variant == VARIANT and all("conjugated" in ds for ds in comparisons.values()):
         variables |= joined({name: _conjugated(ds) for name, ds in comparisons.items()}, "comparison").data_vars
     found = xr.Dataset(variables, attrs={"label": coupling_label(variant, first.attrs["k"])})
-    return take.kept(found, records_of(measured))
+    return take.with_records(found, records_of(measured))
 
 
 def summary_table(summary: xr.Dataset) -> pd.DataFrame:
@@ -149,18 +149,18 @@ def draw_summary(summary: xr.Dataset) -> Figure:
             ink, one = style.dataset_colour(network, position), here.sel(network=network)
             for place in range(one.sizes["comparison"]):
                 centre = place + (position - (summary.sizes["network"] - 1) / 2) * width
-                at, look = one.isel(comparison=place), {"width": width, "shape": (0.12, 0.34, 0.12)}
+                at, properties = one.isel(comparison=place), {"width": width, "shape": (0.12, 0.34, 0.12)}
                 label = "" if place else network
-                parts.strip(axes, centre - 0.14 * width, at.coupling, ink, at, label=label, **look)
+                parts.strip(axes, centre - 0.14 * width, at.coupling, ink, at, label=label, **properties)
                 if "conjugated" in at:
                     # The last network is the first to name it, so that the legend names it beside the other null.
                     named = "conjugated" if place == 0 and network == here.network.values[-1] else ""
                     parts.conjugated(axes, centre, at.conjugated, 0.45 * width, label=named)
         for place in range(here.sizes["comparison"]):
             chance, ends = here.isel(comparison=place), [place - 0.45, place + 0.45]
-            look = {"color": style.colour(style.NULL), "alpha": 0.15, "linewidth": 0}
-            axes.fill_between(ends, chance.random_bases_low, chance.random_bases_high, **look)
-            axes.plot(ends, [chance.random_bases] * 2, **parts.null_look("" if place else "by chance"))
+            properties = {"color": style.colour(style.NULL), "alpha": 0.15, "linewidth": 0}
+            axes.fill_between(ends, chance.random_bases_low, chance.random_bases_high, **properties)
+            axes.plot(ends, [chance.random_bases] * 2, **parts.null_style("" if place else "by chance"))
         axes.set_xticks(range(here.sizes["comparison"]), here.kind.values)
         axes.set_ylim(bottom=min(0, 1.05 * float(here.coupling.min())))
     parts.legend_under(figure, row)

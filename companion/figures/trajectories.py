@@ -28,7 +28,7 @@ SCORES = {
     "expodistance": "expodistance",
     "equidistance": "std / mean of steps",
 }
-"""Scores of a whole trajectory, and how an axis says them."""
+"""Scores of a whole trajectory, with their labels on an axis."""
 
 _PROFILES = {
     "norm": ("level", "level", r"norm $\Vert x^l\Vert_2$"),
@@ -223,14 +223,14 @@ def _by_name(taken: Taken) -> Mapping[str, xr.Dataset]:
 
 
 def _draw_ways(row: np.ndarray, one: xr.Dataset, network: str) -> np.ndarray:
-    """Draw the paths of one network, a panel per part of its depth; give the components' shares of the variance."""
+    """Draw the paths of one network, a panel per part of its depth; return the components' shares of the variance."""
     ways = np.stack([one.component_1.T, one.component_2.T], axis=-1)
     for axes, levels in zip(row, path_ranges(one.blocks).values(), strict=False):
         for token, way in enumerate(ways[:, list(levels)]):
             last, ink = token == len(ways) - 1, style.dataset_colour(network, 0)
-            look = {"color": style.colour("text"), "zorder": 4} if last else {"color": ink, "alpha": 0.55}
-            axes.plot(*way.T, linewidth=1.8 if last else 0.8, **look)
-            axes.plot(*way[-1], "o", markersize=4 if last else 2.5, markeredgewidth=0, **look)
+            properties = {"color": style.colour("text"), "zorder": 4} if last else {"color": ink, "alpha": 0.55}
+            axes.plot(*way.T, linewidth=1.8 if last else 0.8, **properties)
+            axes.plot(*way[-1], "o", markersize=4 if last else 2.5, markeredgewidth=0, **properties)
         for line in (axes.axhline, axes.axvline):
             line(0, color=style.colour("faint"), linewidth=0.5, zorder=0)
         axes.locator_params(nbins=5)
@@ -238,11 +238,11 @@ def _draw_ways(row: np.ndarray, one: xr.Dataset, network: str) -> np.ndarray:
 
 
 def _draw_quantity(axes: Axes, profiles: xr.Dataset, name: str, legend: bool) -> None:
-    """Draw one quantity of a model against depth, if it has it; without a `legend` the caption says what dashes are."""
+    """Draw one quantity of a model against depth, if it has it; without a `legend` the caption explains the dashes."""
     if name not in profiles.quantity:
         return axes.set_axis_off()
-    look = {"marker": "o", "markersize": 2.5, "linewidth": 1.4, "shade": 0.2}
-    parts.bands(axes, profiles.sel(quantity=name).dropna("depth", how="all"), "depth", linestyle="-", **look)
+    properties = {"marker": "o", "markersize": 2.5, "linewidth": 1.4, "shade": 0.2}
+    parts.bands(axes, profiles.sel(quantity=name).dropna("depth", how="all"), "depth", linestyle="-", **properties)
     parts.block_axis(axes, _PROFILES[name][1])
     if name in _LOGARITHMIC:
         parts.log_axis(axes)
@@ -252,7 +252,7 @@ def _draw_quantity(axes: Axes, profiles: xr.Dataset, name: str, legend: bool) ->
         axes.axhline(1, color=style.colour(style.NULL), linewidth=1.2, dashes=(1, 1.5))
     if name == "entropy_normed":
         plain = profiles.sel(quantity="entropy").dropna("depth", how="all")
-        parts.bands(axes, plain, "depth", linestyle=(0, (4, 2)), **look)
+        parts.bands(axes, plain, "depth", linestyle=(0, (4, 2)), **properties)
         axes.set_ylim(bottom=0)
         ink = style.colour("text")
         lines = [Line2D([], [], color=ink), Line2D([], [], color=ink, dashes=(4, 2))]
@@ -262,7 +262,7 @@ def _draw_quantity(axes: Axes, profiles: xr.Dataset, name: str, legend: bool) ->
 
 def _legend_above(figure: Figure, networks: np.ndarray | list[str], lines: list[Line2D]) -> None:
     """Put one legend above all panels: networks, each once, and further lines."""
-    look = {"marker": "o", "markersize": 4}
+    properties = {"marker": "o", "markersize": 4}
     names = dict.fromkeys(networks)
-    handles = [Line2D([], [], color=style.dataset_colour(name, 0), label=name, **look) for name in names] + lines
+    handles = [Line2D([], [], color=style.dataset_colour(name, 0), label=name, **properties) for name in names] + lines
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))

@@ -53,7 +53,7 @@ def take_photographs(cells: pd.DataFrame) -> pd.DataFrame:
     """Select a model of each cell, as it is and with the mean of its rate taken out."""
     table = cells[["weight_decay", "drop_path", "test_accuracy"]].assign(coupling=1 - cells[CLASS.column])
     values = table[["coupling", "test_accuracy"]]
-    within = effects.within(table, "drop_path", list(values)) + values.mean()
+    within = effects.group_centred(table, "drop_path", list(values)) + values.mean()
     panels = {"All models": values, "Each rate's mean taken out": within}
     found = pd.concat(
         [table.drop(columns=values.columns).join(part).assign(panel=name) for name, part in panels.items()]

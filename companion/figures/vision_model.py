@@ -80,12 +80,12 @@ def draw_relations(relations: xr.Dataset) -> Figure:
             one = own.sel(relation=relation)
             parts.strip(axes, place + shift, one.coupling, ink, one, shape=(0.07, 0.13, 0.06), s=12, alpha=0.5)
     for place, chance in enumerate(relations.random_bases.values):
-        axes.plot([place - 0.42, place + 0.42], [chance, chance], **parts.null_look())
+        axes.plot([place - 0.42, place + 0.42], [chance, chance], **parts.null_style())
     axes.set_xticks(range(len(names)), [name.replace(" to ", "\n$\\to$ ") for name in names])
     axes.set(xlim=(-0.55, len(names) - 0.45), ylim=(0, None))
     axes.set(xlabel=r"token, or $t_1\to t_2$", ylabel=relations.label)
     handles = [Line2D([], [], color=ink, marker="o", markersize=4, label=name) for name, ink, _ in networks]
-    handles.append(Line2D([], [], **parts.null_look("by chance")))
+    handles.append(Line2D([], [], **parts.null_style("by chance")))
     right.legend(handles=handles, loc="center left")
     return figure
 
@@ -102,7 +102,7 @@ def draw_drop_path(states: xr.Dataset) -> Figure:
         axes.scatter(values, place + spread, s=12, color=ink, alpha=0.55, linewidths=0)
         axes.plot([one.low, one.high], [place + 0.26] * 2, color=ink, linewidth=4, alpha=0.6)
         axes.plot([one["mean"]] * 2, [place + 0.18, place + 0.34], color=ink, linewidth=2)
-    axes.axvline(1 - states.null, **parts.null_look(style.null_label(states.null)))
+    axes.axvline(1 - states.null, **parts.null_style(style.null_label(states.null)))
     axes.set_yticks([0, 1], ["drop path off", f"left on, rate {states.rate:g}"])
     axes.set(xlim=(0, None), ylim=(-0.4, 1.55), xlabel=states.label)
     axes.grid(False, axis="y")

@@ -34,13 +34,15 @@ def draw_width(models: pd.DataFrame) -> Figure:
     """Draw coupling against width, a panel for each way of reading it, with the curve of no coupling on the left."""
     figure, row = parts.panels([*_PANELS], 3.0, sharex=True, y="coupling")
     for axes, shown in zip(row, _PANELS.values(), strict=True):
-        for name, look in shown.items():
-            parts.points(axes, models["width"], models[name], style.colour(_INKS.get(name, style.TRAINED)), **look)
+        for name, properties in shown.items():
+            parts.points(
+                axes, models["width"], models[name], style.colour(_INKS.get(name, style.TRAINED)), **properties
+            )
         parts.plain_log(axes, sorted(models["width"].unique()))
         axes.set_xlabel("width $d$")
         axes.margins(0.12)
     curve = models.groupby("width")["random"].first()
-    row[0].plot(curve.index, curve, **parts.null_look(r"$1-1/\sqrt{0.1\,d}$: no coupling"))
+    row[0].plot(curve.index, curve, **parts.null_style(r"$1-1/\sqrt{0.1\,d}$: no coupling"))
     row[1].axhline(0, color=style.colour("faint"), linewidth=1, zorder=0)
     parts.legend_under(figure, row)
     return figure

@@ -29,7 +29,7 @@ def check_k(model: Sized, k: int) -> None:
 
 
 def chosen_blocks(model: Sized, blocks: str | int, k: int) -> list[int]:
-    """Check what depends on the model, and say which blocks are meant: up to eight in the middle if none are chosen."""
+    """Check what depends on the model, and return the chosen blocks: up to eight in the middle if none are chosen."""
     check_k(model, k)
     if blocks == "":
         return middle_blocks(model.n_blocks)
@@ -42,7 +42,7 @@ def chosen_blocks(model: Sized, blocks: str | int, k: int) -> list[int]:
 
 
 def spread_blocks(model: Sized, blocks: str | int, k: int) -> list[int]:
-    """Check what depends on the model, and say which blocks stand for the whole depth: four where none are chosen."""
+    """Check what depends on the model, and return blocks that stand for the whole depth: four where none are chosen."""
     chosen = chosen_blocks(model, blocks, k)
     spread = sorted({round(place * (model.n_blocks - 1) / 3) for place in range(4)})
     return spread if blocks == "" else chosen

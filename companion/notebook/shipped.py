@@ -23,7 +23,7 @@ def shipped(
     measure: Callable[..., xr.Dataset], model: Model, prompts: Sequence[str | torch.Tensor], **settings: Any
 ) -> xr.Dataset | None:
     """Read a measurement of several prompts, or nothing where one of them does not ship with the project."""
-    # A user's own results are not looked at: what a figure shows must not depend on what was measured before it.
+    # A user's own results are not read: what a figure shows must not depend on what was measured before it.
     try:
         key = measurement_key(measure, model, settings)
     except ParameterError:

@@ -19,7 +19,7 @@ def quartiles(values: xr.DataArray, over: str | list[str] = "prompt") -> xr.Data
     return xr.Dataset({"median": median, "low": low, "high": high})
 
 
-def both_ways(coupling: xr.DataArray) -> xr.DataArray:
+def mean_over_directions(coupling: xr.DataArray) -> xr.DataArray:
     """Average the coupling of `block_a` with `block_b` over both directions, each pair once."""
     mean = (coupling + coupling.rename(block_a="block_b", block_b="block_a")) / 2
     return mean.where(mean.block_a < mean.block_b).rename("coupling")

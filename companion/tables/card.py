@@ -38,7 +38,7 @@ Card = dict[str, Any]
 
 @cl.measurement(version=1)
 def measure_known(model: cl.Model, prompts: common.Prompts, token: int = -1) -> xr.Dataset:
-    """Find the depth from which on the Jacobian lens reads the very token that the model itself gives next."""
+    """Find the depth from which on the Jacobian lens reads the very token that the model itself predicts next."""
     given = prompt_inputs(prompts, model)
     strongest = (cl.lens(traced, token).readout(k=1).ids[:, 0] for traced in common.traces(model, given))
     others = ((ids != ids[-1]).nonzero().flatten().tolist() for ids in strongest)
@@ -76,7 +76,7 @@ def source_and_count(prompts: int | str) -> tuple[str, int]:
 def measure_card(
     model: cl.Model, prompts: int | str = PROMPTS, seed: int = 0, store: Path | None = None
 ) -> tuple[Card, dict[str, xr.Dataset]]:
-    """Measure a model, and give its card and what was measured."""
+    """Measure a model, and return its card and what was measured."""
     began = time.perf_counter()
     chosen, given, token = card_inputs(model, prompts, seed)
     measured = {}
@@ -118,7 +118,7 @@ def _card(model: cl.Model, prompts: Card, measured: Mapping[str, xr.Dataset], ho
         "machine": _machine(model),
         "hours": hours,
     }
-    return signed(short(found))
+    return with_digest(rounded(found))
 
 
 def coupling_part(ds: xr.Dataset) -> Card:
@@ -155,12 +155,12 @@ def _machine(model: cl.Model) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else provenance.processor()
 
 
-def short(part: Any) -> Any:
+def rounded(part: Any) -> Any:
     """Round every number to six digits; what is not finite is None, which JSON has a word for."""
     if isinstance(part, Mapping):
-        return {name: short(value) for name, value in part.items()}
+        return {name: rounded(value) for name, value in part.items()}
     if isinstance(part, list):
-        return [short(value) for value in part]
+        return [rounded(value) for value in part]
     if isinstance(part, float):
         return float(f"{part:.6g}") if np.isfinite(part) else None
     return part
@@ -172,7 +172,7 @@ def digest_of(card: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def signed(card: Card) -> Card:
+def with_digest(card: Card) -> Card:
     """Put its digest into a card."""
     return card | {"digest": digest_of(card)}
 

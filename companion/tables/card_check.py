@@ -26,7 +26,7 @@ from coupling_lib.progress import in_one_line
 LARGEST = 200_000
 """Bytes of a card."""
 CLOSE = 1e-3
-"""How far coupling of one prompt, measured anew, may lie from what the card says."""
+"""How far coupling of one prompt, measured anew, may lie from what the card states."""
 _ANEW = "measure it anew: make card MODEL=..."
 
 
@@ -69,7 +69,7 @@ def of_content(card: cards.Card) -> Iterator[str]:
 
 
 def of_prompts(given: cards.Card, chosen: Sequence) -> Iterator[str]:
-    """Compare the digest and the number of prompts with what a card says of them."""
+    """Compare the digest and the number of prompts with what a card states of them."""
     seen = f"{given['n']} prompts with the digest {given['digest']}"
     if seen != (known := f"{len(chosen)} prompts with the digest {provenance.prompts_hash(chosen)}"):
         yield f"it has {seen}; {known} is expected of {given['chosen']!r} with seed {given['seed']}; {_ANEW}"
@@ -100,7 +100,7 @@ def measured_anew(card: cards.Card) -> tuple[str, list[str]]:
 
 
 def check(files: Sequence[Path]) -> int:
-    """Check cards one after the other, and give the status of the command."""
+    """Check cards one after the other, and return the status of the command."""
     failed = False
     for file in files:
         note, wrong = "", list(faults(file))

@@ -133,7 +133,7 @@ def within_models(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFram
 
 
 def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) -> dict[str, float]:
-    """Correlate coupling and score over all checkpoints of all models, and say what that hides."""
+    """Correlate coupling and score over all checkpoints of all models, and show what that hides."""
     y, x, tokens = _floats(table, score, coupling, "log_tokens")
     found = {"checkpoints": float(len(table))}
     for prefix, (a, b) in {"": (x, y), "tokens-": (tokens, x)}.items():
@@ -145,7 +145,7 @@ def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) ->
 
 def sign_along_training(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
     """Correlate coupling and score across models, at each step of training that they share."""
-    # The models are always those of the commonest budget of tokens; what differs is when they are looked at.
+    # The models are always those of the commonest budget of tokens; what differs is when they are measured.
     chosen = equal_tokens(last_checkpoints(table))["model"]
     part = table[table["model"].isin(chosen)]
     rows = []

@@ -80,7 +80,7 @@ def rows_of(model: str, notebook: str, numbers: Mapping[str, Any]) -> list[dict[
     return [where | {"name": name} | dict.fromkeys(("value", *_ENDS)) | one | stamp for name, one in effects.items()]
 
 
-def keep(rows: Iterable[Mapping[str, Any]], file: Path | None = None) -> int:
+def replace_rows(rows: Iterable[Mapping[str, Any]], file: Path | None = None) -> int:
     """Put lines in the place of those of the same notebook and model; the number of lines that the table has."""
     file, new = file or FILE, pd.DataFrame(rows)
     old, key = read_table(file), ["model", "notebook"]
@@ -95,7 +95,7 @@ def keep(rows: Iterable[Mapping[str, Any]], file: Path | None = None) -> int:
     return len(table)
 
 
-def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
+def answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     """Answer what `data/predictions.toml` asks of the experiment, by question and model."""
     found = {}
     for question, name in QUESTIONS.items():

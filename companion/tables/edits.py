@@ -1,4 +1,4 @@
-"""What `data/edits.csv` says: whether coupling, or what rivals it, tells which edits of a network cost little.
+"""What `data/edits.csv` shows: whether coupling, or what rivals it, predicts which edits of a network cost little.
 
 Each block is in many pairs, so that pairs are no independent draws: errors are those of leaving out one block with all
 its pairs. *Within distances* each distance's mean rank is taken out of both variables.
@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model import LinearRegression
 
 from companion.tables.files import read_table, without_repeats
-from companion.tables.inference import Effect, jackknifed, p_value, seen
+from companion.tables.inference import Effect, detectable_correlation, jackknifed, p_value
 from companion.tables.regression import corrected
-from companion.tables.statistics import cleared, correlation, pearson
+from companion.tables.statistics import correlation, pearson, residuals
 from coupling_lib import paths
 
 TABLE = paths.DATA / "edits.csv"
@@ -52,7 +52,7 @@ def edits(file: Path | None = None) -> pd.DataFrame:
     return without_repeats(table, KEY)
 
 
-def reach(rows: pd.DataFrame) -> int:
+def complete_distance(rows: pd.DataFrame) -> int:
     """Return the largest judged distance up to which every pair of a model was edited in all ways."""
     n, counts = int((rows["edit"] == SKIP).sum()), rows.groupby(["edit", "distance"]).size()
     whole = [all(counts.get((edit, d), 0) == n - d for edit in PAIRS) for d in range(1, min(NEAR, n - 2) + 1)]
@@ -61,7 +61,7 @@ def reach(rows: pd.DataFrame) -> int:
 
 def finished(table: pd.DataFrame, least: int = NEAR, first: str = "") -> pd.DataFrame:
     """Take models of which every block was skipped, and every pair up to a distance edited; one of them first."""
-    whole = [name for name, rows in table.groupby("model") if reach(rows) >= least]
+    whole = [name for name, rows in table.groupby("model") if complete_distance(rows) >= least]
     found = table[table["model"].isin(whole)]
     return found.sort_values("model", key=lambda names: names != first, kind="stable", ignore_index=True)
 
@@ -86,11 +86,11 @@ def by_block(known: Mapping[str, ArrayLike]) -> dict[str, list[int]]:
 
 def near_pairs(rows: pd.DataFrame, edit: str) -> pd.DataFrame:
     """Take the pairs of one edit as far apart as all were edited, with the two blocks of each."""
-    own = rows[(rows["edit"] == edit) & (rows["distance"] <= reach(rows))].reset_index(drop=True)
+    own = rows[(rows["edit"] == edit) & (rows["distance"] <= complete_distance(rows))].reset_index(drop=True)
     return own.assign(pair=[tuple(map(int, blocks.split())) for blocks in own["blocks"]])
 
 
-def within(own: pd.DataFrame, values: ArrayLike, clear: bool = True) -> NDArray[np.float64]:
+def centred_ranks(own: pd.DataFrame, values: ArrayLike, clear: bool = True) -> NDArray[np.float64]:
     """Rank values of pairs, and take each distance's mean out of the ranks."""
     ranks = scipy.stats.rankdata(values)
     if not clear:
@@ -117,10 +117,10 @@ def related(own: pd.DataFrame, name: str, given: str = "", cost: str = "loss_ris
     def r(part: pd.DataFrame) -> float:
         # Of distance itself nothing is left within distances.
         clear = name != DISTANCE
-        x, y = (within(part, values, clear) for values in (valued(name, part[LIKELY[name][0]]), part[cost]))
+        x, y = (centred_ranks(part, values, clear) for values in (valued(name, part[LIKELY[name][0]]), part[cost]))
         if given:
-            held = within(part, part[LIKELY[given][0]])
-            x, y = cleared(x, held), cleared(y, held)
+            held = centred_ranks(part, part[LIKELY[given][0]])
+            x, y = residuals(x, held), residuals(y, held)
         return pearson(x, y)
 
     return of_blocks(own, r, fisher=True, given=int(bool(given)))
@@ -128,7 +128,7 @@ def related(own: pd.DataFrame, name: str, given: str = "", cost: str = "loss_ris
 
 def permuted(own: pd.DataFrame, name: str) -> tuple[float, float]:
     """Permute a predictor within distances: how far 95 % of the correlations lie from 0, and how many reach this."""
-    x, y = (within(own, values) for values in (own[LIKELY[name][0]], own["loss_rise"]))
+    x, y = (centred_ranks(own, values) for values in (own[LIKELY[name][0]], own["loss_rise"]))
     shuffled, draw = np.tile(x, (_DRAWS, 1)), np.random.default_rng(0)
     for distance in own["distance"].unique():
         place = (own["distance"] == distance).to_numpy()
@@ -152,7 +152,7 @@ def of_predictors(rows: pd.DataFrame) -> pd.DataFrame:
             for cost in ("loss_rise", "kl")
         )
         line = {"edit": edit, "predictor": name, **effect._asdict(), "p": p_value(effect)}
-        line |= {"null": null, "permuted": share, "seen": seen(effect)}
+        line |= {"null": null, "permuted": share, "seen": detectable_correlation(effect)}
         lines.append(line | {"kl": other.value, "kl_low": other.low, "kl_high": other.high})
     found = pd.DataFrame(lines)
     return found.assign(holm=corrected(found["p"]))
@@ -168,8 +168,8 @@ def unseen(own: pd.DataFrame, names: Sequence[str]) -> float:
         inside = np.isin(pairs, stretch)
         test, fit = inside.all(axis=1), ~inside.any(axis=1)
         if test.any():
-            told = LinearRegression().fit(X[fit], y[fit]).predict(X[test])
-            left += ((y[test] - told) ** 2).sum()
+            predicted = LinearRegression().fit(X[fit], y[fit]).predict(X[test])
+            left += ((y[test] - predicted) ** 2).sum()
             whole += ((y[test] - y[fit].mean()) ** 2).sum()
     return float(1 - left / whole)
 
@@ -247,6 +247,11 @@ def numbers(table: pd.DataFrame) -> dict[str, float]:
         for edit, costs in {SKIP: alone, **{edit: near_pairs(rows, edit) for edit in PAIRS}}.items():
             put((model, edit), costs["loss_rise"].agg(median="median", most="max"), "median", "most")
         drawn = rows.loc[rows["by"].str.startswith(RANDOM), "by"].nunique()
-        sizes = {"blocks": len(alone), "reach": reach(rows), "pairs": len(near_pairs(rows, "swap")), "orders": drawn}
+        sizes = {
+            "blocks": len(alone),
+            "reach": complete_distance(rows),
+            "pairs": len(near_pairs(rows, "swap")),
+            "orders": drawn,
+        }
         put((model,), sizes, *sizes)
     return found

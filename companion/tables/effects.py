@@ -17,7 +17,7 @@ from coupling_lib.datasets.summaries import mean_couplings
 
 
 class OtherRuns(NamedTuple):
-    """What other runs say of one run's course (`correlations.other_runs`)."""
+    """What other runs show of one run's course (`correlations.other_runs`)."""
 
     turn: float  #: The step at which other models are most coupled.
     scatter: float  #: Standard deviation of coupling between runs that differ by seed alone.
@@ -107,10 +107,10 @@ def of_stricter_nulls(both: xr.Dataset, k: int) -> dict[str, Effect]:
         random = 1 - both["normalised_null"].sel(part=part, k=k, drop=True).astype(float)
         every, near = (coupling.sel(span=span, drop=True) for span in ("all pairs", "neighbours"))
         lead = near - every
-        stricter = beyond(every.sel(kind="measured"), random, every.sel(kind="conjugated"))
-        local = beyond(lead.sel(kind="measured"), 0 * random, lead.sel(kind="conjugated"))
+        stricter = beyond_null(every.sel(kind="measured"), random, every.sel(kind="conjugated"))
+        local = beyond_null(lead.sel(kind="measured"), 0 * random, lead.sel(kind="conjugated"))
         own = every.sel(kind="measured") - every.sel(kind="unpaired")
-        paired = beyond(own, 0 * random, every.sel(kind="conjugated") - random)
+        paired = beyond_null(own, 0 * random, every.sel(kind="conjugated") - random)
         for network, (word, values) in product(
             both["network"].values, (("coupled", stricter), ("local", local), ("paired", paired))
         ):
@@ -125,7 +125,7 @@ def of_stricter_nulls(both: xr.Dataset, k: int) -> dict[str, Effect]:
     return found
 
 
-def beyond(measured: xr.DataArray, *nulls: xr.DataArray) -> xr.DataArray:
+def beyond_null(measured: xr.DataArray, *nulls: xr.DataArray) -> xr.DataArray:
     """Subtract, network by network, the null that is larger in the mean over prompts."""
     return xr.concat([measured - null for null in nulls], "null", coords="minimal", compat="override").pipe(
         lambda left: left.isel(null=left.mean("prompt").argmin("null"))
@@ -235,6 +235,6 @@ def of_precision(measured: xr.Dataset) -> dict[str, Effect]:
     return {f"change-{name}": effect_of(values - base) for name, values in of_each.items()}
 
 
-def within(table: pd.DataFrame, by: str, columns: list[str]) -> pd.DataFrame:
+def group_centred(table: pd.DataFrame, by: str, columns: list[str]) -> pd.DataFrame:
     """Take the mean of its group out of every value."""
     return table[columns] - table.groupby(by)[columns].transform("mean")

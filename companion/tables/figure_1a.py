@@ -1,4 +1,4 @@
-r"""What the paper's figure 1a says beyond the width of its models.
+r"""What the paper's figure 1a shows beyond the width of its models.
 
 Coupling as plotted follows $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$, a curve of the width $d$ alone, and the score rises
 with $\log d$ as well. So width has to be taken out of *both* before they are compared: what is left of coupling still
@@ -16,7 +16,7 @@ import pandas as pd
 
 from companion.tables.inference import Effect, p_value
 from companion.tables.regression import lead_over, r_squared
-from companion.tables.statistics import beyond_width, cleared, partial_correlation, partial_over, width_curve
+from companion.tables.statistics import beyond_width, partial_correlation, partial_over, residuals, width_curve
 from coupling_lib.datasets.statistics import linear_fit
 
 RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blocks": "blocks"}
@@ -59,7 +59,7 @@ def statistics(points: pd.DataFrame) -> dict[str, float]:
         "parameters-r-squared": r_squared(table["log_parameters"], score),
         "blocks-r-squared": r_squared(table["blocks"], score),
         "curve-r-squared": r_squared(table["width_curve"], coupling),
-        "curve-scatter": float(cleared(coupling, table["width_curve"]).std(ddof=1)),
+        "curve-scatter": float(residuals(coupling, table["width_curve"]).std(ddof=1)),
         "log-slope": linear_fit(table["log_width"], np.log(1 - coupling)).slope,
         "above-n": float(good.sum()),
         "above-r-squared": top.r_squared,
@@ -109,8 +109,8 @@ def partial_table(points: pd.DataFrame) -> pd.DataFrame:
         "within": ("width itself, where several models have it", shared, "coupling", each),
     }
     lines = {
-        name: {"says": says} | _partial(part, x, given, part["family" if name == "family" else "root"])
-        for name, (says, part, x, given) in ways.items()
+        name: {"says": description} | _partial(part, x, given, part["family" if name == "family" else "root"])
+        for name, (description, part, x, given) in ways.items()
     }
     return pd.DataFrame.from_dict(lines, orient="index")
 

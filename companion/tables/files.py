@@ -1,4 +1,4 @@
-"""Tables of measurements as files: comment lines at the head say what the columns mean."""
+"""Tables of measurements as files: comment lines at the head define the columns."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def write_table(path: Path, table: pd.DataFrame, header: str) -> None:
     paths.write_text(path, head + table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 
 
-def present(table: Path, key: list[str]) -> set[tuple]:
+def unique_keys(table: Path, key: list[str]) -> set[tuple]:
     """Return the keys of a table's rows, and refuse a table with two rows of one key."""
     rows = without_repeats(read_table(table), key)
     return set() if rows.empty else set(rows[key].itertuples(index=False, name=None))

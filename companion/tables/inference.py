@@ -68,7 +68,7 @@ def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
     return Effect(value, float(low), float(high), error, n, skew)
 
 
-def seen(r: Effect, level: float = 0.05, power: float = 0.8) -> float:
+def detectable_correlation(r: Effect, level: float = 0.05, power: float = 0.8) -> float:
     """Correlation that an error like this one's shows with a stated power."""
     far = scipy.special.stdtrit(_freedom_of(r), 1 - level / 2) + scipy.special.stdtrit(_freedom_of(r), power)
     return float(np.tanh(far * r.error))

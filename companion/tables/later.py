@@ -16,8 +16,19 @@ PARTS = {"coupling": "coupling rises again", "shared": "the shared part rises ag
 LATE = (516, 1642)
 """First and last of the last three steps of `phases`, between which seeds differ in how much coupling changes."""
 
-TOLD = ("million_tokens", "coupling", "shared", "near", "far", "alike", "validation_loss", "induction", "rank", "norm")
-"""Columns that are told of four steps of each model."""
+REPORTED = (
+    "million_tokens",
+    "coupling",
+    "shared",
+    "near",
+    "far",
+    "alike",
+    "validation_loss",
+    "induction",
+    "rank",
+    "norm",
+)
+"""Columns that are reported at four steps of each model."""
 
 
 PYTHIA = {"pythia-6.9b": (128, 143_000), "pythia-12b": (128, 143_000)}
@@ -77,7 +88,7 @@ def change(table: pd.DataFrame, part: str, model: str) -> tuple[int, Effect]:
     return step, widened(effect_of(prompts.loc[prompts.index.max()] - prompts.loc[step]), *seed_scatter(part))
 
 
-def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
+def answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     """Answer what `data/predictions.toml` asks of the experiment, by question and model."""
     found = {}
     for part, question in PARTS.items():
@@ -104,8 +115,8 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
         *_, before, last = of_steps.index
         steps = {"peak": of_steps["coupling"].idxmax(), "lowest": lowest_step(own, "coupling"), "last": last}
         for word, step in (steps | {"before": before}).items():
-            values = of_steps.loc[step, list(TOLD)]
-            found |= {f"later-{model}-{word}-{name.replace('_', '-')}": float(values[name]) for name in TOLD}
+            values = of_steps.loc[step, list(REPORTED)]
+            found |= {f"later-{model}-{word}-{name.replace('_', '-')}": float(values[name]) for name in REPORTED}
             found[f"later-{model}-{word}-step"] = float(step)
         chance = of_steps[[f"{column}_null" for column in readings]].to_numpy()
         beyond = pd.DataFrame(chance - of_steps[readings].to_numpy(), of_steps.index).abs()

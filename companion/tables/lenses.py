@@ -191,7 +191,7 @@ def _begun_with(block: nn.Module, change: Callable[[Tensor], Tensor]) -> Removab
 
 @torch.no_grad()
 def intervened_slopes(lens: Lens) -> Tensor:
-    """Compare changes of the logits with what the lens says of them, by depth: 1 where it is their derivative."""
+    """Compare changes of the logits with the lens's prediction, by depth: 1 where it is their derivative."""
     traced, token = lens.trace, lens.token
     x, blocks, head, found = traced.hidden[:, token], traced.model.blocks.modules, lens.head, []
     generator = torch.Generator().manual_seed(0)

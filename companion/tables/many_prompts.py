@@ -67,7 +67,7 @@ SCORE_STATES: line-shape score, expodistance and equidistance over the states (m
 predictions_sha256: of data/predictions.toml as it was when the row was measured."""
 
 
-class Asked(NamedTuple):
+class PlannedPrompt(NamedTuple):
     """A prompt to be measured: what is noted of it, what the model reads, and what is measured of it."""
 
     notes: dict[str, Any]
@@ -83,37 +83,41 @@ class Asked(NamedTuple):
         return str(self.notes["id"]), str(self.notes["version"])
 
 
-def asked_of(model: Model, folder: Path | None, novels: Path | None, anew: bool = False, more: int = 0) -> list[Asked]:
+def planned_prompts(
+    model: Model, folder: Path | None, novels: Path | None, anew: bool = False, more: int = 0
+) -> list[PlannedPrompt]:
     """List all prompts, sets taking turns, so that any beginning of the list is a smaller experiment."""
     sets = [*texts.SETS, *([texts.NEW_PROBLEMS] if anew else [])]
     of_sets = [texts.chosen_set(name, folder) for name in sets if folder or name not in texts.BENCHMARKS]
     with_tokens = {prompt.id for prompt in load_prompts(n=WITH_TOKENS)}
-    listed = [[_noted(prompt, with_tokens) for prompt in prompts] for prompts in of_sets]
+    listed = [[_planned(prompt, with_tokens) for prompt in prompts] for prompts in of_sets]
     if folder is not None:
         questions = texts.chosen_set(texts.QUESTIONS, folder)
         versions = [prompt for prompt in prompt_versions(model, questions) if prompt.id.endswith(tuple(SUFFIXES))]
-        listed += [[_noted(prompt, with_tokens) for prompt in versions]]
+        listed += [[_planned(prompt, with_tokens) for prompt in versions]]
         lengths = [len(model.tokenizer(prompt.text)["input_ids"]) for prompt in questions[:PASSAGES]]
         for source in texts.PASSAGES:
             if source == "novels" and novels is None:
                 continue
             cut = texts.passages(model, lengths, source, folder, novels or Path())
             notes = {"set": source, "version": ALONE, "steps": np.nan}
-            listed.append([Asked(notes | {"id": name}, ids, source == "wikitext2") for name, ids in cut.items()])
+            listed.append(
+                [PlannedPrompt(notes | {"id": name}, ids, source == "wikitext2") for name, ids in cut.items()]
+            )
     if folder is not None and more:
-        asked = [_noted(prompt, with_tokens) for prompt in texts.new_questions(folder, more)]
-        listed.append([one._replace(product=at < WITH_PRODUCT) for at, one in enumerate(asked)])
+        planned = [_planned(prompt, with_tokens) for prompt in texts.new_questions(folder, more)]
+        listed.append([one._replace(product=at < WITH_PRODUCT) for at, one in enumerate(planned)])
     longest = getattr(model.hf.config, "max_position_embeddings", np.inf)
     return [one for turn in zip_longest(*listed) for one in turn if one is not None and length(model, one) <= longest]
 
 
-def length(model: Model, asked: Asked) -> int:
+def length(model: Model, planned: PlannedPrompt) -> int:
     """Count the tokens of what a model is to read."""
-    given = asked.given
+    given = planned.given
     return given.shape[1] if isinstance(given, torch.Tensor) else len(model.tokenizer(given)["input_ids"])
 
 
-def _noted(prompt: Prompt, with_tokens: Iterable[str]) -> Asked:
+def _planned(prompt: Prompt, with_tokens: Iterable[str]) -> PlannedPrompt:
     added = next((suffix for suffix in SUFFIXES if prompt.id.endswith(suffix)), "")
     notes = {
         "set": texts.EMBEDDED if prompt.dataset.endswith("-style") else prompt.dataset,
@@ -122,10 +126,10 @@ def _noted(prompt: Prompt, with_tokens: Iterable[str]) -> Asked:
         "steps": np.nan if prompt.steps is None else prompt.steps,
     }
     embedded = notes["set"] == texts.EMBEDDED
-    return Asked(notes, prompt.text, embedded, embedded and prompt.id in with_tokens)
+    return PlannedPrompt(notes, prompt.text, embedded, embedded and prompt.id in with_tokens)
 
 
-def _of_network(network: str, listed: Iterable[Asked]) -> list[Asked]:
+def _of_network(network: str, listed: Iterable[PlannedPrompt]) -> list[PlannedPrompt]:
     """Choose what is measured of a network: all of the trained one, a part of the others."""
     if network == "untrained":
         return [one._replace(coupling=False) for one in listed if one.trajectories]
@@ -135,22 +139,22 @@ def _of_network(network: str, listed: Iterable[Asked]) -> list[Asked]:
     return list(listed)
 
 
-def row(model: Model, network: str, asked: Asked) -> dict[str, Any]:
+def row(model: Model, network: str, planned: PlannedPrompt) -> dict[str, Any]:
     """Measure one prompt."""
-    found = {"model": model.name, "network": network, **asked.notes, "tokens": length(model, asked)}
-    if asked.coupling:
-        depth = measure_depth(model, [asked.given], ks=(K,))
+    found = {"model": model.name, "network": network, **planned.notes, "tokens": length(model, planned)}
+    if planned.coupling:
+        depth = measure_depth(model, [planned.given], ks=(K,))
         for column, ds in zip(READINGS.values(), (depth, shared_part(depth)), strict=True):
             found[column] = 1 - float(pair_couplings(ds, VARIANT, K).mean())
             found[f"{column}_neighbours"] = float(ds["by_distance"].sel(variant=VARIANT, k=K, distance=1).mean())
-    if asked.product:
-        ds = measure_dynamics(model, [asked.given])
+    if planned.product:
+        ds = measure_dynamics(model, [planned.given])
         lead = ds["end_cosine"].sel(reading="product") - ds["null_cosine"].isel(level=-1)
         found["product_lead"] = float(lead.isel(prompt=0))
-    if asked.tokens:
-        found |= token_couplings(model, asked.given)
-    if asked.trajectories:
-        readings = measure_trajectories(model, [asked.given])["readings"].isel(prompt=0)
+    if planned.tokens:
+        found |= token_couplings(model, planned.given)
+    if planned.trajectories:
+        readings = measure_trajectories(model, [planned.given])["readings"].isel(prompt=0)
         for states, score in product(readings["states"].values, SCORES):
             found[f"{score}_{str(states).replace(' ', '_')}"] = float(readings.sel(states=states, reading=score))
     return found
@@ -185,7 +189,7 @@ def measure(
     for network in ("trained", "untrained", IN_4_BITS):
         precision = IN_4_BITS if network == IN_4_BITS else "float32"
         model = load_model(model_name, untrained=network == "untrained", precision=precision)
-        listed = _of_network(network, asked_of(model, folder, novels, anew, more))
+        listed = _of_network(network, planned_prompts(model, folder, novels, anew, more))
         table = many_prompts(file)
         have = set()
         if not table.empty:
@@ -225,8 +229,8 @@ def main() -> None:
     parser.add_argument("--more", type=int, default=0, help="as many new questions of more.jsonl as well")
     parser.add_argument("--table", type=Path, default=TABLE, help="where the rows go")
     given = parser.parse_args()
-    asked = given.model, given.folder, given.novels, given.table, given.anew, given.more
-    if status := in_one_line(lambda: measure(*asked) or 0, "interrupted"):
+    arguments = given.model, given.folder, given.novels, given.table, given.anew, given.more
+    if status := in_one_line(lambda: measure(*arguments) or 0, "interrupted"):
         sys.exit(status)
 
 

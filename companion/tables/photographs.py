@@ -10,7 +10,7 @@ import pandas as pd
 
 from companion.tables import effects
 from companion.tables.files import read_table, without_repeats
-from companion.tables.inference import Effect, effect_of, seen
+from companion.tables.inference import Effect, detectable_correlation, effect_of
 from companion.tables.statistics import correlation_over, partial_over
 from coupling_lib import paths
 
@@ -38,13 +38,13 @@ def pairs(file: Path | None = None) -> pd.DataFrame:
     return table[whole].sort_values(["seed", "drop_path"], ignore_index=True)
 
 
-def asked(table: pd.DataFrame, column: str) -> dict[str, Effect]:
+def answers(table: pd.DataFrame, column: str) -> dict[str, Effect]:
     """Estimate what the experiment on the grid asks, of one reading."""
     found = table[["test_accuracy", "drop_path"]].assign(coupling=1 - table[column])
     score, coupling, rate = (found[name].to_numpy() for name in ("test_accuracy", "coupling", "drop_path"))
     means = pd.get_dummies(found["drop_path"], drop_first=True).to_numpy(float)
     # A relation that grows with the rate is a product of the two, beyond what each does by itself.
-    centred = effects.within(found, "drop_path", ["coupling"])["coupling"].to_numpy()
+    centred = effects.group_centred(found, "drop_path", ["coupling"])["coupling"].to_numpy()
     grows = partial_over(centred * rate, score, np.column_stack([means, centred]))
     return {
         "over all models": correlation_over(coupling, score),
@@ -54,9 +54,9 @@ def asked(table: pd.DataFrame, column: str) -> dict[str, Effect]:
     }
 
 
-def asked_of_grid(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
+def grid_answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     """Estimate it of each reading, by question and reading."""
-    return {(name, part): one for part, column in PARTS.items() for name, one in asked(table, column).items()}
+    return {(name, part): one for part, column in PARTS.items() for name, one in answers(table, column).items()}
 
 
 def held(
@@ -85,7 +85,7 @@ def gains(table: pd.DataFrame) -> pd.DataFrame:
     return values[~least] - values[least]
 
 
-def asked_of_pairs(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
+def pair_answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     """Estimate what the experiment on pairs asks, by question and reading."""
     found = {name: effect_of(values.to_numpy()) for name, values in gains(table).items()}
     accuracy = {("accuracy with stochastic depth", ""): found.pop("accuracy")}
@@ -104,7 +104,7 @@ def _of_grid(table: pd.DataFrame) -> dict[str, float]:
     words["the more so with stochastic depth"] = "steeper"
     found = {
         f"photographs-{'' if part == 'whole' else 'shared-'}{words[question]}": effect
-        for (question, part), effect in asked_of_grid(table).items()
+        for (question, part), effect in grid_answers(table).items()
     }
     fixed = held(table, PARTS)
     found |= {
@@ -113,14 +113,17 @@ def _of_grid(table: pd.DataFrame) -> dict[str, float]:
     }
     spread = table.groupby("drop_path")["test_accuracy"].agg(np.ptp).max()
     more = {"models": len(table), "accuracy-lowest": table["test_accuracy"].min(), "accuracy-spread": spread}
-    more |= {"accuracy-highest": table["test_accuracy"].max(), "within-both-seen": seen(fixed["both", "whole"])}
+    more |= {
+        "accuracy-highest": table["test_accuracy"].max(),
+        "within-both-seen": detectable_correlation(fixed["both", "whole"]),
+    }
     return effects.numbers(found, "") | {f"photographs-{name}": float(value) for name, value in more.items()}
 
 
 def _of_pairs(table: pd.DataFrame) -> dict[str, float]:
     if table.empty or table["seed"].nunique() < N_PAIRS:
         return {}
-    found = asked_of_pairs(table)
+    found = pair_answers(table)
     named = {"coupling": (_COUPLING, "whole"), "shared-coupling": (_COUPLING, "traceless part")}
     named["accuracy"] = "accuracy with stochastic depth", ""
     least = {"pairs-coupling-least": float(gains(table)["whole"].min())}

@@ -1,4 +1,4 @@
-"""What `data/many_prompts.csv` says: the estimands of the experiment on many prompts, and where coupling comes from.
+"""What `data/many_prompts.csv` shows: the estimands of the experiment on many prompts, and where coupling comes from.
 
 Coupling is 1 minus a reading, mean over pairs of different blocks at the last token.
 """
@@ -95,7 +95,9 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
                 continue  # the larger of two nulls, or no statement
             turned = xr.DataArray(conjugated[across.columns].rename_axis("prompt"))
             measured = xr.DataArray(across.rename_axis("prompt"))
-            beyond = effects.beyond(measured, xr.full_like(turned, random), turned).transpose("prompt", ...).to_pandas()
+            beyond = (
+                effects.beyond_null(measured, xr.full_like(turned, random), turned).transpose("prompt", ...).to_pandas()
+            )
             found[f"{question}, stricter", part] = widened(effect_of(beyond["trained"].to_numpy()), spread, np.inf)
             change = effect_of((beyond["trained"] - beyond["untrained"]).to_numpy())
             found[f"{question}, stricter, emerged", part] = widened(change, 2**0.5 * spread, np.inf)
@@ -111,7 +113,7 @@ def _of_coupling(own: pd.DataFrame) -> dict[str, Effect]:
     alone = own[own["version"] == "alone"]
     counted = alone[alone["set"] == PROBLEMS]
     natural = alone[alone["set"].isin([*BENCHMARKS, EMBEDDED])]
-    within = effects.within(natural, "set", ["tokens", "coupling"])
+    within = effects.group_centred(natural, "set", ["tokens", "coupling"])
     versions = own[own["set"] == QUESTIONS].pivot(index="id", columns="version", values="coupling").dropna()
     # The number that ends a passage's name is that of the question it is as long as.
     passages = alone[alone["set"].isin(["novels", "random tokens"])]
@@ -119,7 +121,7 @@ def _of_coupling(own: pd.DataFrame) -> dict[str, Effect]:
     instructed, fresh = versions["step by step"], alone[alone["set"] == NEW_PROBLEMS]
     found, questions = {}, alone[alone["set"].isin(NEW_QUESTIONS)]
     if len(questions):
-        short = effects.within(questions, "set", ["tokens", "coupling"])
+        short = effects.group_centred(questions, "set", ["tokens", "coupling"])
         found["length, new questions"] = correlation(short["tokens"].round(12), short["coupling"].round(12))
     if len(fresh):
         found["difficulty, new problems"] = correlation(fresh["steps"], fresh["coupling"], given=fresh["tokens"])
@@ -188,7 +190,7 @@ def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
         (question.replace(",", "").replace(" ", "-"), reading): effect
         for (question, reading), effect in of_model(rows, blocks).items()
     }
-    # Where problems were drawn anew, they alone are told: the others had been seen when that was decided.
+    # Where problems were drawn anew, they alone are reported: the others had been seen when that was decided.
     anew = {reading: effect for (name, reading), effect in called.items() if name == "difficulty-new-problems"}
     called |= {("difficulty", reading): effect for reading, effect in anew.items()}
     words = {"whole": "", "traceless part": "shared-"} | {

@@ -17,7 +17,7 @@ from companion.tables.files import without_repeats
 from companion.tables.generalization import coupling_columns, suite
 from companion.tables.inference import Effect
 from companion.tables.regression import r_squared
-from companion.tables.statistics import cleared, correlation_over, partial_over
+from companion.tables.statistics import correlation_over, partial_over, residuals
 from coupling_lib import paths
 
 EARLY = 29
@@ -103,7 +103,10 @@ def held_table(table: pd.DataFrame, reading: str) -> pd.DataFrame:
         held = {"nothing": np.empty((len(now), 0)), **_levels(now)}
         for name, given in held.items():
             r = partial_over(coupling, score, given) if given.size else correlation_over(coupling, score)
-            left = {"sd_coupling": cleared(coupling, given).std(ddof=1), "sd_score": cleared(score, given).std(ddof=1)}
+            left = {
+                "sd_coupling": residuals(coupling, given).std(ddof=1),
+                "sd_score": residuals(score, given).std(ddof=1),
+            }
             shares = {
                 f"explains_{of}": r_squared(given, values) if given.size else 0.0
                 for of, values in (("coupling", coupling), ("score", score))
@@ -162,7 +165,7 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     for mark in ("", "shared-"):
         along = equal_steps(table.assign(coupling=1 - table[READINGS[mark]]))
         found |= {f"{mark}step-{step}": effect for step, effect in along.items()}
-    told: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for mark, reading in ({"": READINGS[""]} | BASES).items():
         for row in held_table(table, reading).to_dict("records"):
             if mark and row["held"] not in ("nothing", ALL_HELD):
@@ -170,25 +173,25 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
             stem = f"{mark}{row['moment']}-held-{row['held']}".replace(" ", "-").replace("_", "-")
             found[stem] = Effect(*(row[part] for part in Effect._fields))
             if not mark:
-                told |= {f"{stem}-{part.replace('_', '-')}": row[part] for part in _LEFT}
+                numbers |= {f"{stem}-{part.replace('_', '-')}": row[part] for part in _LEFT}
     found["clean"] = on_clean_text(table, READINGS[""])
     found |= of_final_score(table, READINGS[""])
     # How sure the score of one model is where it first fits its training text as well as all do.
     reached = table[table["seen_loss"] <= table.groupby("model")["seen_loss"].min().max()]
     first = reached.sort_values("step").groupby("model").first()
-    told["half-width"] = float((first["validation_high"] - first["validation_low"]).mean() / 2)
+    numbers["half-width"] = float((first["validation_high"] - first["validation_low"]).mean() / 2)
     end = table[table["step"] == table["step"].max()]
     left = [correlation_over(1 - part[READINGS[""]], part["score"]).value for part in without_a_level(end)]
     every = {column: correlation_over(1 - end[column], end["score"]) for column in coupling_columns(end)}
     above = [column for column, r in every.items() if r.low > 0]
     of_seeds, of_settings = scatter_of_seeds(table, READINGS[""])
     for moment, now in (("early", table[table["step"] == EARLY]), ("end", end)):
-        told[f"on-diagonal-{moment}"] = effects.diagonal_share(1 - now[READINGS[""]].mean())
-    told |= {"models": end["model"].nunique(), "least": min(left), "most": max(left)}
-    told |= {"spread-seeds": of_seeds, "spread-settings": of_settings, "tokens": end["tokens"].max()}
-    told |= {"readings": len(every), "readings-below": sum(r.high < 0 for r in every.values())}
-    told |= {"readings-above": len(above), "readings-above-bases": sum(c.startswith("basis_") for c in above)}
-    return effects.numbers(found, "quality") | {f"quality-{name}": float(value) for name, value in told.items()}
+        numbers[f"on-diagonal-{moment}"] = effects.diagonal_share(1 - now[READINGS[""]].mean())
+    numbers |= {"models": end["model"].nunique(), "least": min(left), "most": max(left)}
+    numbers |= {"spread-seeds": of_seeds, "spread-settings": of_settings, "tokens": end["tokens"].max()}
+    numbers |= {"readings": len(every), "readings-below": sum(r.high < 0 for r in every.values())}
+    numbers |= {"readings-above": len(above), "readings-above-bases": sum(c.startswith("basis_") for c in above)}
+    return effects.numbers(found, "quality") | {f"quality-{name}": float(value) for name, value in numbers.items()}
 
 
 def without_a_level(table: pd.DataFrame) -> list[pd.DataFrame]:

@@ -1,4 +1,4 @@
-r"""What one quantity says about another over a few dozen models: fits, cross-validation, intervals, corrections.
+r"""What one quantity predicts of another over a few dozen models: fits, cross-validation, intervals, corrections.
 
 Models of a suite are not independent draws: checkpoints come from one run, sizes from one family. So everything here
 takes *groups*, which are left out whole.

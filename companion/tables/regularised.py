@@ -75,7 +75,7 @@ def difference_table(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([{"begin": b, "arm": a, "column": c, **effect._asdict()} for b, a, c, effect in rows])
 
 
-def asked(runs: pd.DataFrame) -> dict[str, Effect]:
+def answers(runs: pd.DataFrame) -> dict[str, Effect]:
     """Answer what `data/predictions.toml` asks of the experiment, by the name of the question."""
     found: dict[str, Effect] = {}
     beside_sham = changes(runs, against=SHAM)

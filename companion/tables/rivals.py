@@ -1,4 +1,4 @@
-"""What `data/rivals.csv` says: whether coupling tells how good a model is beside what rivals it.
+"""What `data/rivals.csv` shows: whether coupling predicts how good a model is beside what rivals it.
 
 Coupling, scores, line-shape score, training loss and width come from the tables of the models themselves.
 """
@@ -50,7 +50,7 @@ def _known() -> pd.DataFrame:
     return pd.concat([language[columns], vision[columns]], ignore_index=True)
 
 
-def asked(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
+def answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     """Estimate what the experiment asks, by question and set and rival."""
     found: dict[tuple[str, str], Effect] = {}
     for name, own in table.groupby("set", sort=False):
@@ -69,6 +69,6 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     """Name the numbers that prose quotes, by set and rival."""
     words = {"each alone": "alone", "coupling beside each": "coupling", "coupling beside all": "coupling"}
     found = {
-        f"{of.replace(', ', '-').replace(' ', '-')}-{words[name]}": one for (name, of), one in asked(table).items()
+        f"{of.replace(', ', '-').replace(' ', '-')}-{words[name]}": one for (name, of), one in answers(table).items()
     }
     return effects.numbers(found, "rivals")

@@ -42,7 +42,7 @@ def turning_point(y: ArrayLike) -> int:
 
 
 def fit_with_interval(x: ArrayLike, y: ArrayLike) -> LinearFit:
-    """Fit a line, and give its R² the 95 % interval of the correlation, squared."""
+    """Fit a line; its R² has the 95 % interval of the correlation, squared."""
     fit = linear_fit(x, y)
     if fit.n < 4 or np.ptp(y) == 0:
         return fit
@@ -67,10 +67,10 @@ def partial_over(x: ArrayLike, y: ArrayLike, given: ArrayLike, groups: ArrayLike
     """Pearson's correlation of x and y over whole groups, the best linear prediction from `given` taken out of both."""
     x, y = _paired(x=x, y=y)
     given = np.asarray(given, dtype=float).reshape(len(x), -1)
-    partial_correlation(x, y, given)  # refuses what cannot be told
+    partial_correlation(x, y, given)  # refuses what is undetermined
 
     def r(rows: NDArray[np.int64]) -> float:
-        a, b = (cleared(values[rows], given[rows]) for values in (x, y))
+        a, b = (residuals(values[rows], given[rows]) for values in (x, y))
         size = np.linalg.norm(a) * np.linalg.norm(b)
         return float(np.clip(a @ b / size, -1, 1)) if size > 1e-9 else np.nan
 
@@ -135,7 +135,7 @@ def _of_ranks(table: NDArray[np.float64]) -> float:
     return float(np.clip((r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt(left), -1, 1)) if left > 1e-12 else np.nan
 
 
-def cleared(values: ArrayLike, given: ArrayLike) -> NDArray[np.float64]:
+def residuals(values: ArrayLike, given: ArrayLike) -> NDArray[np.float64]:
     """Take the best linear prediction from `given` out of a variable."""
     y = np.asarray(values, dtype=float)
     design = np.column_stack([np.ones(len(y)), np.asarray(given, dtype=float)])
@@ -152,7 +152,7 @@ def partial_correlation(x: ArrayLike, y: ArrayLike, given: ArrayLike) -> Partial
             f"x has shape {x.shape!r}, y {y.shape!r} and given {given.shape!r}; expected one length, "
             f"at least {q + 3} with {q} variable(s) held fixed"
         )
-    a, b = cleared(x, given), cleared(y, given)
+    a, b = residuals(x, given), residuals(y, given)
     for name, variable, residual in (("x", x, a), ("y", y, b)):
         # What is left of an exact prediction is rounding, and rounding correlates with anything.
         if np.linalg.norm(residual) <= 1e-10 * np.linalg.norm(variable):

@@ -51,9 +51,9 @@ def problems(count: int = 200, seed: int = 0) -> list[Prompt]:
         name, things = draw.choice(_NAMES), draw.choice(_THINGS)
         kinds = [_STEPS] * steps + [_IDLE] * (MOST_STEPS - steps)
         draw.shuffle(kinds)
-        told = [draw.choice(kind).format(name=name, n=draw.randint(2, 9)) for kind in kinds]
+        sentences = [draw.choice(kind).format(name=name, n=draw.randint(2, 9)) for kind in kinds]
         start = f"{name} has {draw.randint(80, 99)} {things}."
-        text = " ".join([start, *told, f"How many {things} does {name} have now?"])
+        text = " ".join([start, *sentences, f"How many {things} does {name} have now?"])
         made.append(Prompt(f"problem-{at + 1:03}", PROBLEMS, text, steps))
     return made
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from companion.tables import effects, photographs
-from companion.tables.inference import Effect, effect_of, seen
+from companion.tables.inference import Effect, detectable_correlation, effect_of
 from companion.tables.statistics import correlation, correlation_over, fit_with_interval
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
@@ -156,7 +156,7 @@ def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
     ]
     first = first_seed(table)
     at_rate = first.groupby("drop_path")[["coupling", "test_accuracy"]]
-    centred = effects.within(first, "drop_path", ["coupling", "test_accuracy"])
+    centred = effects.group_centred(first, "drop_path", ["coupling", "test_accuracy"])
     along = at_rate.apply(lambda part: part["coupling"].corr(part["test_accuracy"]))
     rate = first["drop_path"].to_numpy()
     rank = effect_of(by_seed)
@@ -188,7 +188,7 @@ def numbers_of(grid: pd.DataFrame, reading: Reading, model: str) -> dict[str, fl
     # Models that differ in weight decay alone are near copies here, so that a rate is what counts as independent.
     fixed = photographs.held(first, {"": reading.column}, first["drop_path"])
     found |= effects.numbers({f"grid-within-{name}": effect for (name, _), effect in fixed.items()}, "")
-    found["grid-within-both-seen"] = seen(fixed["both", ""])
+    found["grid-within-both-seen"] = detectable_correlation(fixed["both", ""])
     for token in TOKENS:
         one = reading._replace(token=token)
         found[f"coupling-{token}-null-error"] = null_error(one)

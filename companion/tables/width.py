@@ -92,14 +92,14 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     """Name the numbers that prose quotes; none of an experiment of which a model is missing."""
     if table["model"].nunique() < MODELS:
         return {}
-    found, told = relations(table), {}
+    found, numbers = relations(table), {}
     for mark, reading in READINGS.items():
         stem, equal = mark.replace("_", "-"), equally_good(table, reading)
         for part, own in (("", equal), ("-relative", beyond_chance(table, reading))):
             of_widths = own.groupby("width")["coupling"].mean()
-            told |= {f"{stem}{part}-narrowest": of_widths.iloc[0], f"{stem}{part}-widest": of_widths.iloc[-1]}
+            numbers |= {f"{stem}{part}-narrowest": of_widths.iloc[0], f"{stem}{part}-widest": of_widths.iloc[-1]}
     for end in ("narrowest", "widest"):
-        told[f"on-diagonal-{end}"] = effects.diagonal_share(told[f"k10-{end}"])
+        numbers[f"on-diagonal-{end}"] = effects.diagonal_share(numbers[f"k10-{end}"])
     for mark in ("figure_1a", "k10"):
         own = table.assign(coupling=1 - table[READINGS[mark]])
         for step in ASIDE:
@@ -109,12 +109,12 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     # As a share of the way from chance, over widths.
     each = [beyond_chance(table, column) for column in columns]
     every = [over_widths(own, np.log(own["width"])) for own in each]
-    told |= {"readings": len(every), "readings-above": sum(r.low > 0 for r in every)}
-    told |= {"readings-below": sum(r.high < 0 for r in every)}
+    numbers |= {"readings": len(every), "readings-above": sum(r.low > 0 for r in every)}
+    numbers |= {"readings-below": sum(r.high < 0 for r in every)}
     chance = 1 - table.groupby("width")[f"{READINGS['ktenth']}_null"].first()
-    told |= {"ktenth-chance-narrowest": chance.iloc[0], "ktenth-chance-widest": chance.iloc[-1]}
+    numbers |= {"ktenth-chance-narrowest": chance.iloc[0], "ktenth-chance-widest": chance.iloc[-1]}
     # When a model is that good is read between checkpoints as coupling is, which is 1 minus a column.
     reached = equally_good(table.assign(reached=1 - table["tokens"]), "reached").groupby("width")["coupling"].mean()
-    told |= {"tokens-narrowest": reached.iloc[0], "tokens-widest": reached.iloc[-1]}
-    told |= {"models": table["model"].nunique(), "widths": table["width"].nunique(), "loss": equal["loss"].iloc[0]}
-    return effects.numbers(found, "width") | {f"width-{name}": float(value) for name, value in told.items()}
+    numbers |= {"tokens-narrowest": reached.iloc[0], "tokens-widest": reached.iloc[-1]}
+    numbers |= {"models": table["model"].nunique(), "widths": table["width"].nunique(), "loss": equal["loss"].iloc[0]}
+    return effects.numbers(found, "width") | {f"width-{name}": float(value) for name, value in numbers.items()}

@@ -50,7 +50,7 @@ def fixed_gates(blocks: Sequence[nn.Module], gates: torch.Tensor) -> Generator[N
 
 
 def draw_gates(rate: float, n_blocks: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw the factors that training mode would give the branches of one image."""
+    """Draw the factors of the branches of one image, as in training mode."""
     # A block both of whose branches are dropped has the Jacobian 0 and no singular vectors; such draws are repeated.
     p = torch.tensor(depth_rates(rate, n_blocks))[:, None]
     while True:

@@ -66,7 +66,7 @@ class Passages(NamedTuple):
     stages: list[Stage]
     states: list[Tensor]
     head: Any
-    told: Tensor
+    log_probs: Tensor
 
 
 @torch.no_grad()
@@ -77,10 +77,10 @@ def read(model: cl.Model, ids: Tensor) -> Passages:
     states.append(torch.cat([of_text[-1].output for of_text in calls]))
     stages = [((call, call.block),) for call in calls[0]]
     head = cl.lens(cl.trace(model, ids[:1])).head
-    return Passages(ids, stages, states, head, _told(head, states[-1]))
+    return Passages(ids, stages, states, head, _log_probs(head, states[-1]))
 
 
-def _told(head: Any, states: Tensor) -> Tensor:
+def _log_probs(head: Any, states: Tensor) -> Tensor:
     """Return the logarithms of the next token's probabilities, for the tokens of the last half."""
     half = states.shape[1] // 2
     return head(states[:, half - 1 : -1].float()).log_softmax(dim=-1)
@@ -134,12 +134,13 @@ def run(reading: Passages, stages: Sequence[Stage | None]) -> Tensor:
 @torch.no_grad()
 def cost(reading: Passages, stages: Sequence[Stage | None]) -> dict[str, float]:
     """Measure what an edit costs: the rise of the loss and the divergence, with intervals over passages."""
-    told = _told(reading.head, run(reading, stages))
-    targets = reading.ids[:, -told.shape[1] :].to(told.device)
+    log_probs = _log_probs(reading.head, run(reading, stages))
+    targets = reading.ids[:, -log_probs.shape[1] :].to(log_probs.device)
     losses = [
-        functional.nll_loss(one.transpose(1, 2), targets, reduction="none").mean(1) for one in (told, reading.told)
+        functional.nll_loss(one.transpose(1, 2), targets, reduction="none").mean(1)
+        for one in (log_probs, reading.log_probs)
     ]
-    kl = functional.kl_div(told, reading.told, reduction="none", log_target=True).sum(-1).mean(1)
+    kl = functional.kl_div(log_probs, reading.log_probs, reduction="none", log_target=True).sum(-1).mean(1)
     found = {}
     for name, values in {"loss_rise": losses[0] - losses[1], "kl": kl}.items():
         effect = effect_of(values.double().cpu().numpy())
@@ -179,7 +180,7 @@ def predicted(known: dict[str, np.ndarray], places: Sequence[int]) -> dict[str, 
     return found | ({"distance": abs(places[1] - places[0])} if len(places) == 2 else {})
 
 
-def asked(n: int, near: int, orders: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
+def planned_edits(n: int, near: int, orders: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
     """List edits of single blocks, of pairs, and of several blocks; pairs beyond a distance are swapped alone, last."""
     yield from ((SKIP, (place,), "") for place in range(n))
     pairs = sorted(combinations(range(n), 2), key=lambda pair: (pair[1] - pair[0], pair))
@@ -205,7 +206,7 @@ def rows(
         named = {"model": model.name, "edit": edit, "blocks": _named(places), "by": by}
         return named | cost(reading, edited(reading.stages, edit, *places))
 
-    for edit, places, by in asked(model.n_blocks, near, orders):
+    for edit, places, by in planned_edits(model.n_blocks, near, orders):
         if edit == REMOVE and by == BEST:
             alone = sorted(range(model.n_blocks), key=lambda place: have[SKIP, _named([place]), ""])
             tried = [one(REMOVE, (*best, place), BEST) for place in alone[:_CANDIDATES] if place not in best]

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import coupling_lib as cl
-from companion.tables.files import merge, predictions_sha256, present
+from companion.tables.files import merge, predictions_sha256, unique_keys
 from companion.training import columns, run_files, text
 from companion.training.columns import Columns
 from companion.training.drop_path import drop_blocks
@@ -88,7 +88,7 @@ def run(
         raise ParameterError(f"the model {unknown[0]!r} is not in {experiment.name!r}; choose from {known}")
     predictions_sha256()
     key = ["model", "step"]
-    there = present(table, key)
+    there = unique_keys(table, key)
     wanted = {name: {(name, step) for step in experiment.steps(experiment.recipes[name])} for name in names}
     missing = [name for name in names if not wanted[name] <= there]
     for number, name in enumerate(missing, start=1):
@@ -130,7 +130,7 @@ def rows_of(experiment: Experiment, name: str, corpus: Corpus, folder: Path, tex
 
 
 def settings(name: str, one: Checkpoint, text_name: str) -> dict:
-    """Return the columns that say which network a row is of, and how it was trained."""
+    """Return the columns that identify a row's network, and how it was trained."""
     recipe = one.recipe
     fields = {key: value for key, value in asdict(recipe).items() if key not in ("checkpoints", "held_out", "corpus")}
     row = {"model": name, "text": recipe.corpus, "text_name": text_name}

@@ -117,14 +117,14 @@ def trained_on(corpus: Corpus, recipe: QualityRecipe) -> Corpus:
     return replace(corpus, train=limited(corpus.train, recipe.unique_tokens))
 
 
-def seen(ids: torch.Tensor, step: int, recipe: QualityRecipe) -> torch.Tensor:
+def training_batch(ids: torch.Tensor, step: int, recipe: QualityRecipe) -> torch.Tensor:
     """Return a batch as it is trained on."""
     return corrupt(ids, recipe.corrupted, recipe.seed, step, recipe.vocabulary) if recipe.corrupted else ids
 
 
 def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: QualityRecipe) -> torch.Tensor:
     """Compute the cross-entropy of a batch as it is trained on."""
-    return experiment.cross_entropy(model, seen(ids, step, recipe), step, recipe)
+    return experiment.cross_entropy(model, training_batch(ids, step, recipe), step, recipe)
 
 
 def measure(one: Checkpoint) -> Columns:
@@ -133,7 +133,11 @@ def measure(one: Checkpoint) -> Columns:
     held_out = validation_windows(corpus, recipe.context)
     known = validation_windows(replace(corpus, validation=corpus.train), recipe.context)
     # A step that no training reaches: the corruption is like any batch's and equal to none.
-    windows = {"validation": held_out, "seen_loss": known, "objective_loss": seen(known, recipe.steps, recipe)}
+    windows = {
+        "validation": held_out,
+        "seen_loss": known,
+        "objective_loss": training_batch(known, recipe.steps, recipe),
+    }
     losses = {name: scores.nats(predict, ids).double().mean(dim=1).numpy() for name, ids in windows.items()}
     right, gain = scores.induction(predict, recipe.vocabulary, recipe.context)
     filled = scores.cloze(predict, held_out, corpus.tokenizer)

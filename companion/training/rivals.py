@@ -22,7 +22,7 @@ from transformers import ViTForImageClassification
 import coupling_lib as cl
 from companion.tables import photographs, rivals
 from companion.tables.correlations import equal_tokens, last_checkpoints
-from companion.tables.files import merge, predictions_sha256, present
+from companion.tables.files import merge, predictions_sha256, unique_keys
 from companion.tables.generalization import suite
 from companion.training import experiment, vit
 from companion.training.suite import SUITE
@@ -113,7 +113,7 @@ def measure(given: argparse.Namespace) -> None:
     models = {rivals.SUITE: lambda: language_models(given.suite)}
     models[rivals.PHOTOGRAPHS] = lambda: vision_models(given.vits, given.data)
     key = ["set", "model"]
-    there = present(given.table, key)
+    there = unique_keys(given.table, key)
     for name, each in models.items():
         for model, wrapped, inputs in tqdm(each(), name, unit="model", disable=None):
             if (name, model) not in there:

@@ -1,7 +1,7 @@
 """What a language model of the quality experiment can do: three scores, one value per window, each with its interval.
 
 - *Loss* on windows of a text, in nats per token.
-- *Cloze*: a word is to be told from four others, given the text to its left. Blanks are whole words of one token in the
+- *Cloze*: a word is to be picked from five, given the text to its left. Blanks are whole words of one token in the
   second half of each window; the others are drawn by how often they fill a blank. Chance is one in five.
 - *Induction*: a random sequence is shown twice. The score is the share of tokens of the second half that are predicted
   right, which only what copies from the context can do, and the gain, by how many nats a token its loss falls short of
@@ -107,7 +107,7 @@ def induction(
     ids = torch.cat([once, once], dim=1)
     logits = predict(ids).float()
     losses = functional.cross_entropy(logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none").double()
-    # The second half's first token cannot be told: nothing says that a repetition begins.
+    # The second half's first token cannot be predicted: nothing shows that a repetition begins.
     right = (logits[:, half:-1].argmax(dim=-1) == ids[:, half + 1 :]).double().mean(dim=1)
     gain = losses[:, : half - 1].mean(dim=1) - losses[:, half:].mean(dim=1)
     return right.numpy(), gain.numpy()

@@ -19,7 +19,7 @@ import torch
 from tqdm import tqdm
 from transformers import ViTForImageClassification
 
-from companion.tables.files import merge, predictions_sha256, present, read_table
+from companion.tables.files import merge, predictions_sha256, read_table, unique_keys
 from companion.tables.vit_grid import NAMED_RATES, SEEDED_DECAY
 from companion.training import vit
 from companion.training.vit import VitRecipe
@@ -98,7 +98,7 @@ def run_grid(
 ) -> None:
     """Train and measure every model that has no row in the table yet."""
     _refuse_other_settings(table, _settings(recipes[0], data))
-    there, order = present(table, ["model"]), [recipe.name for recipe in recipes]
+    there, order = unique_keys(table, ["model"]), [recipe.name for recipe in recipes]
     waiting = [recipe for recipe in recipes if (recipe.name,) not in there]
     for recipe in tqdm(waiting, "grid", len(waiting), unit="model", disable=None):
         folder = vit.train(recipe, data, run / recipe.name)
@@ -113,8 +113,8 @@ def measured_row(recipe: VitRecipe, data: LabelledImages, folder: Path, n_images
     test_accuracy, test_loss = vit.evaluate(model, data.test, data.test_labels)
     # All models of a seed start from the same weights.
     start = untrained_values(replace(recipe, weight_decay=0.0, drop_path=0.0), data, n_images)
-    told = [name for name in start if not name.endswith(("_low", "_high", "_all", "_null"))]
-    values = measured_values(model, data, n_images) | {f"{name}_untrained": start[name] for name in told}
+    names = [name for name in start if not name.endswith(("_low", "_high", "_all", "_null"))]
+    values = measured_values(model, data, n_images) | {f"{name}_untrained": start[name] for name in names}
     return {
         "model": recipe.name,
         **{name: getattr(recipe, name) for name in ("weight_decay", "drop_path", "seed")},

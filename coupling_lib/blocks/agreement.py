@@ -43,7 +43,7 @@ def route_error(
     default: str,
     pair: tuple[int, int] | None = None,
 ) -> float | str:
-    """Compare a route with the reference on rows and columns of a block's Jacobian; or say how it failed."""
+    """Compare a route with the reference on rows and columns of a block's Jacobian; or describe how it failed."""
     n = call.input.shape[1]
     # At a token that is not the last, and from an earlier token.
     pairs = [(n // 2, n // 2), (n // 4, n - 2) if n > 2 else (0, 0)] if pair is None else [pair]
@@ -55,7 +55,7 @@ def route_error(
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says, in one line."""
+    """Return an error's message, in one line."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -67,7 +67,7 @@ def accepted(error: float | str) -> bool:
 def _error(
     call: BlockCall, as_it_came: BlockCall, block: nn.Module, route: str, default: str, positions: list[int]
 ) -> Tensor:
-    """Return the largest relative error of what a route gives at the last of some tokens, and of one row and column."""
+    """Return the largest relative error of a route's output at the last of some tokens, and of one row and column."""
     generator, d = torch.Generator().manual_seed(0), call.input.shape[2]
     dtype = dtype_of(block)
     index = torch.tensor([positions], device=call.input.device)
@@ -85,7 +85,7 @@ def _error(
 def _row_and_column(
     call: BlockCall, block: nn.Module, route: str, positions: Tensor, u: Tensor, v: Tensor, *, ruled: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute u^T J and J v of the whole block (skip path included) by reverse mode, and what it gives."""
+    """Compute u^T J and J v of the whole block (skip path included) by reverse mode, and its output."""
     u = u.clone().requires_grad_(True)
     states = call.input[0][positions].to(u.dtype)
     x = states[0, 0].clone().requires_grad_(True)

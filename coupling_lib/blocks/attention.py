@@ -197,7 +197,7 @@ def _linearised(
 
 
 def _over_queries(x: Tensor) -> Tensor:
-    """Add up what the queries of a group's heads give to its keys or values, `(T, groups, r, s, ...)`."""
+    """Sum over the heads of a group and their queries, `(T, groups, r, s, ...)`."""
     # A sum over one query would copy all that the cotangents brought.
     return x[:, :, 0, 0] if x.shape[2:4] == (1, 1) else x.sum((2, 3))
 

@@ -27,12 +27,12 @@ def quiet() -> Generator[None]:
 
 def use(hf: PreTrainedModel, name: str = NAME) -> None:
     """Make a model call the registered attention, or another, where its family can."""
-    with quiet():  # a family that keeps its own attention says so in a warning
+    with quiet():  # a family that keeps its own attention warns of it
         hf.set_attn_implementation(name)
 
 
 def default(hf: PreTrainedModel) -> str:
-    """Name the attention that a model came with, which says what model it is."""
+    """Name the attention that a model came with, which identifies the model."""
     name = in_force(hf)
     if name != NAME:
         # What fused kernels compute is what transformers computes by "sdpa", which can be differentiated twice.

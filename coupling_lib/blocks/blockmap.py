@@ -35,7 +35,7 @@ NO_CACHE = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, Value
 
 
 class _RecordingCache(DynamicCache):
-    """A cache that keeps what is written and gives it back as it is."""
+    """A cache that keeps what is written and returns it as it is."""
 
     written: KeysValues | None = None
 

@@ -1,4 +1,4 @@
-"""Where a model keeps its transformer blocks: the list that is as long as its configuration says it is deep."""
+"""Where a model keeps its transformer blocks: the list as long as its configuration's depth."""
 
 from contextlib import suppress
 from typing import Any

@@ -1,4 +1,4 @@
-r"""Post-norm blocks: told by what they do, and measured without the norms of their stream.
+r"""Post-norm blocks: recognised by what they compute, and measured without the norms of their stream.
 
 A pre-norm block adds to its stream: $y = x + f(x)$. Those of BERT normalise what they have added,
 $y = \mathrm{N}_2(h + \mathrm{MLP}(h))$ with $h = \mathrm{N}_1(x + \mathrm{Attn}(x))$. What is normalised cannot change
@@ -46,7 +46,7 @@ class _ModuleCall(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """How a block passes a very large stream on: whether it normalises it, and the share of it that it gives."""
+    """How a block passes a very large stream on: whether it normalises it, and the share of it that it passes on."""
 
     post_norm: bool
     share: float = 1.0
@@ -122,7 +122,7 @@ def warn_of_streams(blocks: Blocks, name: str) -> None:
 
 
 def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_ModuleCall], Tensor]:
-    """Replay a block and note every module inside it that gives a tensor of the stream's size, in order of its end."""
+    """Replay a block and note every module inside it whose output has the stream's size, in order of its end."""
     seen: list[_ModuleCall] = []
 
     def note(name: str, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:

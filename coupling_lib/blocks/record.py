@@ -31,7 +31,7 @@ from coupling_lib.errors import UnsupportedModelError
 class Blocks:
     """Where a model keeps its transformer blocks, and what was found out about them at load."""
 
-    # `attention` names the one that they were looked at with, `choosing` says whether any takes some of its experts or
+    # `attention` names the one that they were checked with, `choosing` whether any takes some of its experts or
     # tokens, and `scales` has the number by which a block multiplies its stream, where there is one.
     path: str
     modules: nn.ModuleList
@@ -70,7 +70,7 @@ def stack_config(hf: PreTrainedModel) -> PreTrainedConfig:
 
 
 def images_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Return the part of a configuration that says how large the images are; of CLIP's that is nested."""
+    """Return the part of a configuration with the images' size; of CLIP's that is nested."""
     return config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
 
 
@@ -91,12 +91,12 @@ def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
 
 
 class _EnoughError(Exception):
-    """What ends a pass after the last block that is looked at."""
+    """What ends a pass after the last block that is recorded."""
 
 
 @contextmanager
 def _observed(blocks: Blocks, count: int | None = None) -> Generator[tuple[list[tuple], Callable[[], int | None]]]:
-    """List the calls of blocks, with all that stands on them, and tell which one runs; end a pass after `count`."""
+    """List the calls of blocks, with all that stands on them, and the one that runs; end a pass after `count`."""
     calls: list[tuple[int, tuple, dict[str, Any], Any]] = []
     entered: list[tuple[int, tuple, dict[str, Any]]] = []
 
@@ -118,7 +118,7 @@ def _observed(blocks: Blocks, count: int | None = None) -> Generator[tuple[list[
 
 @torch.no_grad()
 def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
-    """Run a model once, without nnsight, and give the call of every block, or of the first so many."""
+    """Run a model once, without nnsight, and return the call of every block, or of the first so many."""
     with recording() as keys_values, _observed(blocks, count) as (seen, running), RecordedChoices(running) as noting:
         hf(**uncached(hf, inputs))
     _refuse_again(hf, seen)

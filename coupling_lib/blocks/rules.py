@@ -260,7 +260,7 @@ def _times(rows: Tensor, W: Tensor) -> Tensor:
 
 def _picked(W: Tensor, rows: Tensor) -> Tensor | None:
     """Multiply rows that have single entries by W; None where a row has more than one."""
-    # Almost every layer's cotangents are full, and the first of them says so.
+    # Almost every layer's cotangents are full, and the first of them shows it.
     if not len(rows) or int(rows[0].count_nonzero()) > 1:
         return None
     start = int(rows[0].argmax())

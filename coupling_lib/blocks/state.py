@@ -120,14 +120,14 @@ def _places(hf: nn.Module) -> list[Any]:
     found = (vars(part).get("config") for part in hf.modules())
     configs = {id(config): config for config in found if isinstance(config, PreTrainedConfig)}
     places = [vars(each) for each in (*hf.modules(), *configs.values())]
-    # Not hooks, which come and go while a pass is looked at, nor weights, which are compared by their versions.
+    # Not hooks, which come and go while a pass is recorded, nor weights, which are compared by their versions.
     inner = ((key, value) for place in places for key, value in place.items() if type(value) in _CONTAINERS)
     return places + [value for key, value in inner if key != "_parameters"]
 
 
 def _compared(place: Any, before: Any) -> Iterator[_Change]:
     """List what differs between a container now and its copy from before."""
-    with suppress(RuntimeError, ValueError):  # of tensors that differ, which cannot be told by ==
+    with suppress(RuntimeError, ValueError):  # of tensors that differ, which == cannot decide
         if place == before:
             return
     if not isinstance(place, dict):

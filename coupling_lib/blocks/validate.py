@@ -52,7 +52,7 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
 class _Probe:
     """A model on a few random tokens: how its blocks are called, with the attention that it came with and another."""
 
-    # What the weights decide (whether states are finite, whether a block reads what the last one wrote) is looked at in
+    # What the weights decide (whether states are finite, whether a block reads what the last one wrote) is checked in
     # every block and in every trace too, what the code decides in the first, the middle and the last of each kind. Of
     # quantised blocks and those on disk, which take long to read, only these few are run more than once. Of blocks on
     # disk no others are read: the model runs up to the first of its last kind, and others are called as that was.
@@ -164,8 +164,8 @@ def _next_step(hf: PreTrainedModel, error: Exception) -> str:
 _compared: weakref.WeakKeyDictionary[nn.Module, tuple] = weakref.WeakKeyDictionary()
 
 
-def with_what_stands(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall]) -> Blocks:
-    """Look again at the blocks that compute with something else than at load, at the states of a trace."""
+def recheck_changed_blocks(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall]) -> Blocks:
+    """Check again, at the states of a trace, the blocks that compute with something else than at load."""
     now = list(zip(map(modifications, blocks.modules), makeups(blocks.modules), strict=True))
     before = list(zip(blocks.modifications, blocks.makeup, strict=True))
     changed = [number for number, (found, loaded) in enumerate(zip(now, before, strict=True)) if found != loaded]
@@ -239,7 +239,7 @@ def _kinds(blocks: Blocks) -> list[list[int]]:
 
 
 def _described(name: str, part: nn.Module) -> tuple:
-    """Describe what a module computes, but for its weights and what says which block it is."""
+    """Describe what a module computes, but for its weights and what identifies the block."""
     shapes = tuple((key, tuple(weight.shape)) for key, weight in part.named_parameters(recurse=False))
     kept = tuple(
         # Of a function that each block has for itself, its code.

@@ -145,7 +145,7 @@ def refuse_other_paths(
     if not (ahead := max(later, _ahead(seen, token, slice(token, token + 1)))) <= tolerance:
         raise _bidirectional(name, ahead)
     # Where something is known to be handed on, less of it counts. Rounding in float32 refuses nothing: what is far off
-    # is looked at again in float64.
+    # is checked again in float64.
     tolerance *= _KNOWN if seen.beside else 1
     for wide in (False, True):
         far = float(((product(u, wide).to(own) - own).norm(dim=-1) / own.norm(dim=-1)).max())

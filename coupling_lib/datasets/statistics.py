@@ -47,7 +47,7 @@ class LinearFit(NamedTuple):
 
 
 def mean_interval(values: ArrayLike, axis: int = 0) -> Interval:
-    """95 % interval of a mean: the ends that Student's t or Hall's transformation gives, whichever are further out."""
+    """95 % interval of a mean: the ends by Student's t or Hall's transformation, whichever are further out."""
     values = finite(values, "values")
     if values.ndim == 0 or values.shape[axis] < 2:
         raise ParameterError(f"values have shape {values.shape!r}; an interval over axis {axis} needs at least two")
@@ -77,7 +77,7 @@ def bent(u: ArrayLike, lean: ArrayLike) -> ArrayLike:
 
 
 def skewness(values: NDArray[np.float64], axis: int = 0) -> NDArray[np.float64]:
-    """Skewness that few values are drawn with, 0 where they do not vary or are fewer than five, which cannot tell."""
+    """Skewness that few values are drawn with, 0 where they do not vary or are fewer than five, too few for it."""
     n = values.shape[axis]
     centred = values - values.mean(axis=axis, keepdims=True)
     variance, third = (centred**2).mean(axis=axis), (centred**3).mean(axis=axis)

@@ -1,4 +1,4 @@
-"""What a measurement says: couplings of pairs of blocks, their intervals over prompts, and their null as one number."""
+"""Summaries of a measurement: couplings of pairs of blocks, intervals over prompts, and their null as one number."""
 
 import numpy as np
 import pandas as pd

@@ -33,7 +33,7 @@ def check(ids: Sequence[int], tokenizer: Any, config: Any, name: str) -> None:
         )
 
 
-def said_of_last(ids: Sequence[int], tokenizer: Any, name: str) -> str:
+def last_token_warning(ids: Sequence[int], tokenizer: Any, name: str) -> str:
     """Describe a last token that is none of the text but put behind it by the tokenizer; empty where it is text."""
     last = around(tokenizer)[1] if tokenizer is not None else []
     if not last or len(ids) <= len(last) or list(ids[-len(last) :]) != last:

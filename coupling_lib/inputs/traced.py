@@ -59,7 +59,7 @@ def trace(model: Model, given: str | Tensor | Prompt) -> tracing.Trace:
     ids = inputs.get("input_ids")
     if ids is None:
         return found
-    return replace(found, said_of_last=token_ids.said_of_last(ids[0].tolist(), model.tokenizer, model.name))
+    return replace(found, last_token_warning=token_ids.last_token_warning(ids[0].tolist(), model.tokenizer, model.name))
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def _runs(hf: PreTrainedModel, inputs: Mapping[str, Any]) -> bool:
 
 
 def _checked(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
-    """Turn what the user gave into what the model takes, or say in one line why not."""
+    """Turn the user's input into the model's, or raise an error of one line."""
     wanted, given = model.hf.main_input_name, getattr(given, "text", given)
     if isinstance(given, str):
         (text,) = prompt_inputs(given)

@@ -37,7 +37,7 @@ _TINY, _BOUND, _LOST = 1e4, 16, 0.5
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """What one forward pass recorded, with the model's blocks; `tracing.Trace` says what each field is."""
+    """What one forward pass recorded, with the model's blocks; `tracing.Trace` documents each field."""
 
     model: Model
     inputs: dict[str, Tensor]
@@ -46,7 +46,7 @@ class Traced:
     blocks: Blocks
     changes: Changes = field(default_factory=Changes, repr=False)
     first: int = 0
-    said_of_last: str = field(default="", repr=False)
+    last_token_warning: str = field(default="", repr=False)
     _copies: dict[int, nn.Module] = field(default_factory=dict, repr=False)
     _agrees: dict[tuple[int, tuple[int, int]], bool] = field(default_factory=dict, repr=False)
 

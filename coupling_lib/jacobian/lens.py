@@ -34,7 +34,7 @@ _SAME_LOGITS = 1e-2
 
 
 class Lens:
-    """d x^L_t / d x^l_t of one token for l = 0 .. L, formed only when used; `lens` makes it and says what it gives."""
+    """d x^L_t / d x^l_t of one token for l = 0 .. L, formed only when used; `lens` makes and documents it."""
 
     def __init__(self, trace: Trace, token: int):
         self.trace, self.token = trace, token
@@ -117,7 +117,7 @@ class Lens:
 
 
 class SummedLens(Lens):
-    """The derivative of all later last states by a token's own, averaged over tokens: `lens` says which."""
+    """The derivative of all later last states by a token's own, averaged over tokens: `lens` documents which."""
 
     def __init__(self, trace: Trace, token: int, skip: int):
         self.trace, self.token, self.skip = trace, token, skip

@@ -169,10 +169,10 @@ def _products(entered: Tensor, left_it: Tensor, token: int, left: Tensor, right:
 
 
 def _without_isotropic(transposed: Tensor, straight: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Take tr(J) / d times each vector from its product, the trace of each sequence as the other vectors tell it."""
+    """Subtract tr(J) / d times each vector from its product; the other vectors estimate each sequence's trace."""
     probes = torch.cat([left, right])
-    told = (probes * torch.cat([transposed, straight])).mean(dim=-1, keepdim=True)
-    # A trace that a vector has told itself would be correlated with that vector's product.
-    by_others = (told.sum(dim=0) - told) / (len(probes) - 1)
+    traces = (probes * torch.cat([transposed, straight])).mean(dim=-1, keepdim=True)
+    # A trace that a vector estimated itself would be correlated with that vector's product.
+    by_others = (traces.sum(dim=0) - traces) / (len(probes) - 1)
     back, forth = (by_others * probes).chunk(2)
     return transposed - back, straight - forth

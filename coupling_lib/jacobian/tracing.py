@@ -21,8 +21,8 @@ from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive, refuse_narrow
 
-# Models of which it was said once that the last token is none of the text.
-_TOLD: weakref.WeakSet[Model] = weakref.WeakSet()
+# Models that were warned of once: their last token is none of the text.
+_WARNED: weakref.WeakSet[Model] = weakref.WeakSet()
 
 
 class Trace(Traced):
@@ -36,7 +36,7 @@ class Trace(Traced):
         blocks: the model's blocks, with what stood on them and the routes that it left.
         changes: what the pass changed in the model, and is undone.
         first: the row of the stream that is the first token: a model may put rows of its own before and after them.
-        said_of_last: what is said once of a last token that is none of the text; empty where it is text.
+        last_token_warning: the warning, given once, that the last token is none of the text; empty where it is text.
     """
 
     @property
@@ -72,9 +72,9 @@ class Trace(Traced):
                 f"{name} is {token!r}; this input has {self.n_tokens} tokens, 0 to {self.n_tokens - 1}; give one as a "
                 "whole number"
             )
-        if token == -1 and self.said_of_last and self.model not in _TOLD:
-            _TOLD.add(self.model)
-            warnings.warn(self.said_of_last, stacklevel=3)
+        if token == -1 and self.last_token_warning and self.model not in _WARNED:
+            _WARNED.add(self.model)
+            warnings.warn(self.last_token_warning, stacklevel=3)
         return int(token) % self.n_tokens
 
     def jacobian(
@@ -122,7 +122,7 @@ def trace(model: Model, given: Tensor) -> Trace:
         first = 0 if ids is None else first_row(model.hf, model.blocks, ids, calls[0].input)
     _check_finite(model, calls)
     with changes.applied():
-        blocks = _as_they_stand(model, calls)
+        blocks = _rechecked_blocks(model, calls)
     if ids is not None and model.tokenizer is not None:
         tokens = [model.tokenizer.decode([token]) for token in ids[0].tolist()]
     return Trace(model, inputs, calls, tokens, blocks, changes, first)
@@ -148,7 +148,7 @@ def model_inputs(model: Model, given: Tensor) -> dict[str, Tensor]:
 
 
 def _check_as_loaded(model: Model) -> None:
-    """Refuse a model that was set to something else since it was looked at."""
+    """Refuse a model that was set to something else since it was checked."""
     if (in_force := attention.in_force(model.hf)) != model.blocks.attention:
         raise ParameterError(
             f"{model.name}: its attention was set to {in_force!r} after it was loaded, which may make another "
@@ -161,7 +161,7 @@ def _check_as_loaded(model: Model) -> None:
         )
 
 
-def _as_they_stand(model: Model, calls: list[BlockCall]) -> Blocks:
+def _rechecked_blocks(model: Model, calls: list[BlockCall]) -> Blocks:
     """Return a model's blocks as the trace found them, checked again where they were changed since."""
     blocks = model.blocks
     if (tuple(map(modifications, blocks.modules)), makeups(blocks.modules)) == (blocks.modifications, blocks.makeup):
@@ -172,7 +172,7 @@ def _as_they_stand(model: Model, calls: list[BlockCall]) -> Blocks:
 
 
 def _check_finite(model: Model, calls: list[BlockCall]) -> None:
-    """Refuse states that are no numbers, and say where they begin."""
+    """Refuse states that are no numbers, and name the block where they begin."""
     for number, state in enumerate([calls[0].input, *(call.output for call in calls)]):
         if not bool((finite := state.isfinite().all(dim=-1)).all()):
             where = f"after block {number}" if number else "before block 1, in the embedding"

@@ -89,7 +89,7 @@ def check_pairs(model: Model) -> None:
 
 
 def several_k(model: Model, ks: Iterable[int]) -> list[int]:
-    """Sort several numbers of singular vectors; refuse what a model's Jacobians do not have, and say it of defaults."""
+    """Sort several numbers of singular vectors; refuse more than a model's Jacobians have, warn of defaults."""
     # A measure of one number calls it `k`. One of several calls them `ks`, and its data set has a dimension `k`.
     if isinstance(ks, UpToWidth) and (fitting := ks.of(model)) != ks:
         left = ", ".join(str(k) for k in ks if k not in fitting)
@@ -162,7 +162,7 @@ def traced_jacobians(
 
 
 def generator_for(prompt: str | torch.Tensor, seed: int) -> torch.Generator:
-    """Seed by the prompt as well, so that a prompt gives the same numbers alone and among others."""
+    """Seed by the prompt as well, so that a prompt has the same numbers alone and among others."""
     check_whole("seed", seed, 0, 2**62)
     return torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
 

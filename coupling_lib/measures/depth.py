@@ -1,7 +1,7 @@
 r"""Coupling across depth: every block's Jacobian against all other blocks' singular vectors, at one token of a prompt.
 
 The coupling matrix $A_{ll'} = U_{l',K}^\top J^l V_{l',K}$ is diagonal where the top singular vectors of block $l'$
-diagonalise the Jacobian of block $l$. What its numbers are without coupling is said by `measures.random_bases`.
+diagonalise the Jacobian of block $l$. What its numbers are without coupling is computed in `measures.random_bases`.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 Numbers of few bits enter a Jacobian in two places: the *weights* may be rounded or quantised, and with them the states
 at which blocks are linearised; and the *arithmetic* of the derivative may be narrow, as in the released code, which
 differentiates in whatever type the model runs in. `measure_precision` tells the two apart. What an int8 or a 4-bit
-block is taken to be is said in `coupling_lib.blocks.precision`.
+block is taken to be is defined in `coupling_lib.blocks.precision`.
 """
 
 from collections.abc import Sequence

@@ -106,7 +106,7 @@ def null_spread(k: int, blocks: int, neighbours: bool = False) -> float:
 
 
 def null_spreads(k: int, blocks: int) -> dict[str, float]:
-    """Return the spreads of both means that `depth_summary` gives."""
+    """Return the spreads of both means that `depth_summary` returns."""
     return {"all pairs": null_spread(k, blocks), "neighbours": null_spread(k, blocks, neighbours=True)}
 
 
@@ -117,7 +117,7 @@ def pair_spread(k: int) -> float:
 
 
 def null_with_draws(ds: xr.Dataset, seed: int = 0) -> xr.Dataset:
-    """Return what `null_of` gives of normalised mis-coupling, and `draws` of single pairs beside it."""
+    """Return what `null_of` returns for normalised mis-coupling, and `draws` of single pairs beside it."""
     return null_of(ds, _MAIN, seed=seed).assign(draws=drawn_null(ds, _MAIN, seed=seed))
 
 

@@ -31,7 +31,7 @@ from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
 
-# Jacobians whose products with a random direction are smaller may be nothing but rounding, and are looked at.
+# Jacobians whose products with a random direction are smaller may be nothing but rounding, and are checked.
 _SMALL = 1e-2
 # Rotations over which the null by conjugation is averaged, each of every token's vectors.
 _DRAWS = 8

@@ -104,7 +104,7 @@ def compare_trajectories(
 
 
 def _scores(traced: Trace, token: int, width: int) -> common.Variables:
-    """Return everything that the states of one token say by themselves."""
+    """Return everything that follows from the states of one token alone."""
     states = traced.hidden[:, traced.position(token)]
     try:
         with torch.no_grad():

@@ -3,7 +3,7 @@ r"""Random orthonormal frames, and how far apart two subspaces lie.
 **Frames.** A null of width $d$ meets a frame of $K$ vectors through few numbers: the $r$ coordinates that face singular
 values of their own, and what the other $d - r$ coordinates, which face equal ones, add up to. Both are drawn here
 without ever drawing $d$ coordinates. A frame is $Z R^{-1}$ with $Z$ Gaussian and $R^\top R = Z^\top Z$, and of the rows
-$H$ of $Z$ that are not looked at only $H^\top H$ enters. It is a Wishart matrix, whose triangular factor has
+$H$ of $Z$ that are not needed one by one only $H^\top H$ enters. It is a Wishart matrix, whose triangular factor has
 independent entries: normal ones below the diagonal and the roots of $\chi^2_{m-i}$ on it (Bartlett 1933). With $H_1 = Q
 T^\top$ the product $H_1^\top H_2 = T\,(Q^\top H_2)$ needs a Gaussian matrix (K, K) more, and the rest of $H_2^\top H_2$
 is again Wishart, with $K$ rows fewer.

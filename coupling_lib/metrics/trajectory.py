@@ -234,7 +234,7 @@ r"""Formulas by name: `expodistance_root` is the coefficient of variation that t
 
 
 def score_or_nan(score: Callable[[Tensor], Tensor], x: Tensor) -> float:
-    """Score a trajectory, or say by NaN that its score does not exist."""
+    """Score a trajectory; NaN where its score does not exist."""
     # A part of a trajectory may have no net growth, or too few steps for a sample variance. Such a part is left out
     # of medians; one among thousands must not end a measurement. States that hold NaN are refused all the same.
     if len(x) < 2:

@@ -62,7 +62,7 @@ def refuse_other_shapes(mismatched: Iterable[tuple], name: str) -> None:
 
 
 def refuse_further_blocks(hf: PreTrainedModel, unused: Iterable[str], name: str) -> None:
-    """Refuse weights of more blocks than the configuration says; transformers would leave them out without a word."""
+    """Refuse weights of more blocks than the configuration states; transformers would leave them out without a word."""
     blocks = find_blocks(hf)
     numbers = (re.search(rf"(?:^|\.){blocks.path.rpartition('.')[2]}\.(\d+)\.", key) for key in unused)
     stored = 1 + max((int(found[1]) for found in numbers if found), default=-1)
@@ -77,7 +77,7 @@ def refuse_further_blocks(hf: PreTrainedModel, unused: Iterable[str], name: str)
 def model_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
     """Choose the class that evaluates a configuration."""
     # The class that the configuration names comes first, so that every stored weight has its place: an encoder keeps
-    # its head. Where it names none, an encoder is told from a decoder by having a masked-language-model class.
+    # its head. Where it names none, an encoder differs from a decoder by having a masked-language-model class.
     listed = config.architectures if isinstance(config.architectures, list) else []
     named = listed[0] if listed and isinstance(listed[0], str) else None
     declared = getattr(transformers, named, None) if named else None

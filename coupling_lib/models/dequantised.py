@@ -37,7 +37,7 @@ _PACKED_FORMATS = ("float-quantized", "naive-quantized", "int-quantized", "pack-
 
 @dataclass(frozen=True)
 class Method:
-    """How a checkpoint is quantised, as its configuration says."""
+    """How a checkpoint is quantised, by its configuration."""
 
     name: str
     given: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Method:
 
     @property
     def block(self) -> tuple[int, int] | None:
-        """Rows and columns that share a scale, where the sizes alone do not say it."""
+        """Rows and columns that share a scale, where the sizes alone do not determine it."""
         size = self.given.get("weight_block_size", (1, 32) if self.name == "mxfp8" else (128, 128))
         for group in (self.given.get("config_groups") or {}).values():
             size = (group.get("weights") or {}).get("block_structure") or size

@@ -1,4 +1,4 @@
-"""What a GGUF file says about its model, held to what transformers takes from it.
+"""What a GGUF file states about its model, compared with what transformers takes from it.
 
 transformers leaves out keys and tensors that it has no table for, without a word. So each key that describes the model
 has to be taken by transformers, to agree with the configuration that came out, or to be put into it here; and each
@@ -118,7 +118,7 @@ def _taken(config: PreTrainedConfig, kind: str, contents: Contents) -> set[str]:
         return {key.removeprefix(f"{kind}.") for key in noted.taken}
     tables = GGUF_TO_TRANSFORMERS_MAPPING["config"]
     found = {kind, kind.replace("-", "_"), config.model_type, config.model_type.removesuffix("_text")} & tables.keys()
-    # Keys that are known there and go nowhere are looked at here.
+    # Keys that are known there and go nowhere are checked here.
     return {key for table in found for key, role in tables[table].items() if role not in (None, -1)}
 
 
@@ -242,7 +242,7 @@ def _scaled(config: PreTrainedConfig, keys: dict, factors: dict[str, list], name
 
 
 def _divides(config: PreTrainedConfig, factors: list[float]) -> bool:
-    """Return whether a configuration rotates as these divisors of its frequencies say, without being told."""
+    """Return whether a configuration already rotates by these divisors of its frequencies."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     found = getattr(config, "rope_parameters", None) or {}

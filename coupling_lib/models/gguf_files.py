@@ -41,7 +41,7 @@ class Gguf:
     folder: Path
 
     def quantisation(self) -> str:
-        """Name how the weights are stored, such as Q4_1, as their file says it."""
+        """Name how the weights are stored, such as Q4_1, by their file."""
         import gguf
 
         try:

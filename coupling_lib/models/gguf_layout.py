@@ -91,7 +91,7 @@ class Contents:
 
 
 def read(name: str, file: Path) -> Contents:
-    """Read a file's header, and refuse a file that does not hold all that its header says."""
+    """Read a file's header, and refuse a file that does not hold all that its header lists."""
     try:
         return _header(name, file)
     except (struct.error, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
@@ -104,7 +104,7 @@ def damaged(name: str, why: str) -> ModelUnavailableError:
 
 
 def _entry(name: str, tensor: str, shape: tuple[int, ...], number: int, start: int) -> Entry:
-    """Describe a tensor by what a header says of it, and refuse a type that is not known."""
+    """Describe a tensor by its header, and refuse a type that is not known."""
     import gguf
 
     try:

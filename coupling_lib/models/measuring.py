@@ -16,7 +16,7 @@ from coupling_lib.models.storages import wrap_model
 def measuring(
     hf_model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None, **options: Any
 ) -> Generator[Model]:
-    """Wrap a model that is being trained, and give it back as it was.
+    """Wrap a model that is being trained, and restore it afterwards.
 
     `wrap_model` puts a model into evaluation mode, freezes it, and sets its attention and experts to forms that can be
     differentiated. On leaving the context, with an error or without, these are what they were on entering it: the mode

@@ -128,7 +128,7 @@ def left_out(folder: Path, revision: str) -> str:
 
 
 def _gguf(name: str, file: Path, source: str, revision: str | None) -> Source:
-    """Find what a GGUF file says about itself."""
+    """Find a GGUF file's description of itself."""
     if revision is not None:
         raise ParameterError(f"revision is {revision!r}, and the GGUF file of {name!r} has none; leave revision out")
     model = gguf_files.opened(name, file)

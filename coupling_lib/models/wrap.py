@@ -14,7 +14,7 @@ from transformers.image_processing_utils import BaseImageProcessor
 from coupling_lib.blocks import postnorm, storage
 from coupling_lib.blocks.find import PATH, within_nnsight
 from coupling_lib.blocks.record import Blocks
-from coupling_lib.blocks.validate import validate, with_what_stands
+from coupling_lib.blocks.validate import recheck_changed_blocks, validate
 from coupling_lib.errors import ParameterError, UnsupportedModelError, shown
 from coupling_lib.models import adapters, plain
 from coupling_lib.models.model import Model
@@ -78,7 +78,7 @@ def wrap_model(
     made = (name, "memory" + adapted, None, precision or _stored_as(hf_model), False, None)
     found = prepare(hf_model, name, partial(validate, hf_model, name))
     adapters.check_answer(given, hf_model)
-    return Model(hf_model, tokenizer, *made, blocks=found, processor=processor, recheck=with_what_stands)
+    return Model(hf_model, tokenizer, *made, blocks=found, processor=processor, recheck=recheck_changed_blocks)
 
 
 def prepare(hf: PreTrainedModel, name: str, check: Callable[[], Blocks]) -> Blocks:

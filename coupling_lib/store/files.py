@@ -40,7 +40,7 @@ COLUMNS = (
 )
 """Columns of `listing`: what fixes a measurement, when it was made, and its file."""
 # Versions of records that were compared with those at hand in this process.
-_told: set[str] = set()
+_compared: set[str] = set()
 
 
 class StoreWarning(UserWarning):
@@ -103,8 +103,8 @@ def _unpack(archives: list[Path], target: Path) -> Path:
                     with tarfile.open(path) as archive:
                         archive.extractall(partial / path.parent.name / FOLDER, filter="data")
                 except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
-                    said = f"{path} is damaged ({type(error).__name__}); restore it with: git checkout {path}"
-                    raise DamagedError(said) from None
+                    message = f"{path} is damaged ({type(error).__name__}); restore it with: git checkout {path}"
+                    raise DamagedError(message) from None
     return target
 
 
@@ -132,14 +132,14 @@ def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | 
 
 def _compare_versions(path: Path, stored: str) -> None:
     """Warn, once for all files alike, where a number that is read back was measured by other releases."""
-    if stored not in _told and (moved := changed_since(stored)):
+    if stored not in _compared and (moved := changed_since(stored)):
         warnings.warn(
             f"{path.name} and its like were measured with {', '.join(moved)}; the numbers are read back as they are: "
             f"name another store, or delete them from {path.parent}, to measure anew",
             StoreWarning,
             stacklevel=2,
         )
-    _told.add(stored)
+    _compared.add(stored)
 
 
 def open_file(path: Path) -> tuple[dict[str, Any], xr.Dataset]:
@@ -173,7 +173,7 @@ def _row(record: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _record(path: Path) -> dict[str, Any] | None:
-    """Read only what a file says about itself, without its arrays and without checking them."""
+    """Read only a file's description of itself, without its arrays and without checking them."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -186,7 +186,7 @@ def _record(path: Path) -> dict[str, Any] | None:
 
 
 def _set_aside(path: Path, reason: str) -> None:
-    """Rename a damaged file to `*.damaged`, and say so."""
+    """Rename a damaged file to `*.damaged`, and warn of it."""
     aside = path.with_name(path.name + DAMAGED)
     try:
         path.replace(aside)

@@ -20,7 +20,7 @@ def join_prompts(datasets: Iterable[xr.Dataset]) -> xr.Dataset:
             if name not in ds.variables:
                 raise ParameterError(f"measurement {len(parts) + 1} has no variable {name!r}, which the first has")
         part = ds[own] if ds is first else ds[own].copy(deep=True)
-        # Places along a dimension without names are told apart by their number.
+        # Places along a dimension without names are distinguished by their number.
         parts.append(part.assign_coords({dim: range(n) for dim, n in part.sizes.items() if dim not in part.coords}))
     if first is None:
         raise ParameterError("there is no measurement to join; measure something first")

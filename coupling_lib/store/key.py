@@ -62,13 +62,13 @@ def prompt_key(model: Model, given: str | torch.Tensor) -> str:
 
 
 def _settings(measure: Callable[..., Any], settings: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return the function that measures, and all of its settings that say something."""
+    """Return the function that measures, and all of its settings that are not None."""
     function, fixed = measure, {}
     while isinstance(function, functools.partial):
         function, fixed = function.func, function.keywords | fixed
     bound = inspect.signature(function).bind_partial(None, None, **(fixed | dict(settings)))
     bound.apply_defaults()
-    # A setting that is None says nothing; so a measure may get a further one and keep its keys.
+    # A setting that is None has no effect; so a measure may get a further one and keep its keys.
     return function, {name: value for name, value in list(bound.arguments.items())[2:] if value is not None}
 
 

@@ -103,7 +103,7 @@ def stream(
     variables: Collection[str] | None = None,
     **settings: Any,
 ) -> Iterator[xr.Dataset]:
-    """Measure like `sweep`, and give the measurements one at a time, so that memory does not grow with their number."""
+    """Measure like `sweep`, and yield the measurements one at a time: memory does not grow with their number."""
     chosen = in_shard(prompt_inputs(prompts, model), shard)
     if not callable(measure):
         raise ParameterError(f"measure is {shown(measure)}; pass a function, such as cl.measure_depth")

@@ -29,7 +29,7 @@ FLOOR = {torch.float32: 3e-7, torch.float64: 1e-14}
 _PARTIAL_WIDTH = 512
 # A basis that has not converged within this share of the width is worth less than a complete decomposition.
 _LARGEST_SHARE = 0.75
-# How far below the bound the first matrix of a stack has to be before all are looked at.
+# How far below the bound the first matrix of a stack has to be before all are checked.
 _MARGIN = 8.0
 
 
@@ -190,7 +190,7 @@ def _finite(product: Tensor) -> Tensor:
 
 
 def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5) -> tuple[KrylovTriplets, Tensor]:
-    """Find the K largest singular triplets of several dense matrices, and say of which they have converged."""
+    """Compute the K largest singular triplets of several dense matrices, and which of them have converged."""
     # The stopping rule is that of `golub_kahan`: |J^T u - s v| <= max(tolerance s_K, floor s_1).
     if J.shape[1] < J.shape[2]:
         found, converged = golub_kahan_stacked(J.mT, k, tolerance)

@@ -129,7 +129,7 @@ def _by_krylov(J: Tensor, k: int) -> tuple[SingularTriplets, Tensor]:
 
 
 def _krylov_measured(J: Tensor, k: int, accuracy: float) -> tuple[SingularTriplets, Tensor, Tensor]:
-    """Decompose a stack by Krylov bases, measure the residuals, and say which matrices that served."""
+    """Decompose a stack by Krylov bases; return triplets, gaps, and which matrices have converged."""
     basis, converged = golub_kahan_stacked(J, k, accuracy)
     found, gap = _multiplied(J, *basis[:4])
     return found, gap.double(), converged & (found.residual.amax(dim=1) <= 10 * accuracy)
@@ -191,7 +191,7 @@ def _multiplied(J: Tensor, U: Tensor, S: Tensor, Vh: Tensor, following: Tensor) 
 def _measured(
     pushed: Tensor, pulled: Tensor, U: Tensor, S: Tensor, Vh: Tensor, following: Tensor | float
 ) -> tuple[SingularTriplets, Tensor]:
-    """Measure the residuals from J V and J^T U, fix the joint signs, and give (s_K - s_{K+1}) / s_1 with them."""
+    """Measure the residuals from J V and J^T U, fix the joint signs, and return (s_K - s_{K+1}) / s_1 with them."""
     left = (pushed - U * S.unsqueeze(-2)).norm(dim=-2)
     right = (pulled - Vh.mT * S.unsqueeze(-2)).norm(dim=-2)
     sign = torch.sign(Vh.gather(-1, Vh.abs().argmax(dim=-1, keepdim=True)))

@@ -34,11 +34,11 @@ def test_every_row_of_the_table_is_a_row_of_the_page_and_the_counts_add_up(page)
 
 def test_a_row_says_how_exactly_or_why_not():
     row = dict.fromkeys(FIELDS, "") | {"class": "LlamaForCausalLM", "route": "attention", "exact_to": "5e-07"}
-    assert any_model.said(row | {"states_to": "4e-07"}) == (
+    assert any_model.outcome_text(row | {"states_to": "4e-07"}) == (
         "`LlamaForCausalLM` by attention: Jacobians to 5e-07, states to 4e-07"
     )
-    said = any_model.said(dict.fromkeys(FIELDS, "") | {"why": "a <b>|`x`* *y*"})
-    assert said == "a &#60;b&#62;&#124;&#96;x&#96;&#42; &#42;y&#42;"
+    text = any_model.outcome_text(dict.fromkeys(FIELDS, "") | {"why": "a <b>|`x`* *y*"})
+    assert text == "a &#60;b&#62;&#124;&#96;x&#96;&#42; &#42;y&#42;"
 
 
 @pytest.mark.browser

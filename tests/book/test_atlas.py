@@ -18,8 +18,8 @@ PAGE = HTML / "book" / "models.html"
 def test_every_card_and_every_point_of_the_paper_has_a_row_that_says_which_it_is():
     text = atlas.atlas_page()
     rows = re.findall(r'<tr class="(\w+)"><th scope="row">(.+?)</th><td><span[^>]*>(.)</span> (\w+)</td>', text)
-    measured = [name for how, name, mark, said in rows if (how, mark, said) == ("measured", "●", "measured")]
-    digitised = [name for how, name, mark, said in rows if (how, mark, said) == ("digitised", "◇", "digitised")]
+    measured = [name for how, name, mark, label in rows if (how, mark, label) == ("measured", "●", "measured")]
+    digitised = [name for how, name, mark, label in rows if (how, mark, label) == ("digitised", "◇", "digitised")]
     assert measured == [cards.name_of(card) for card in cards.atlas()] and len(measured) >= 10
     assert digitised == figure_1a()["model"].tolist() and len(digitised) == 28
     assert len(rows) == len(measured) + 28 == text.count('<g class="atlas-point')
@@ -77,8 +77,8 @@ def test_the_table_sorts_and_filters_and_the_figure_follows(tab):
     assert tab.locator("thead th[aria-sort=descending]").inner_text().startswith("coupling")
     tab.get_by_label("Name contains").fill("nano-neox")
     assert sorted(tab.evaluate(NAMES)) == sorted(name for name in everything if "nano-neox" in name)
-    said = f"4 of {len(everything)} models in the table, 4 in the figure"
-    assert tab.locator(".atlas [role=status]").inner_text() == said
+    status = f"4 of {len(everything)} models in the table, 4 in the figure"
+    assert tab.locator(".atlas [role=status]").inner_text() == status
     assert tab.locator(".atlas-point:not([hidden])").count() == 4
     tab.get_by_label("Name contains").fill("")
     tab.get_by_label("Rows").select_option("digitised")

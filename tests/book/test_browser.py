@@ -22,8 +22,8 @@ READERS = {"light": ("light", DESKTOP), "dark on a phone": ("dark", PHONE)}
 
 def readings() -> Iterator[Any]:
     """Each page with each of its readers; every second page of a kind of its own stands for all, with one of them."""
-    standing, others = pages_by_kind()
-    for number, page in enumerate([*standing, *others]):
+    first_of_kind, others = pages_by_kind()
+    for number, page in enumerate([*first_of_kind, *others]):
         for turn, (name, reader) in enumerate(READERS.items()):
             marks = [pytest.mark.thorough] if page in others or number % 4 != 2 * turn else []
             yield pytest.param(page, *reader, id=f"{name}-{page.relative_to(HTML).as_posix()}", marks=marks)
@@ -92,13 +92,13 @@ def test_code_that_teaches_stands_whole_in_its_column(tab, name):
 
 
 def test_a_table_that_scrolls_says_so(tab):
-    said = """box => [box.scrollWidth > box.clientWidth, getComputedStyle(box, "::before").content]"""
+    script = """box => [box.scrollWidth > box.clientWidth, getComputedStyle(box, "::before").content]"""
     for size, scrolls in ((PHONE, True), (DESKTOP, False)):
         tab.set_viewport_size(size)
         show(tab, HTML / "book" / "definitions.html")
         table = tab.locator(".pst-scrollable-table-container").first
         expect(table).to_have_attribute("tabindex", "0" if scrolls else "-1")
-        assert table.evaluate(said) == [scrolls, '"The table scrolls sideways."' if scrolls else "none"]
+        assert table.evaluate(script) == [scrolls, '"The table scrolls sideways."' if scrolls else "none"]
 
 
 def test_the_definitions_stand_whole_on_a_phone(tab):

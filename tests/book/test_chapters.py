@@ -52,7 +52,7 @@ def test_every_notebook_has_its_chapter():
 
 FIRST_SCREEN = re.compile(
     r"# [^\n]+\?\n\n"
-    r":::\{admonition\} (?P<answer>[^\n]+)\n:class: finding\n\n(?P<said>.+?)\n:::\n\n"
+    r":::\{admonition\} (?P<answer>[^\n]+)\n:class: finding\n\n(?P<text>.+?)\n:::\n\n"
     r"```\{glue\} [\w-]+\n:doc: [^\n]+\n```\n\n"
     r"```\{include\} \.\./results/book/verdicts-(?P<page>\w+)\.md\n```\n\n",
     re.DOTALL,
@@ -64,10 +64,10 @@ def test_a_page_begins_with_question_answer_figure_and_verdicts(page):
     first = FIRST_SCREEN.match(text_of(page))
     assert first and first["page"] == page and 20 < len(first["answer"]) < 120
     # Two to five sentences, with what is filled in taken for one word; three numbers at most, none of them typed.
-    plain = re.sub(r"\{glue:text\}`[^`]+`", "NUMBER", first["said"])
+    plain = re.sub(r"\{glue:text\}`[^`]+`", "NUMBER", first["text"])
     assert 2 <= len(re.findall(r"[.:](?:\s|$)", plain)) <= 6 and 1 <= plain.count("NUMBER") <= 3
     # The number that an interval is of stands below, beside it.
-    assert not re.search(r"-(low|high)[:`]", first["said"])
+    assert not re.search(r"-(low|high)[:`]", first["text"])
 
 
 @each_page

@@ -1,4 +1,4 @@
-"""The page of claims: rules decide, numbers come from executed notebooks, and what is missing is said to be."""
+"""The page of claims: rules decide, numbers come from executed notebooks, and what is missing is named."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_a_number_that_is_more_than_arithmetic_is_refused(number):
 
 def claim(*tests):
     where = {"notebook": "depth", "section": "In numbers", "models": ["one", "two"]}
-    said = {"id": "more", "kind": "our question", "quantifier": "typical", "quote": "More is more", "where": "here"}
-    return {"claim": "More is more", "paper": "more", **said, **where, "test": tests}
+    fields = {"id": "more", "kind": "our question", "quantifier": "typical", "quote": "More is more", "where": "here"}
+    return {"claim": "More is more", "paper": "more", **fields, **where, "test": tests}
 
 
 LOCAL = {"effect": "depth-local", "claims": "above", "measured": "local {depth-local:.2f}, {depth.prompts} prompts"}

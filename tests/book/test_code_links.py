@@ -25,7 +25,7 @@ def highlighted(owner: str, word: str) -> str:
 
 
 def test_an_owner_and_a_word_mean_one_object_or_none():
-    assert code_links.meant(DOCUMENTED) == {
+    assert code_links.unambiguous_names(DOCUMENTED) == {
         ("cl", "sweep"): "coupling_lib.sweep",
         ("cl", "Model"): "coupling_lib.Model",
         ("Model", "n_blocks"): "coupling_lib.Model.n_blocks",

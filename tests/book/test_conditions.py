@@ -10,8 +10,8 @@ from executed import executed
 
 from coupling_lib.errors import ParameterError
 
-SAID = "Blocks are coupled twice as much as chance"
-BOUND = conditions.Condition("depth", "a", SAID, "[depth-coupled] > 2 * [depth-null]")
+SENTENCE = "Blocks are coupled twice as much as chance"
+BOUND = conditions.Condition("depth", "a", SENTENCE, "[depth-coupled] > 2 * [depth-null]")
 
 
 def written(tmp_path, heading: str, **numbers: float):
@@ -24,7 +24,7 @@ def test_a_turned_number_is_found_with_page_sentence_condition_and_values(tmp_pa
     heading = "Blocks are coupled *twice* as much as [chance](nulls.md)"
     assert written(tmp_path, heading, coupled=0.3, null=0.1) is None
     assert written(tmp_path, heading, coupled=0.15, null=0.1).splitlines() == [
-        f"depth: {SAID!r}",
+        f"depth: {SENTENCE!r}",
         "  is not true in this build: [depth-coupled] > 2 * [depth-null]",
         "    depth-coupled = 0.15",
         "    depth-null = 0.1",
@@ -32,22 +32,22 @@ def test_a_turned_number_is_found_with_page_sentence_condition_and_values(tmp_pa
 
 
 def test_a_missing_number_and_an_edited_heading_are_found(tmp_path):
-    assert "cannot be checked: there is no depth-null in" in written(tmp_path, SAID, coupled=0.3)
-    said = written(tmp_path, "Blocks are coupled", coupled=0.3, null=0.1)
-    assert said == f"depth: a sentence of conditions.toml does not stand on the page: {SAID!r}"
+    assert "cannot be checked: there is no depth-null in" in written(tmp_path, SENTENCE, coupled=0.3)
+    message = written(tmp_path, "Blocks are coupled", coupled=0.3, null=0.1)
+    assert message == f"depth: a sentence of conditions.toml does not stand on the page: {SENTENCE!r}"
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ("[[sentence]]\npage = 'depth'", "'model'; each"),
         ("sentence =", "each"),
         ("[[sentence]]\npage=''\nmodel=''\nsays=''\nif=''\n" * 61, "holds 61 conditions; at most 60"),
     ],
 )
-def test_a_wrong_table_is_refused_in_one_line(tmp_path, table, said):
+def test_a_wrong_table_is_refused_in_one_line(tmp_path, table, message):
     (tmp_path / "conditions.toml").write_text(table, encoding="utf-8")
-    with pytest.raises(ParameterError, match=said):
+    with pytest.raises(ParameterError, match=message):
         conditions.read(tmp_path / "conditions.toml")
 
 
@@ -55,9 +55,9 @@ def test_every_committed_condition_is_of_a_sentence_that_stands_on_its_page():
     found = conditions.read(conditions.BOOK / "conditions.toml")
     assert 40 < len(found) <= conditions.MOST
     for each in found:
-        said = page_text.sentences_of((conditions.BOOK / f"{each.page}.md").read_text(encoding="utf-8"))
-        assert each.says in said
-        assert len(each.holds.split()) < 110
+        sentences = page_text.sentences_of((conditions.BOOK / f"{each.page}.md").read_text(encoding="utf-8"))
+        assert each.sentence in sentences
+        assert len(each.expression.split()) < 110
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_conditions_are_nothing_else(expression):
 
 
 @pytest.mark.parametrize(
-    ("markdown", "said"),
+    ("markdown", "sentences"),
     [
         ("# A *b* `c`", ["A b c"]),
         ("It is {glue:text}`../results/m/n.ipynb::x:.2f`\n({term}`coupling <couple>`). Next.",
@@ -99,5 +99,5 @@ def test_conditions_are_nothing_else(expression):
         ("{numref}`fig-more-turns` shows it.", ["Figure {} shows it."]),
     ],
 )  # fmt: skip
-def test_a_page_is_read_as_its_reader_sees_it(markdown, said):
-    assert page_text.sentences_of(markdown) == said
+def test_a_page_is_read_as_its_reader_sees_it(markdown, sentences):
+    assert page_text.sentences_of(markdown) == sentences

@@ -25,10 +25,10 @@ def test_each_question_gets_the_conclusion_that_was_written_down_for_its_outcome
     asked = {question["name"]: question for question in EXPERIMENT["question"]}
     assert set(found) == set(asked)
     for name, side in (("early", "above"), ("end", "below")):
-        (line,), said = found[name]
-        assert line.endswith(f", {side}") and said == asked[name][f"if_{side}"]
-    told, conclusion = found["equal steps"]
-    assert len(told) == 4 and all(line.startswith("coupling, step ") for line in told)
+        (line,), answer = found[name]
+        assert line.endswith(f", {side}") and answer == asked[name][f"if_{side}"]
+    lines, conclusion = found["equal steps"]
+    assert len(lines) == 4 and all(line.startswith("coupling, step ") for line in lines)
     assert conclusion == f"Readings or steps disagree. {asked['equal steps']['if_neither']}"
 
 

@@ -209,19 +209,24 @@ def test_a_script_can_be_read_and_cannot_end_the_element_it_may_stand_in():
 
 
 def test_the_colours_are_the_book_s():
-    look = explorer.look({NEOX: "Nano & co", "other": "Other"}, {NEOX: explorer.states_of(NEOX), "other": []})
-    assert look["models"] == [(NEOX, "Nano & co"), ("other", "Other")] and look["states"]["other"] == []
-    assert look["readings"]["project"] == {"variant": "mismatch", "label": "1 − mismatch", "source": "the project page"}
-    assert [name for name, _ in look["states"][NEOX]] == [state.name for state in explorer.states_of(NEOX)]
+    settings = explorer.settings({NEOX: "Nano & co", "other": "Other"}, {NEOX: explorer.states_of(NEOX), "other": []})
+    assert settings["models"] == [(NEOX, "Nano & co"), ("other", "Other")] and settings["states"]["other"] == []
+    assert settings["readings"]["project"] == {
+        "variant": "mismatch",
+        "label": "1 − mismatch",
+        "source": "the project page",
+    }
+    assert [name for name, _ in settings["states"][NEOX]] == [state.name for state in explorer.states_of(NEOX)]
     assert (
-        look["chance"][9] == pytest.approx(1 - nulls.gaussian_miscoupling(10), abs=1e-5) and len(look["chance"]) == 100
+        settings["chance"][9] == pytest.approx(1 - nulls.gaussian_miscoupling(10), abs=1e-5)
+        and len(settings["chance"]) == 100
     )
     for theme in ("light", "dark"):
         with style.theme(theme):
-            assert look[theme][style.TRAINED] == style.colour(style.TRAINED)
+            assert settings[theme][style.TRAINED] == style.colour(style.TRAINED)
             last = "#" + "".join(f"{round(255 * part):02x}" for part in style.ink()(1.0)[:3])
-        assert len(look[theme]["ink"]) == explorer.STOPS and look[theme]["ink"][-1] == last
-    assert look["light"]["ink"][0] == "#ffffff"
+        assert len(settings[theme]["ink"]) == explorer.STOPS and settings[theme]["ink"][-1] == last
+    assert settings["light"]["ink"][0] == "#ffffff"
 
 
 def test_what_stands_without_script_holds_the_mean_over_prompts(small):
@@ -246,9 +251,9 @@ def test_all_files_are_written(tmp_path, monkeypatch, small):
         for part in ("", "-shared")
         for state in ("", *(f"-{name}{end}" for name in states for end in ("", "-earlier")))
     ]
-    assert {path.name for path in folder.iterdir()} == {"look.js", *(f"{NEOX}{end}.js" for end in wanted)}
-    look = packing.read((folder / "look.js").read_text(encoding="utf-8"))
-    assert look["models"] == [[NEOX, "nano-neox"]] and look["light"] == explorer.look({}, {})["light"]
+    assert {path.name for path in folder.iterdir()} == {"settings.js", *(f"{NEOX}{end}.js" for end in wanted)}
+    settings = packing.read((folder / "settings.js").read_text(encoding="utf-8"))
+    assert settings["models"] == [[NEOX, "nano-neox"]] and settings["light"] == explorer.settings({}, {})["light"]
     assert [p["name"] for p in packing.read((folder / "nano-neox.js").read_text(encoding="utf-8"))["prompts"]]
     assert "<table>" in (tmp_path / "explorer.md").read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""What is chosen in the explorer: what a model has not is said, and a second network stands beside the first."""
+"""What is chosen in the explorer: what a model lacks is named, and a second network stands beside the first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import axe
 import explorer
 import pytest
 from browser import address, first_of
-from test_explorer_page import HERE, NEOX, choice, measured, opened, said, shown, unfolded
+from test_explorer_page import HERE, NEOX, choice, measured, opened, shown, status_text, unfolded
 
 import coupling_lib as cl
 
@@ -39,7 +39,7 @@ def test_what_an_address_asks_for_and_is_not_there_is_said_and_the_address_holds
     opened(tab, asked)
     line, rest = LACKS[asked]
     assert tab.locator("#coupling-explorer").get_attribute("data-ready") == f"{NEOX} 12"
-    assert tab.locator('[role=gridcell][aria-selected="true"]').count() == 1 and said(tab) == line
+    assert tab.locator('[role=gridcell][aria-selected="true"]').count() == 1 and status_text(tab) == line
     wanted = {"model": NEOX, "prompt": "mean"} | rest
     assert choice(tab) == (wanted if asked else {}) and tab.wrong == []
 
@@ -48,8 +48,10 @@ def test_another_model_keeps_what_it_has_of_the_choice_and_says_what_it_has_not(
     opened(tab, "model=smollm2-135m&l=12&m=14&prompt=gsm8k-style-13&reading=project&part=shared&state=untrained")
     tab.get_by_label("Model", exact=True).select_option(NEOX)
     tab.locator(f"#coupling-explorer[data-ready='{NEOX} 12']").wait_for()
-    told = re.fullmatch(r"nano-neox has no block 14 \(it has 12\). Shown instead: (blocks \d+ and \d+).", said(tab))
-    assert tab.locator("caption").filter(has_text=told[1].capitalize()).is_visible()
+    shown_instead = re.fullmatch(
+        r"nano-neox has no block 14 \(it has 12\). Shown instead: (blocks \d+ and \d+).", status_text(tab)
+    )
+    assert tab.locator("caption").filter(has_text=shown_instead[1].capitalize()).is_visible()
     assert choice(tab) == {
         "model": NEOX, "state": "step0", "prompt": "gsm8k-style-13", "reading": "project", "part": "shared",
     }  # fmt: skip
@@ -58,7 +60,7 @@ def test_another_model_keeps_what_it_has_of_the_choice_and_says_what_it_has_not(
     tab.get_by_label("Model", exact=True).select_option("smollm2-135m")
     tab.locator("#coupling-explorer[data-ready='smollm2-135m 30']").wait_for()
     # A step in the middle has no counterpart.
-    assert said(tab) == "" and "state" not in choice(tab) and tab.wrong == []
+    assert status_text(tab) == "" and "state" not in choice(tab) and tab.wrong == []
     assert tab.locator(".cx output").first.text_content() == "trained"
 
 
@@ -67,7 +69,7 @@ def test_a_token_goes_along_only_where_the_other_model_has_the_same_word_there(t
     assert tab.locator(".cx-prompt mark").text_content() == "car"
     tab.get_by_label("Model", exact=True).select_option("smollm2-135m")
     tab.locator("#coupling-explorer[data-ready='smollm2-135m 30']").wait_for()
-    assert said(tab) == f"{FULL} has no token “car” at position 9 of this prompt. Shown instead: its last token."
+    assert status_text(tab) == f"{FULL} has no token “car” at position 9 of this prompt. Shown instead: its last token."
     assert "token" not in choice(tab) and choice(tab)["prompt"] == "arc-style-13"
     assert tab.locator(".cx-prompt mark").text_content() == "?" and tab.wrong == []
 
@@ -104,11 +106,11 @@ def test_two_networks_stand_side_by_side_on_one_scale_of_colours(tab, measured):
 def test_every_model_has_the_colours_from_0_to_1(tab):
     for name in (NEOX, "smollm2-135m"):
         opened(tab, f"model={name}&l=5&m=6")
-        look = tab.evaluate("window.couplingExplorer.look.book.light.ink")
+        shades = tab.evaluate("window.couplingExplorer.settings.book.light.ink")
         label, colour = tab.locator('[role=gridcell][aria-selected="true"]').evaluate(
             "cell => [cell.getAttribute('aria-label'), cell.style.backgroundColor]"
         )
-        wanted = look[round(float(label.rpartition(" ")[2]) * (len(look) - 1))]
+        wanted = shades[round(float(label.rpartition(" ")[2]) * (len(shades) - 1))]
         assert colour == "rgb({}, {}, {})".format(*bytes.fromhex(wanted.removeprefix("#")))
 
 
@@ -116,7 +118,7 @@ def test_models_of_different_depth_stand_side_by_side_and_a_pair_that_one_has_no
     opened(tab, "model=smollm2-135m&l=20&m=21")
     alone = shown(tab)
     opened(tab, f"model=smollm2-135m&l=20&m=21&with={NEOX}.step100")
-    assert said(tab) == "nano-neox has no block 20 or 21 (it has 12). Shown instead: its map alone."
+    assert status_text(tab) == "nano-neox has no block 20 or 21 (it has 12). Shown instead: its map alone."
     assert shown(tab) == alone and tab.locator('[role=gridcell][aria-selected="true"]').count() == 1 and tab.wrong == []
 
 

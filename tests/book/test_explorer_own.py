@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import first_of, requested
-from test_explorer_page import HERE, NEOX, choice, opened, said, shown, unfolded
+from test_explorer_page import HERE, NEOX, choice, opened, shown, status_text, unfolded
 
 import coupling_lib as cl
 from coupling_lib.paths import ROOT
@@ -56,7 +56,7 @@ def test_a_file_is_opened_and_shown_as_the_library_has_it_and_nothing_is_asked_f
             assert shown(tab) == pytest.approx([pairs[2, 5], null, pairs[5, 2], null], abs=9e-4)
     # The browser asks for the page's picture again when its address changes.
     assert {one.rpartition("/")[2] for one in addresses} <= {"favicon.svg"} and choice(tab)["model"] == "own"
-    assert said(tab) == "" and tab.get_by_text("measured.json is shown. It stays on this machine.").is_visible()
+    assert status_text(tab) == "" and tab.get_by_text("measured.json is shown. It stays on this machine.").is_visible()
     assert (
         tab.get_by_label("Model", exact=True).locator("option").nth(len(HERE)).text_content() == "nano-neox (your file)"
     )
@@ -64,7 +64,7 @@ def test_a_file_is_opened_and_shown_as_the_library_has_it_and_nothing_is_asked_f
     tab.get_by_label("Prompt", exact=True).select_option(PROMPTS[1])
     tab.get_by_label("Reading").select_option("project")
     pairs = 1 - mine["mismatch"].sel(k=10).isel(prompt=1).values
-    texts = tab.locator(".cx-told:visible td").all_text_contents()
+    texts = tab.locator(".cx-numbers:visible td").all_text_contents()
     assert texts[1:] == [f"{pairs[2, 5]:.3f}", "not in the file", f"{pairs[5, 2]:.3f}", "not in the file"]
     assert tab.locator(".cx-squares").first.is_hidden() and tab.wrong == []
 
@@ -97,13 +97,13 @@ def test_a_file_can_be_dropped_on_the_explorer(tab, written):
     )
     tab.locator(OPENED).wait_for()
     line = r"nano-neox \(your file\) has no block 14 \(it has 12\)\. Shown instead: blocks \d+ and \d+\."
-    assert re.fullmatch(line, said(tab))
+    assert re.fullmatch(line, status_text(tab))
     assert tab.wrong == []
 
 
 def test_an_address_of_a_file_says_that_it_has_to_be_opened(tab):
     opened(tab, "model=own&l=3&m=4")
-    assert said(tab).startswith(
+    assert status_text(tab).startswith(
         "A file of your own is not kept in the address: open it again. Shown instead: nano-neox."
     )
     assert choice(tab)["model"] == NEOX and tab.wrong == []
@@ -156,8 +156,8 @@ def test_a_bad_file_is_refused_in_one_line_and_what_was_shown_stays(tab, written
     opened(tab, f"model={NEOX}&l=3&m=4")
     before = shown(tab)
     given(tab, path)
-    told = tab.locator(".cx-own-file .cx-refused")
-    told.wait_for()
+    refusal = tab.locator(".cx-own-file .cx-refused")
+    refusal.wait_for()
     end = r"What to do: write json\.dumps\(measured\.to_dict\(\)\), where measured is what cl\.measure_depth gave\."
-    assert re.fullmatch(rf"bad\.json was not opened: {line}\. {end}", told.text_content())
+    assert re.fullmatch(rf"bad\.json was not opened: {line}\. {end}", refusal.text_content())
     assert shown(tab) == before and choice(tab)["model"] == NEOX and tab.wrong == []

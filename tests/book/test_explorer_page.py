@@ -39,10 +39,10 @@ def unfolded(tab) -> None:
 
 def shown(tab) -> list[float]:
     """Return the numbers beside the map: the pair's coupling and its value by chance, in both directions."""
-    return [float(text) for text in tab.locator(".cx-told:visible td").all_text_contents() if text]
+    return [float(text) for text in tab.locator(".cx-numbers:visible td").all_text_contents() if text]
 
 
-def said(tab) -> str:
+def status_text(tab) -> str:
     """Return the line that says what of the choice is not there."""
     return tab.locator(".cx-notice").text_content()
 
@@ -143,7 +143,7 @@ def test_a_chapter_loads_the_explorer_when_a_view_is_chosen(tab, chapter):
         tab.locator(".cx-views").scroll_into_view_if_needed()
         tab.wait_for_load_state("networkidle")
     loaded = {url.rpartition("/")[2] for url in addresses}
-    assert "start.js" in loaded and not {"explorer.js", "look.js", "nano-neox.js", "smollm2-135m.js"} & loaded
+    assert "start.js" in loaded and not {"explorer.js", "settings.js", "nano-neox.js", "smollm2-135m.js"} & loaded
     link = tab.locator(".cx-views a").nth(1)
     view = dict(part.split("=") for part in link.get_attribute("data-view").split("&"))
     link.click()
@@ -186,13 +186,13 @@ def test_a_pointer_chooses_a_pair_and_buttons_go_on_from_it(tab):
     tab.get_by_label("Block l: next").click()
     tab.get_by_label("swap the two blocks").click()
     assert address(tab).endswith("l=9&m=4")
-    assert said(tab) == ""
+    assert status_text(tab) == ""
     tab.get_by_label("Block l′", exact=True).fill("99")
     tab.keyboard.press("Enter")
     assert address(tab).endswith("l=9&m=4") and tab.get_by_label("Block l′", exact=True).input_value() == "4"
-    assert said(tab) == "nano-neox has no block 99 (it has 12). Shown instead: blocks 9 and 4."
+    assert status_text(tab) == "nano-neox has no block 99 (it has 12). Shown instead: blocks 9 and 4."
     tab.get_by_label("Block l: next").click()
-    assert said(tab) == "" and address(tab).endswith("l=10&m=4") and tab.wrong == []
+    assert status_text(tab) == "" and address(tab).endswith("l=10&m=4") and tab.wrong == []
 
 
 def test_matrices_that_were_not_kept_are_not_shown(tab):
@@ -218,7 +218,7 @@ def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(
 
 def test_the_data_keep_within_seven_megabytes_and_the_page_that_opens_within_three_and_a_half(tab):
     sizes = {path.stem: path.stat().st_size for path in (HTML / "_static" / "explorer-data").glob("*.js")}
-    wanted = {"look"}
+    wanted = {"settings"}
     for model in HERE:
         for file in (model, f"{model}-shared"):
             states = [f"{file}-{state.name}" for state in explorer.states_of(model)]

@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 import panels
 import pytest
+from alt_text import alternative_text
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
-from seen import seen
 
 from companion.figures import parts, style
 from companion.figures.figure_reader import figures_in
@@ -73,7 +73,7 @@ def test_a_map_says_for_each_network_which_pair_stands_out():
     pairs = {"block_jacobian": [1, 1, 2] * 2, "block_vectors": [2, 3, 3] * 2}
     networks = ["trained"] * 3 + ["untrained"] * 3
     table = pd.DataFrame({"network": networks, **pairs, "mismatch": [0.5, 0.7, 0.6, 0.95, None, 0.95]})
-    assert seen(table) == (
+    assert alternative_text(table) == (
         "Trained: mismatch from 0.5 at block 1 for its Jacobian and block 2 for its vectors "
         "to 0.7 at block 1 for its Jacobian and block 3 for its vectors, mean 0.6. Untrained: mismatch 0.95."
     )
@@ -82,13 +82,13 @@ def test_a_map_says_for_each_network_which_pair_stands_out():
 def test_of_matrices_the_diagonal_is_told_and_a_block_with_itself_left_out():
     rows = [(1, 1, 0, 1.0, 0.0), (1, 1, 1, 0.0, 1.0), (1, 2, 0, 3.0, 4.0), (1, 2, 1, 5.0, 0.0)]
     table = pd.DataFrame(rows, columns=["block_jacobian", "block_vectors", "row", "entry_1", "entry_2"])
-    assert seen(table) == "Matrices of 2 by 2 with 18 % of their squared size on the diagonal."
+    assert alternative_text(table) == "Matrices of 2 by 2 with 18 % of their squared size on the diagonal."
 
 
 def test_intervals_and_errors_are_no_findings_and_models_are_named():
     beside = {"score_low": [0.0] * 8, "p_value": [0.5] * 8}
     table = pd.DataFrame({"model": [f"m{n}" for n in range(8)], "score": [*range(7), 1234.5], **beside})
-    assert seen(table) == "Score from 0 at model m0 to 1,234 at model m7, mean 157."
+    assert alternative_text(table) == "Score from 0 at model m0 to 1,234 at model m7, mean 157."
 
 
 # -- windows

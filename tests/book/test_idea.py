@@ -57,11 +57,11 @@ def test_the_pair_shows_the_first_block_s_jacobian_in_the_vectors_of_the_second(
 
 def test_both_pictures_say_their_couplings(networks):
     toy = idea.take_toy()
-    said = [axes.get_xlabel() for axes in idea.draw_toy(toy).axes if axes.get_xlabel()]
-    assert said == [f"coupling {value:.2f}" for value in toy.coupling.values]
+    labels = [axes.get_xlabel() for axes in idea.draw_toy(toy).axes if axes.get_xlabel()]
+    assert labels == [f"coupling {value:.2f}" for value in toy.coupling.values]
     pair = idea.take_pair(side_by_side(**networks), (7, 5))
-    said = [axes.get_xlabel() for axes in idea.draw_pair(pair).axes][:2]
-    assert said == [f"coupling {float(value):.2f}" for value in pair.coupling]
+    labels = [axes.get_xlabel() for axes in idea.draw_pair(pair).axes][:2]
+    assert labels == [f"coupling {float(value):.2f}" for value in pair.coupling]
 
 
 def test_the_front_page_shows_the_trained_model_first(networks, monkeypatch):

@@ -49,9 +49,9 @@ def shown(**changed: str) -> Shown:
 
 
 def test_a_figure_is_cited_by_number_place_version_and_digest_of_its_data(tmp_path):
-    told = ("Figure 3", "book/depth", "fig-demo", "abc.svg", "Coupling from 0.", ["<a>Notebook</a>"])
+    arguments = ("Figure 3", "book/depth", "fig-demo", "abc.svg", "Coupling from 0.", ["<a>Notebook</a>"])
     made = offers.of_figure(
-        book(tmp_path, "https://example.org/"), "book/depth", shown(origin="model a · seed 0"), *told
+        book(tmp_path, "https://example.org/"), "book/depth", shown(origin="model a · seed 0"), *arguments
     )
     assert '<summary aria-label="Source: Figure 3">Source</summary>' in made
     assert '<li><a download="demo.svg" href="../_images/abc.svg">SVG</a></li><li><a download="demo.csv"' in made

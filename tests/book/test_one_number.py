@@ -117,8 +117,8 @@ def collected(numbers_of) -> dict[str, list[Known]]:
         names = ((about, one) for about, quantity in QUANTITIES.items() for one in quantity["names"])
         for about, one in names if shown.name in numbers else ():
             if match := re.fullmatch(one["is"], shown.name):
-                said = {key: value for key, value in match.groupdict().items() if value}
-                found[about].append(known(shown, numbers, one, said, about))
+                details = {key: value for key, value in match.groupdict().items() if value}
+                found[about].append(known(shown, numbers, one, details, about))
                 break
     return found
 

@@ -128,7 +128,7 @@ def test_the_tab_opens_with_every_step_filled_and_what_is_shown_is_what_was_comp
         wanted.append(f"{float(own_prompt.coupling_of_blocks(ds).mean()):.3f}")
     chance = f"{1 - nulls.gaussian_miscoupling(own_prompt.K):.3f}"
     assert shown == [*wanted, chance]
-    assert tab.locator(".cx-said").text_content() == (
+    assert tab.locator(".cx-status").text_content() == (
         f"Coupling of all pairs of blocks {wanted[1]}, by chance {chance}."
     )
     for at, name in enumerate((peak, last)):
@@ -203,7 +203,7 @@ def test_a_linked_view_is_restored_and_a_changed_address_is_followed(tab):
 def test_what_cannot_be_measured_is_said_in_one_line_and_the_next_prompt_is(tab, view, line):
     opened(tab, **view)
     ready(tab, "refused")
-    assert re.fullmatch(line, tab.locator(".cx-said").text_content())
+    assert re.fullmatch(line, tab.locator(".cx-status").text_content())
     assert tab.locator(".cx-result").is_hidden()
     tab.get_by_label("Prompt", exact=True).fill("Call me")
     tab.locator("#own-prompt-here:not([data-ready=refused]):not([aria-busy])").wait_for()
@@ -214,7 +214,9 @@ def test_half_a_character_is_refused_before_it_is_measured(tab):
     opened(tab)
     tab.locator("#own-prompt-text").evaluate("e => { e.value = 'a\\ud800'; e.dispatchEvent(new Event('input')); }")
     ready(tab, "refused")
-    assert tab.locator(".cx-said").text_content() == "The prompt holds half a character (a lone surrogate). Delete it."
+    assert (
+        tab.locator(".cx-status").text_content() == "The prompt holds half a character (a lone surrogate). Delete it."
+    )
 
 
 def test_the_page_with_all_its_steps_stays_below_eight_megabytes_and_no_request_leaves(tab):

@@ -76,7 +76,7 @@ def test_the_commit_is_that_of_the_project_with_a_plus_after_a_change_and_none_o
     [(None, "not run here"), (1, "5 s"), (58, "60 s"), (117, "115 s"), (118, "2 min"), (700, "12 min")],
 )
 def test_times_are_said_no_more_exactly_than_they_repeat(seconds, written):
-    assert reproduce.spoken(seconds) == written
+    assert reproduce.time_text(seconds) == written
 
 
 def test_every_claim_has_one_command_with_its_time_and_its_tolerance(tmp_path):
@@ -119,15 +119,15 @@ def test_the_machine_is_described():
 
 def test_every_term_that_a_page_names_is_in_the_glossary_and_the_glossary_is_in_order():
     text = (BOOK / "methods.md").read_text(encoding="utf-8").split("glossary}\n")[1].split("```")[0]
-    said = re.findall(r"^(\S.*)$", text, re.MULTILINE)
-    assert len(said) >= 30
-    assert said == sorted(said, key=lambda term: re.sub(r"\W", " ", term).lower())
+    terms = re.findall(r"^(\S.*)$", text, re.MULTILINE)
+    assert len(terms) >= 30
+    assert terms == sorted(terms, key=lambda term: re.sub(r"\W", " ", term).lower())
     used = set()
     for page in BOOK.glob("*.md"):
         for role in re.findall(r"\{term\}`([^`]+)`", page.read_text(encoding="utf-8")):
             target = re.search(r"<(.+)>", role)
             used.add(" ".join((target[1] if target else role).split()))
-    assert used and used <= set(said)
+    assert used and used <= set(terms)
 
 
 def test_no_page_links_a_term_twice():
@@ -154,8 +154,8 @@ def glossary() -> nodes.document:
 
 
 def test_links_carry_what_is_behind_them_and_others_nothing():
-    said = previews.definitions(glossary())
-    assert said == {"term-null": "By chance alone."}
+    definitions = previews.definitions(glossary())
+    assert definitions == {"term-null": "By chance alone."}
     behind = {
         "term-null": {"preview": 'a "b" & c'},
         "id2": {"preview": "Somebody. 2025."},

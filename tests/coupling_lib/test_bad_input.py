@@ -42,9 +42,9 @@ def unchanged(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 def assert_one_line(error: BaseException, message: str) -> None:
     assert isinstance(error, CouplingError)
-    said = str(error)
-    assert re.search(message, said), said
-    assert said and len(said.splitlines()) == 1 and len(said) < 700
+    text = str(error)
+    assert re.search(message, text), text
+    assert text and len(text.splitlines()) == 1 and len(text) < 700
 
 
 @pytest.mark.usefixtures("unchanged")

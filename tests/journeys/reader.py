@@ -26,9 +26,9 @@ class Reader:
         control.click()
         self.clicks += 1
 
-    def follow(self, page: str, saying: str) -> None:
+    def follow(self, page: str, text: str) -> None:
         """Follow the first visible link to a page whose text has a word that the reader looks for."""
-        link = self.tab.locator(f"a[href*='{page}']:visible").filter(has_text=re.compile(saying, re.IGNORECASE))
+        link = self.tab.locator(f"a[href*='{page}']:visible").filter(has_text=re.compile(text, re.IGNORECASE))
         if not link.count():  # on a phone the menu is folded
             self.tab.locator("button.primary-toggle:visible").first.click()
         self.press(link.first)
@@ -39,7 +39,7 @@ class Reader:
         self.tab.wait_for_url(lambda address: page in address)
 
     def search(self, words: str) -> list[tuple[str, str]]:
-        """Search the book; gives titles and addresses of what is found, best first."""
+        """Search the book; return titles and addresses of what is found, best first."""
         self.press(self.tab.locator(".search-button-field:visible, .search-button:visible").first)
         self.tab.keyboard.type(words)
         self.tab.keyboard.press("Enter")
@@ -53,9 +53,9 @@ class Reader:
         """Assert that something was reached by so many clicks and is seen so many screens down."""
         assert what.first.is_visible() and self.screens(what) < screens and self.clicks <= clicks
 
-    def block(self, saying: str) -> str:
+    def block(self, text: str) -> str:
         """Return the code block of this page that has some text."""
-        return self.tab.locator("article pre").filter(has_text=saying).first.inner_text()
+        return self.tab.locator("article pre").filter(has_text=text).first.inner_text()
 
     def screens(self, what: Locator) -> float:
         """Return how many screens down from the top something starts: below 1 it is seen at once."""
@@ -64,7 +64,7 @@ class Reader:
 
 
 def shell(command: str, results: Path, seconds: float = 300) -> str:
-    """Run a command of the book in the project's folder, and give what it prints; what it measures goes elsewhere."""
+    """Run a command of the book in the project's folder, and return its output; what it measures goes elsewhere."""
     environment = os.environ | {"COUPLING_RESULTS": str(results), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds

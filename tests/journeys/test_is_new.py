@@ -26,7 +26,7 @@ def test_1_what_coupling_is_stands_in_the_first_screen_with_a_picture_on_the_sam
 
 def test_2_whether_it_predicts_quality_is_answered_in_the_first_screen(tab):
     reader = Reader(tab)
-    reader.follow("generalization.html", saying="predict|generali[sz]ation|quality")
+    reader.follow("generalization.html", text="predict|generali[sz]ation|quality")
     verdict = tab.locator("article p").filter(has_text=re.compile(r"quality|score|loss", re.IGNORECASE))
     assert reader.screens(verdict) < 1
     assert reader.clicks <= 1
@@ -34,7 +34,7 @@ def test_2_whether_it_predicts_quality_is_answered_in_the_first_screen(tab):
 
 def test_3_two_blocks_are_chosen_in_the_explorer_by_keys(tab):
     reader = Reader(tab)
-    reader.follow("explorer.html", saying="explore")
+    reader.follow("explorer.html", text="explore")
     tab.locator("#coupling-explorer[data-ready]").wait_for()
     tab.locator('[role=gridcell][tabindex="0"]').focus()
     before = tab.evaluate("document.activeElement.getAttribute('aria-label')")
@@ -48,17 +48,17 @@ def test_3_two_blocks_are_chosen_in_the_explorer_by_keys(tab):
 def test_4_a_word_that_is_new_is_explained_where_it_stands(tab):
     reader = Reader(tab)
     tab.locator("article a[data-preview][href*='#term-']:visible").first.hover()
-    said = tab.locator("[role=tooltip]")
-    expect(said).to_be_visible()
-    assert len(said.inner_text().split()) >= 8
+    tooltip = tab.locator("[role=tooltip]")
+    expect(tooltip).to_be_visible()
+    assert len(tooltip.inner_text().split()) >= 8
     tab.keyboard.press("Escape")
-    expect(said).to_have_count(0)
+    expect(tooltip).to_have_count(0)
     assert reader.clicks == 0
 
 
 def test_5_which_models_there_are_and_what_was_measured_of_each_is_one_table(tab):
     reader = Reader(tab)
-    reader.follow("models.html", saying="models")
+    reader.follow("models.html", text="models")
     table = tab.locator("article table").first
     assert reader.screens(table) < 1
     head = table.locator("th").all_text_contents()
@@ -71,7 +71,7 @@ def test_5_which_models_there_are_and_what_was_measured_of_each_is_one_table(tab
 
 def test_6_the_command_for_one_s_own_model_is_whole_in_the_first_screen(tab):
     reader = Reader(tab)
-    reader.follow("own-model.html", saying="own model")
+    reader.follow("own-model.html", text="own model")
     command = tab.locator("article pre").filter(has_text="papermill")
     assert reader.screens(command) < 1
     assert command.first.evaluate("e => e.scrollWidth <= e.clientWidth")
@@ -80,29 +80,29 @@ def test_6_the_command_for_one_s_own_model_is_whole_in_the_first_screen(tab):
 
 def test_7_what_can_be_set_is_printed_by_the_command_of_that_page(tab, tmp_path):
     reader = Reader(tab)
-    reader.follow("own-model.html", saying="own model")
-    said = shell(reader.block("--help-notebook").strip(), tmp_path)
-    assert re.search(r"^\s+k: int .*number of singular vectors", said, re.MULTILINE) and reader.clicks <= 1
+    reader.follow("own-model.html", text="own model")
+    output = shell(reader.block("--help-notebook").strip(), tmp_path)
+    assert re.search(r"^\s+k: int .*number of singular vectors", output, re.MULTILINE) and reader.clicks <= 1
 
 
-def on_a_phone(tab, page: str, saying: str) -> None:
+def on_a_phone(tab, page: str, text: str) -> None:
     """A reader who has come to a page by the menu of a phone, and finds that it fits."""
     reader = Reader(tab, PHONE)
     reader.press(tab.locator("button.primary-toggle:visible").first)
-    reader.follow(page, saying)
+    reader.follow(page, text)
     assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert reader.clicks <= 2
 
 
 def test_8_on_a_phone_the_menu_leads_to_a_chapter_that_fits(tab):
-    on_a_phone(tab, "depth.html", saying="depth")
+    on_a_phone(tab, "depth.html", text="depth")
     assert tab.locator("article h1").first.is_visible()
     tab.locator("figure.tbc-figure img:visible").first.scroll_into_view_if_needed()
     assert tab.locator("figure.tbc-figure").first.bounding_box()["width"] <= PHONE["width"]
 
 
 def test_9_on_a_phone_the_claims_fit(tab):
-    on_a_phone(tab, "claims.html", saying="claims|what holds")
+    on_a_phone(tab, "claims.html", text="claims|what holds")
     assert tab.locator("article :text('contradicted'):visible").count() >= 1
 
 
@@ -131,6 +131,6 @@ def test_10_dark_stays_dark_from_page_to_page(tab, served):
     while tab.evaluate(theme) != "dark":
         reader.press(tab.locator("button.theme-switch-button:visible").first)
         assert reader.clicks <= 3
-    reader.follow("idea.html", saying="idea")
+    reader.follow("idea.html", text="idea")
     tab.wait_for_function(f"{theme} === 'dark'")
     assert reader.clicks <= 3

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.browser
 
 def figure_three(reader: Reader) -> str:
     """Find the command that draws figure 3 of the paper for the paper's own model."""
-    reader.follow("claims.html", saying="claims")
+    reader.follow("claims.html", text="claims")
     reader.press(reader.tab.locator("summary", has_text="The commands"))
     block = reader.block("-p model llama3-8b")
     (command,) = re.findall(r"^# (?:.*, )?figure 3(?:,.*)?\n(.+)$", block, re.MULTILINE)
@@ -45,20 +45,20 @@ def test_2_the_printed_command_draws_figure_3_for_a_model_that_is_here(tab, tmp_
 
 def test_3_time_and_memory_of_that_model_are_one_click_away(tab):
     reader = Reader(tab)
-    reader.follow("scale.html", saying="scale")
+    reader.follow("scale.html", text="scale")
     table = tab.locator("article table").filter(has_text="llama3-8b")
     head = [text.strip() for text in table.locator("th").all_text_contents()]
     row = [text.strip() for text in table.locator("tr", has_text="llama3-8b").locator("td").all_text_contents()]
-    told = dict(zip(head, row, strict=True))
+    cells = dict(zip(head, row, strict=True))
     for wanted in ("hours", "held"):
-        (text,) = [text for name, text in told.items() if wanted in name]
+        (text,) = [text for name, text in cells.items() if wanted in name]
         assert float(text.replace(",", "")) > 0
     assert reader.clicks <= 1
 
 
 def test_4_from_figure_3_to_the_function_that_draws_it(tab):
     reader = Reader(tab)
-    reader.follow("claims.html", saying="claims")
+    reader.follow("claims.html", text="claims")
     reader.press(tab.locator("summary", has_text="one by one"))
     reader.press(tab.locator("tr", has_text="blocks 9 to 16 of Llama-3 8B").locator("a[href*='draw_matrices']").first)
     named = tab.locator("dt[id='companion.figures.depth.draw_matrices']")
@@ -70,7 +70,7 @@ def test_4_from_figure_3_to_the_function_that_draws_it(tab):
 
 def test_5_the_null_is_a_chapter_with_its_closed_form(tab):
     reader = Reader(tab)
-    reader.follow("definitions.html", saying="no coupling|null|chance")
+    reader.follow("definitions.html", text="no coupling|null|chance")
     assert tab.locator("article h1").first.is_visible() and "random" in tab.locator("article").inner_text()
     assert tab.locator("article figure.tbc-figure").count() >= 1
     assert reader.clicks <= 1
@@ -96,7 +96,7 @@ def test_6_the_numbers_of_a_figure_are_two_clicks_away(tab, tmp_path):
 
 def test_7_the_entry_to_cite_has_version_and_commit(tab):
     reader = Reader(tab)
-    reader.follow("reproduce.html#cite", saying="cite")
+    reader.follow("reproduce.html#cite", text="cite")
     version = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"]
     assert "Papyan, Vardan" in reader.block("@inproceedings")
     entry = reader.block("@software")
@@ -130,7 +130,7 @@ def test_8_what_a_search_finds_of_two_models_has_two_names(tab):
 
 def test_9_the_data_are_what_they_were_when_the_book_was_built(tab, tmp_path):
     reader = Reader(tab)
-    reader.follow("reproduce.html#cite", saying="cite")
+    reader.follow("reproduce.html#cite", text="cite")
     command = reader.block("MANIFEST.sha256").strip()
     assert command.startswith("sha256sum ") and shell(command, tmp_path) == ""
     assert reader.clicks <= 1

@@ -43,7 +43,7 @@ def test_b_from_a_figure_to_the_code_that_draws_it(reader):
 
 
 def test_c_the_command_for_a_model_of_one_s_own(reader):
-    reader.follow("own-model.html", saying="own model|your model")
+    reader.follow("own-model.html", text="own model|your model")
     reader.within(1, reader.tab.locator("article pre").filter(has_text="papermill notebooks/depth.ipynb"))
 
 
@@ -88,7 +88,7 @@ def test_g_what_a_word_means(reader):
 
 
 def test_h_the_data_of_a_table_as_csv(reader, tmp_path):
-    reader.follow("scale.html", saying="scale|takes|memory")
+    reader.follow("scale.html", text="scale|takes|memory")
     with reader.tab.expect_download() as waiting:
         reader.press(reader.tab.locator("article a[download$='.csv']", has_text="Table as CSV").first)
     waiting.value.save_as(tmp_path / "a.csv")
@@ -100,15 +100,15 @@ def test_h_the_data_of_a_table_as_csv(reader, tmp_path):
 
 
 def test_i_cite_the_book(reader):
-    reader.follow("reproduce.html#cite", saying="cite")
+    reader.follow("reproduce.html#cite", text="cite")
     reader.within(1, reader.tab.locator("article pre").filter(has_text="@inproceedings"))
     assert "@software{" in reader.block("@software")
 
 
 def test_j_what_is_not_measured_here_and_the_command_for_it(reader):
-    said = reader.tab.locator("article p").filter(has_text="own models are not measured here")
-    assert said.count() == 1
-    reader.follow("claims.html", saying="claims|not measured")
+    paragraph = reader.tab.locator("article p").filter(has_text="own models are not measured here")
+    assert paragraph.count() == 1
+    reader.follow("claims.html", text="claims|not measured")
     reader.press(reader.tab.locator("summary", has_text="The commands"))
     command = reader.tab.locator("article pre").filter(has_text="-p model llama3-8b")
     assert command.first.is_visible() and reader.clicks <= 3

@@ -49,8 +49,8 @@ class Rig:
         copy = self.folder / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(self.folder / "llama", copy)
-        said = json.loads((copy / "config.json").read_text())
-        (copy / "config.json").write_text(json.dumps(said | config))
+        stored = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps(stored | config))
         return copy
 
     def picture(self, content: bytes) -> Path:

@@ -195,9 +195,9 @@ def mixes_tokens(hf: PreTrainedModel) -> bool:
 
 def in_one_line(error: BaseException, folder: str) -> str:
     """Write an error in one line; the library's own needs no name of its class."""
-    said = str(error) if isinstance(error, errors.CouplingError) else f"{type(error).__name__}: {error}"
-    said = " ".join(said.replace(folder, "FOLDER").split())
-    return said if len(said) <= 240 else f"{said[:236]} ..."
+    message = str(error) if isinstance(error, errors.CouplingError) else f"{type(error).__name__}: {error}"
+    message = " ".join(message.replace(folder, "FOLDER").split())
+    return message if len(message) <= 240 else f"{message[:236]} ..."
 
 
 def tried(mapping: str, kind: str) -> dict[str, str]:
@@ -226,7 +226,7 @@ def work(mapping: str, kind: str, sender: connection.Connection) -> None:
 
 
 def run(wanted: list[tuple[str, str]], jobs: int) -> Iterator[dict[str, str]]:
-    """Try types side by side, and give each answer as it comes."""
+    """Try types side by side, and yield each answer as it comes."""
     # A fork has at hand what was imported before it, which takes longer than most types do; much is at first use.
     tried("causal", "llama")
     context, waiting, running = multiprocessing.get_context("fork"), wanted[::-1], {}
@@ -252,9 +252,9 @@ def run(wanted: list[tuple[str, str]], jobs: int) -> Iterator[dict[str, str]]:
 
 
 def write(found: dict[tuple[str, str], dict[str, str]]) -> None:
-    """Write the table; a row that says the same as before keeps its digits, which are not alike on every processor."""
+    """Write the table; a row that states the same as before keeps its digits, which differ between processors."""
 
-    def says(row: dict[str, str]) -> list[str]:
+    def stable_part(row: dict[str, str]) -> list[str]:
         return [row[name] for name in ("outcome", "class", "route", "transformers")] + re.split(
             r"[\d.e+-]+", row["why"]
         )
@@ -266,7 +266,7 @@ def write(found: dict[tuple[str, str], dict[str, str]]) -> None:
         table.writeheader()
         for each in TYPES:
             row = dict.fromkeys(COLUMNS, "") | found[each] | {"transformers": transformers.__version__}
-            table.writerow(old[each] if each in old and says(old[each]) == says(row) else row)
+            table.writerow(old[each] if each in old and stable_part(old[each]) == stable_part(row) else row)
 
 
 def main(names: list[str]) -> int:

@@ -170,7 +170,7 @@ FAMILIES = [
 
 # Eight that stand for all in `make test`: together they take every route, and every rule by which a block is found,
 # called again and differentiated. The others run in `make test-all`, under the marker `thorough`.
-STANDING_FOR_ALL = (
+REPRESENTATIVE = (
     "llama",  # attention: rotary angles, keys shared by heads, gates that are merged, rows that are picked
     "bloom-alibi",  # cache: biases instead of positions, and an activation with a backward of its own
     "mamba",  # state alone
@@ -192,7 +192,7 @@ def each_family(families: Iterable[Family] = FAMILIES) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "family",
         [
-            pytest.param(one, id=one.name, marks=[pytest.mark.thorough] * (one.name not in STANDING_FOR_ALL))
+            pytest.param(one, id=one.name, marks=[pytest.mark.thorough] * (one.name not in REPRESENTATIVE))
             for one in families
         ],
     )

@@ -117,16 +117,16 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 tree = [{"type": "file", "path": n, "size": f.stat().st_size, "oid": tag(f)} for n, f in pairs]
                 return self.send(200, json.dumps(tree).encode())
             if what != "resolve":
-                told = {"id": repo_id, "sha": commit, "siblings": [{"rfilename": name} for name in names]}
-                return self.send(200, json.dumps(told).encode())
+                info = {"id": repo_id, "sha": commit, "siblings": [{"rfilename": name} for name in names]}
+                return self.send(200, json.dumps(info).encode())
             if (name := "/".join(rest)) not in names:
                 return self.send(404, code="EntryNotFound")
             return self.send(200, (folder / name).read_bytes(), commit=commit, etag=tag(folder / name))
 
         def send(self, status: int, content: bytes = b"", code: str | None = None, commit="", etag="") -> None:
-            told = {"X-Error-Code": code, "X-Error-Message": code, "X-Repo-Commit": commit, "ETag": etag}
+            headers = {"X-Error-Code": code, "X-Error-Message": code, "X-Repo-Commit": commit, "ETag": etag}
             self.send_response(status)
-            for name, value in told.items():
+            for name, value in headers.items():
                 if value:
                     self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))

@@ -55,7 +55,7 @@ class _Cards(TorchDispatchMode):
 
 
 def _run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Compute on the CPU what lies on one card, and say that it lies there."""
+    """Compute on the CPU what lies on one card, and label the result with that card."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     devices = {x.device for x in tensors if x.ndim or isinstance(x, Lying)}  # a number on the CPU goes anywhere
     if func in _COPIES:

@@ -12,6 +12,6 @@ def refused(error: type[Exception], message: str, call: Callable, *given: Any, *
     """Call what raises an error with a message of one line, and return the line."""
     with pytest.raises(error, match=message or None) as caught:
         call(*given, **named)
-    said = str(caught.value)
-    assert said and len(said.splitlines()) == 1
-    return said
+    line = str(caught.value)
+    assert line and len(line.splitlines()) == 1
+    return line

@@ -133,12 +133,12 @@ class Cluster:
         )
 
     def logs(self) -> str:
-        """Return the last lines of what the daemons said."""
+        """Return the last lines of the daemons' logs."""
         files = sorted([*self.folder.glob("*.log"), *self.folder.glob("*.out")])
         return "\n".join(line for file in files for line in file.read_text(errors="replace").splitlines()[-3:])
 
     def _ask(self, *command: str) -> str:
-        """Run one of the cluster's commands, and give what it says; nothing where nobody answers."""
+        """Run one of the cluster's commands, and return its output; nothing where nobody answers."""
         run = subprocess.run(command, env=self._env(), capture_output=True, text=True, check=False)
         return run.stdout.strip()
 
@@ -147,7 +147,7 @@ class Cluster:
 
 
 def until(found: Callable[[], Any], lack: Callable[[], str], seconds: float = 30) -> Any:
-    """Wait until something is there, and give it."""
+    """Wait until something is there, and return it."""
     end = time.monotonic() + seconds
     while not (it := found()):
         if time.monotonic() > end:

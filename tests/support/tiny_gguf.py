@@ -70,7 +70,7 @@ def write(
     keys: dict | None = None,
     tensors: dict[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Write a random Llama, with further keys and tensors, and give its dense weights as the format defines them."""
+    """Write a random Llama, with further keys and tensors, and return its dense weights as the format defines them."""
     model = tiny.llama(seed=3, num_attention_heads=HEADS, num_key_value_heads=KV_HEADS)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")

@@ -65,7 +65,7 @@ class Trial:
         self.environment = os.environ | cluster.environment | own
 
     def run(self) -> None:
-        """Run the sweep, disturb it, and look at what it left."""
+        """Run the sweep, disturb it, and check what it left."""
         self.dry_run()
         with (self.folder / "sweep.out").open("wb") as out:
             command = [sys.executable, "-m", "workflow.sweep", str(self.config), "--profile", "slurm", f"--more={MORE}"]
@@ -76,24 +76,24 @@ class Trial:
             except BaseException:
                 sweep.kill()
                 raise
-        assert sweep.returncode == 0, f"{self.said()}\n{self.cluster.logs()}"
-        self.say("the sweep is complete")
+        assert sweep.returncode == 0, f"{self.log_tail()}\n{self.cluster.logs()}"
+        self.log("the sweep is complete")
         self.once()
         before = self.journals()
-        said = self.ran(*command)
-        assert "Nothing to be done" in said and self.journals() == before, said
-        self.say("running it again did nothing")
+        output = self.output_of(*command)
+        assert "Nothing to be done" in output and self.journals() == before, output
+        self.log("running it again did nothing")
         code = _COMPARED.replace("PROMPTS", str(PROMPTS))
-        self.ran(sys.executable, "-c", code, str(self.results), str(self.folder / "own"), *CONFIG["models"])
-        self.say("the numbers of each model are those of an undisturbed run, bit for bit")
+        self.output_of(sys.executable, "-c", code, str(self.results), str(self.folder / "own"), *CONFIG["models"])
+        self.log("the numbers of each model are those of an undisturbed run, bit for bit")
 
     def dry_run(self) -> None:
         """Ask Snakemake what there is to do, of which nothing is done."""
-        said = self.ran(sys.executable, "-m", "workflow.sweep", str(self.config), "--more=-n")
-        counts = dict(re.findall(r"^(fetch|measure|merge|figure|book) +(\d+)$", said, re.MULTILINE))
+        output = self.output_of(sys.executable, "-m", "workflow.sweep", str(self.config), "--more=-n")
+        counts = dict(re.findall(r"^(fetch|measure|merge|figure|book) +(\d+)$", output, re.MULTILINE))
         expected = {"fetch": str(len(CONFIG["models"])), "measure": str(JOBS * SHARDS), "merge": str(JOBS)}
-        assert counts == expected and not self.journals(), said
-        self.say(f"a dry run plans {', '.join(f'{count} x {rule}' for rule, count in expected.items())}")
+        assert counts == expected and not self.journals(), output
+        self.log(f"a dry run plans {', '.join(f'{count} x {rule}' for rule, count in expected.items())}")
 
     def disturb(self, sweep: subprocess.Popen) -> None:
         """Kill a job that has begun, then the node's daemon while another has."""
@@ -107,22 +107,22 @@ class Trial:
             except ProcessLookupError:  # it was done in the meantime
                 passed.add(first)
         done = len(list(lines(first)))
-        self.say(f"killed SLURM job {line['slurm']} when {done} of {PROMPTS // SHARDS} prompts of its shard were done")
+        self.log(f"killed SLURM job {line['slurm']} when {done} of {PROMPTS // SHARDS} prompts of its shard were done")
         second = self.begun(sweep, besides={first})
         self.cluster.kill("slurmd")
         done = len(list(lines(second)))
-        self.say(f"killed the node's daemon when {done} of {PROMPTS // SHARDS} prompts of another shard were done")
+        self.log(f"killed the node's daemon when {done} of {PROMPTS // SHARDS} prompts of another shard were done")
         time.sleep(3)
         self.cluster.start("slurmd")
         self.cluster.wait_idle()
-        self.say("the node's daemon is back")
+        self.log("the node's daemon is back")
 
     def begun(self, sweep: subprocess.Popen, besides: set[Path]) -> Path:
         """Wait for a shard that has measured something and not all, other than those that were seen before."""
         seen = besides | set(self.journals())
 
         def found() -> Path | None:
-            assert sweep.poll() is None, self.said()
+            assert sweep.poll() is None, self.log_tail()
             fresh = [
                 path for path, count in self.journals().items() if path not in seen and 0 < count < PROMPTS // SHARDS
             ]
@@ -147,19 +147,19 @@ class Trial:
         complete = [record["job"] for record in merged if record["prompts"] == record["of"] == PROMPTS]
         # A process that is killed between a file and its line leaves the file, which nobody measures again.
         assert (len(noted), len(files), len(complete)) == (len(names), wanted, JOBS) and names <= files
-        self.say(f"{len(files)} prompts were measured, none of them twice")
+        self.log(f"{len(files)} prompts were measured, none of them twice")
 
-    def ran(self, *command: str) -> str:
-        """Run a command to its end, and give all that it said."""
+    def output_of(self, *command: str) -> str:
+        """Run a command to its endand return its output."""
         run = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stdout + run.stderr
         return run.stdout + run.stderr
 
-    def said(self) -> str:
+    def log_tail(self) -> str:
         """Return the end of what the sweep printed."""
         return "\n".join((self.folder / "sweep.out").read_text(errors="replace").splitlines()[-40:])
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Print a line with the time since the start."""
         print(f"{time.monotonic() - self.start:5.0f} s  {text}", flush=True)
 

@@ -88,8 +88,8 @@ def test_what_runs_a_sweep_is_read_by_nobody_s_shell():
     assert {word for word in used if not word.endswith(":q")} == plain
     for profile in ("local", "slurm"):
         folder = settings.ROOT / "workflow" / "profiles" / profile
-        said = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        assert said["rerun-incomplete"] and said["keep-going"] and said["retries"] >= 1
+        options = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        assert options["rerun-incomplete"] and options["keep-going"] and options["retries"] >= 1
     assert "HF_HUB_OFFLINE=1" in text and text.count("HERE + ") == 1 and text.count("OFFLINE + ") == 4
 
 

@@ -169,7 +169,7 @@ def test_commands_end_in_one_line(made, tmp_path, capsys):
 
     assert records.run_command(interrupted, "x", []) == 130
     assert records.run_command(full, "x", []) == 1
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("error: interrupted; what was finished is kept") and len(said) == 2
-    assert said[1] == "error: results: No space left on device"
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("error: interrupted; what was finished is kept") and len(lines) == 2
+    assert lines[1] == "error: results: No space left on device"
     assert json.loads(file.read_text()) == made

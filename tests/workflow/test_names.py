@@ -104,8 +104,8 @@ def test_whatever_folders_are_called_their_jobs_reach_the_commands_and_stay_apar
     for label in made["weights"]:
         assert taken(commands, options, "fetch", weights=label) == {"plan": commands["PLAN_FILE"], "weights": label}
     for label in made["jobs"]:
-        told = taken(commands, options, "measure", job=label, part="2", shards="3")
-        assert told == {"plan": commands["PLAN_FILE"], "job": label, "shard": "2/3"}
+        arguments = taken(commands, options, "measure", job=label, part="2", shards="3")
+        assert arguments == {"plan": commands["PLAN_FILE"], "job": label, "shard": "2/3"}
         assert taken(commands, options, "merge", job=label) == {"plan": commands["PLAN_FILE"], "job": label}
 
 

@@ -75,8 +75,8 @@ def test_nbval_passes_again_and_fails_once_one_number_of_one_measurement_has_cha
     shutil.copy(ROOT / "notebooks" / "conftest.py", tmp_path)
     command = [sys.executable, "-m", "pytest", "--nbval", "near", "changed", "-rA", "-p", "no:cacheprovider"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
-    said = "the spread of demo is unknown; measure it: make spreads ONLY=demo"
-    assert said in run.stdout and "Traceback" not in run.stdout and run.returncode == 2
+    message = "the spread of demo is unknown; measure it: make spreads ONLY=demo"
+    assert message in run.stdout and "Traceback" not in run.stdout and run.returncode == 2
     (tmp_path / "spreads.json").write_text('{"demo": {"shown": 0.0, "remembered": 3.1e-6}}')
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
     assert re.findall(r"^PASSED (.*)", run.stdout, re.M) == [
@@ -176,9 +176,9 @@ def test_a_setting_reaches_torch_and_numpy(setting, capability, threads, most):
         "*numpy.show_config('dicts')['SIMD Extensions'].get('found') or [])"
     )
     environment = os.environ | spreads.SETTINGS[setting]
-    said = subprocess.run([sys.executable, "-c", asks], env=environment, capture_output=True, text=True, check=True)
-    told, count, *sets = said.stdout.split()
-    assert (told, int(count)) == (capability, threads) and set(sets) <= most
+    run = subprocess.run([sys.executable, "-c", asks], env=environment, capture_output=True, text=True, check=True)
+    instructions, count, *sets = run.stdout.split()
+    assert (instructions, int(count)) == (capability, threads) and set(sets) <= most
 
 
 def executed(shown: str, remembered: str) -> nbformat.NotebookNode:

@@ -106,13 +106,13 @@ def test_every_notebook_is_run_here_for_a_model_of_one_s_own():
     assert set(SMALL) | OF_MANY_MODELS == {path.stem for path in NOTEBOOKS}
 
 
-def standing_for_all(*names: str) -> list:
+def representatives(*names: str) -> list:
     """Return the notebooks with these names, and the others for when all are asked for."""
     return [*names, *(pytest.param(name, marks=pytest.mark.thorough) for name in sorted(SMALL) if name not in names)]
 
 
 # `make book` runs each for models of the book; for one's own, a chapter stands for all.
-@pytest.mark.parametrize("name", standing_for_all("depth"))
+@pytest.mark.parametrize("name", representatives("depth"))
 def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, shell):
     model = folders["image" if name == "vision" else "text"]
     made, committed = (
@@ -133,7 +133,7 @@ def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, sh
     "name",
     [
         *(pytest.param(name, marks=pytest.mark.thorough) for name in ("edits", "emergence", "generalization")),
-        *standing_for_all("depth"),
+        *representatives("depth"),
     ],
 )
 def test_a_paired_text_runs_as_a_program(name, folders, capsys, monkeypatch):

@@ -94,10 +94,10 @@ def dangers(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Dict):
             pairs += [(getattr(key, "value", None), value) for key, value in zip(node.keys, node.values, strict=True)]
         for name, value in pairs:
-            said = getattr(value, "value", None)
-            if name == "trust_remote_code" and said is not False:
+            constant = getattr(value, "value", None)
+            if name == "trust_remote_code" and constant is not False:
                 yield "remote code"
-            if name in ("allow_pickle", "shell") and said is not False:
+            if name in ("allow_pickle", "shell") and constant is not False:
                 yield str(name)
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)

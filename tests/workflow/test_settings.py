@@ -48,9 +48,9 @@ def test_jobs_are_named_by_what_they_measure_alone():
 
 
 def test_jacobians_may_be_formed_or_not_as_a_sweep_says():
-    told = {formed: plan(with_(measures={"depth": {"ks": [10], "formed": formed}}), "x") for formed in (True, False)}
-    assert [job["settings"]["formed"] for made in told.values() for job in made["jobs"].values()] == [True, False]
-    assert len({name for made in (*told.values(), plan(LEAST, "x")) for name in made["jobs"]}) == 3
+    plans = {formed: plan(with_(measures={"depth": {"ks": [10], "formed": formed}}), "x") for formed in (True, False)}
+    assert [job["settings"]["formed"] for made in plans.values() for job in made["jobs"].values()] == [True, False]
+    assert len({name for made in (*plans.values(), plan(LEAST, "x")) for name in made["jobs"]}) == 3
 
 
 def test_no_figure_would_measure_anew_what_a_sweep_did_not_form():
@@ -171,11 +171,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), BAD, ids=range(len(BAD)))
-def test_each_mistake_is_one_line(given, said, tmp_path):
+@pytest.mark.parametrize(("given", "message"), BAD, ids=range(len(BAD)))
+def test_each_mistake_is_one_line(given, message, tmp_path):
     with pytest.raises(ConfigError) as refused:
         plan(given, "x")
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump(given), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"^sweep\.yaml: "):
@@ -183,7 +183,7 @@ def test_each_mistake_is_one_line(given, said, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"models: [", "is no YAML that a sweep reads"),
         (b"models: !!python/object/apply:os.system ['touch was-here']", "could not determine a constructor"),
@@ -196,12 +196,12 @@ def test_each_mistake_is_one_line(given, said, tmp_path):
         (b"models: [nano-neox]\nmeasures: {depth: {ks: [" + LAUGHS + b"]}}", "depth has ks = [[1, 1], [[1, 1]"),
     ],
 )
-def test_what_is_no_configuration_ends_in_one_line_and_runs_nothing(content, said, tmp_path):
+def test_what_is_no_configuration_ends_in_one_line_and_runs_nothing(content, message, tmp_path):
     file = tmp_path / "bad.yaml"
     file.write_bytes(content)
     with pytest.raises(ConfigError) as refused:
         read(file)
-    assert said in str(refused.value) and "\n" not in str(refused.value) and len(str(refused.value)) < 600
+    assert message in str(refused.value) and "\n" not in str(refused.value) and len(str(refused.value)) < 600
     with pytest.raises(ConfigError, match="cannot be read"):
         read(tmp_path / "absent.yaml")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.yaml"]

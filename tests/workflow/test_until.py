@@ -27,9 +27,9 @@ def test_it_is_enough_where_half_the_interval_is_below_what_was_asked():
     before, after = (mean_interval(np.array(draws[:m])) for m in (n - 1, n))
     before, after = (float(found.high - found.low) / 2 for found in (before, after))
     assert after < 0.1 <= before
-    said = f"after {n} of 200 prompts: half width {after:.3g} of the 95 % interval of the mean value is below 0.1"
+    reason = f"after {n} of 200 prompts: half width {after:.3g} of the 95 % interval of the mean value is below 0.1"
     found = until.record(draws[:n], 0.1, "value", 200)
-    assert found == {"stopped": said, "until": 0.1, "half_width": after}
+    assert found == {"stopped": reason, "until": 0.1, "half_width": after}
 
 
 def test_it_is_never_enough_before_the_fewest_and_says_where_it_was_not_reached():
@@ -37,8 +37,8 @@ def test_it_is_never_enough_before_the_fewest_and_says_where_it_was_not_reached(
     assert until.half_width([1.0] * 8) == 0
     wide = [float(place % 2) for place in range(12)]
     assert not until.is_reached(wide, 0.01) and until.half_width(wide) > 0.2
-    said = until.record(wide, 0.01, "value", 12)["stopped"]
-    assert said.startswith("not early, after 12 of 12 prompts: half width 0.3")
+    reason = until.record(wide, 0.01, "value", 12)["stopped"]
+    assert reason.startswith("not early, after 12 of 12 prompts: half width 0.3")
 
 
 def test_coupling_across_depth_is_what_is_looked_at_by_default(tmp_path):
@@ -52,15 +52,15 @@ def test_coupling_across_depth_is_what_is_looked_at_by_default(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("of", "said"),
+    ("of", "reason"),
     [
         ("shared", "of is 'shared', which is no variable of numbers of each prompt; give of one of value"),
         ("vlaue", "give of one of value"),
     ],
 )
-def test_what_it_looks_at_must_be_there(of, said):
+def test_what_it_looks_at_must_be_there(of, reason):
     assert until.number_of(one(2.0), "value") == 2.0
-    with pytest.raises(CouplingError, match=said):
+    with pytest.raises(CouplingError, match=reason):
         until.number_of(one(1.0), of)
     with pytest.raises(CouplingError, match="value holds no finite number for the prompt 'the prompt'"):
         until.number_of(one(np.nan), "value")

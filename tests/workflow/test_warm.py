@@ -32,7 +32,7 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-def told(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run_of(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """What a command wrote and how it ended."""
     environment = os.environ | {"GIVEN": "passed"}
     return subprocess.run(
@@ -43,7 +43,7 @@ def told(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("over", [True, False])
 def test_program_in_a_fork_has_what_it_would_have_alone(program: Path, over: bool) -> None:
     above = [*WARM, "over", LARGE] if over else []
-    ended = told([*above, *WARM, "run", str(program), "b", "a"], program.parent)
+    ended = run_of([*above, *WARM, "run", str(program), "b", "a"], program.parent)
     assert ended.stdout == f"['a', 'b'] passed {program.parent} {over} typed __main__\n"
     assert ended.stderr == "to the other stream\n"
     assert ended.returncode == 7
@@ -56,7 +56,7 @@ def test_a_long_path_and_a_large_environment_make_it_plain_python(program: Path,
     # Two, since one may not be long enough by itself; whatever other variables there are.
     for name in ("TMPDIR",) if large == "TMPDIR" else ("WORD", "WORDS"):
         monkeypatch.setenv(name, str(folder) if large == "TMPDIR" else "w" * 100_000)
-    ended = told([*WARM, "over", LARGE, *WARM, "run", str(program), "a"], program.parent)
+    ended = run_of([*WARM, "over", LARGE, *WARM, "run", str(program), "a"], program.parent)
     assert ended.stdout == f"['a'] passed {program.parent} False typed __main__\n"
     assert ended.returncode == 7 and not list(folder.iterdir())
 
@@ -65,12 +65,12 @@ def test_module_is_run_by_name_or_by_its_path_and_finds_its_neighbours(program: 
     (program.parent / "beside.py").write_text("WORD = 'found'\n", encoding="utf-8")
     program.write_text("import beside, sys; print(beside.WORD, sys.argv[0].endswith('program.py'))", encoding="utf-8")
     for arguments in (["-m", "program"], [str(program)]):
-        ended = told([*WARM, "over", LARGE, *WARM, "run", *arguments], program.parent)
+        ended = run_of([*WARM, "over", LARGE, *WARM, "run", *arguments], program.parent)
         assert (ended.stdout, ended.stderr, ended.returncode) == ("found True\n", "", 0)
 
 
 @pytest.mark.parametrize(
-    ("last", "code", "said"),
+    ("last", "code", "error"),
     [
         ("", 0, ""),
         ("sys.exit()", 0, ""),
@@ -78,17 +78,17 @@ def test_module_is_run_by_name_or_by_its_path_and_finds_its_neighbours(program: 
         ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
     ],
 )
-def test_end_of_a_fork_is_that_of_python(program: Path, last: str, code: int, said: str) -> None:
+def test_end_of_a_fork_is_that_of_python(program: Path, last: str, code: int, error: str) -> None:
     program.write_text(f"import atexit, sys; atexit.register(print, 'at the end'); {last}", encoding="utf-8")
-    ended = told([*WARM, "over", LARGE, *WARM, "run", str(program)], program.parent)
+    ended = run_of([*WARM, "over", LARGE, *WARM, "run", str(program)], program.parent)
     assert (ended.stdout, ended.returncode) == ("at the end\n", code)
-    assert ended.stderr.endswith(said)
+    assert ended.stderr.endswith(error)
 
 
 def test_programs_of_one_command_do_not_see_each_other(program: Path) -> None:
     program.write_text("import os, sys; print(os.environ.pop('GIVEN'), len(sys.argv)); sys.argv.append('x')", "utf-8")
     one = " ".join([*WARM, "run", str(program)])
-    ended = told([*WARM, "over", LARGE, "bash", "-c", f"{one}; {one} a b; exit 3"], program.parent)
+    ended = run_of([*WARM, "over", LARGE, "bash", "-c", f"{one}; {one} a b; exit 3"], program.parent)
     assert (ended.stdout, ended.stderr, ended.returncode) == ("passed 1\npassed 3\n", "", 3)
 
 

@@ -66,7 +66,7 @@ for run in (
         print(error)
 """
 IN_A_CHECKOUT = "a checkout of the project has it in data/"
-SAID = [
+MESSAGES = [
     rf"the embedded model 'nano-llama' is not in .*nano-llama; {IN_A_CHECKOUT}checkpoints/nano-llama: pass that folder",
     rf".*choose one of step0, step10000; {IN_A_CHECKOUT}checkpoints/nano-neox/step316: pass that folder",
     rf".*'nano-neox' has no step 316; choose from 0, 10000; {IN_A_CHECKOUT}checkpoints/nano-neox/step316: pass that .*",
@@ -77,7 +77,7 @@ SAID = [
 
 
 def run(command: list[str], folder: Path, **variables: str) -> str:
-    """Run a program as a user's shell would, and give what it prints."""
+    """Run a program as a user's shell would, and return what it prints."""
     usual = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "COUPLING_RESULTS")}
     ended = subprocess.run(
         command,
@@ -171,5 +171,5 @@ def test_it_measures_what_the_checkout_measures_beside_the_lowest_and_the_newest
 @pytest.mark.thorough
 @pytest.mark.parametrize("environment", ["lowest"], indirect=True)
 def test_what_it_does_not_hold_is_named_in_one_line(environment, tmp_path):
-    said = run([str(environment[1]), "-c", REFUSED], tmp_path).splitlines()
-    assert [line for pattern, line in zip(SAID, said, strict=True) if not re.fullmatch(pattern, line)] == []
+    lines = run([str(environment[1]), "-c", REFUSED], tmp_path).splitlines()
+    assert [line for pattern, line in zip(MESSAGES, lines, strict=True) if not re.fullmatch(pattern, line)] == []

@@ -1,4 +1,4 @@
-/* What is chosen, as far as a model has it. What it has not is replaced, and said in one line; nothing is changed in
+/* What is chosen, as far as a model has it. What it has not is replaced, and named in one line; nothing is changed in
    silence. */
 (() => {
   "use strict";

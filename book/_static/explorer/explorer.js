@@ -10,14 +10,14 @@
   const OWN = "own", PACE = 1000;
 
   cx.render = ({model, el}) => {
-    const look = model.get("look"), [[whole]] = look.parts, read = {}, own = {};
+    const settings = model.get("settings"), [[whole]] = settings.parts, read = {}, own = {};
     let now = null, asked = 0;
 
     const change = part => { stop(); model.change(part); };
-    const measured = () => model.get("models").filter(([name]) => look.states[name].length);
+    const measured = () => model.get("models").filter(([name]) => settings.states[name].length);
     const known = () => [...measured(), ...(own[whole] ? [[OWN, own[whole].label]] : [])];
-    const absent = () => model.get("models").filter(([name]) => !look.states[name].length);
-    const statesOf = name => (name === OWN ? own[whole].states.map(s => [s.name, s.label]) : look.states[name]);
+    const absent = () => model.get("models").filter(([name]) => !settings.states[name].length);
+    const statesOf = name => (name === OWN ? own[whole].states.map(s => [s.name, s.label]) : settings.states[name]);
 
     // What was chosen goes along to another model, as far as that has it: the first and the last step by these names.
     const models = cx.menu("Model", value => {
@@ -68,7 +68,7 @@
       .map(({v, data}) => cx.table(data.map(v), data.blocks, `${data.readings[v.reading].label}, ${data.part.label}, of ${data.label}, `
         + `${data.states[v.state].label}${cx.byChance(v, data)}. Rows: block l, whose Jacobian. Columns: block l′, whose vectors.`)));
     const origin = make("p.origin");
-    const opened = cx.opener(el, look, given => {
+    const opened = cx.opener(el, settings, given => {
       Object.assign(own, {[whole]: null, shared: null}, given);
       now = now && {...now, data: {...now.data, name: ""}};
       change({model: OWN, state: "", piece: ""});
@@ -102,9 +102,9 @@
           `Shown instead: ${names[usual]}.`);
         name = usual;
       }
-      const label = look.parts.find(([key]) => key === part)?.[1];
+      const label = settings.parts.find(([key]) => key === part)?.[1];
       if (!label || (name === OWN && !own[part])) {
-        lines.push(`There is no part “${label ?? part}” here. Shown instead: ${look.parts[0][1]}.`);
+        lines.push(`There is no part “${label ?? part}” here. Shown instead: ${settings.parts[0][1]}.`);
         part = whole;
       }
       const one = cx.chosen(get, await dataOf(name, part), now);
@@ -120,8 +120,8 @@
         await one.second.data.prepare(one.second.v);
         lines.push(one.second.line);
       }
-      const said = {model: name, part: part === whole ? get("part") && whole : part, with: there ? beside : ""};
-      return {...one, address: {...one.address, ...said}, lines: lines.filter(Boolean)};
+      const network = {model: name, part: part === whole ? get("part") && whole : part, with: there ? beside : ""};
+      return {...one, address: {...one.address, ...network}, lines: lines.filter(Boolean)};
     }
 
     async function update() {
@@ -146,13 +146,13 @@
 
     function show() {
       if (!now) return;
-      const {data, v, second} = now, {states} = data, prompt = data.prompts[v.prompt], colours = cx.coloured(el, look);
+      const {data, v, second} = now, {states} = data, prompt = data.prompts[v.prompt], colours = cx.coloured(el, settings);
       models.fill([...known(), ...absent().map(([key, label]) => [key, `${label}: not measured here`, true])], data.name);
       const several = p => (p.tokens.length > 1 ? ` (${p.tokens.length} tokens)` : "");
       prompts.fill([["mean", `mean over ${data.prompts.length} prompts`], ...data.prompts.map(p => [p.name, p.text + several(p)])],
         prompt ? prompt.name : "mean");
-      readings.fill(Object.entries(data.readings).map(([key, {label}]) => [key, `${label} (${look.readings[key].source})`]), v.reading);
-      parts.fill(look.parts, data.part.name);
+      readings.fill(Object.entries(data.readings).map(([key, {label}]) => [key, `${label} (${settings.readings[key].source})`]), v.reading);
+      parts.fill(settings.parts, data.part.name);
       others.fill([["", "nothing"], ...known().flatMap(([name, label]) =>
         statesOf(name).map(([key, words]) => [`${name}.${key}`, `${label}, ${words}`]))], now.address.with);
       training.show(v.state, states.length, states[v.state].label);

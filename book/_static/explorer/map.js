@@ -8,7 +8,7 @@
     PageUp: [-5, 0], PageDown: [5, 0], Home: [0, -Infinity], End: [0, Infinity]};
 
   // The colours run from 0 to 1 for every model, so that maps of different models can be compared.
-  // `choose(l, m)` is told of a pair, counted from 0; `name` stands before the names of a map that is not alone.
+  // `choose(l, m)` is called with a pair, counted from 0; `name` stands before the names of a map that is not alone.
   cx.map = (choose, name = "") => {
     const grid = make("div.grid", {role: "grid", "aria-label": `${name}Map of the coupling of all pairs of blocks`});
     const top = make("div.ticks.top", {"aria-hidden": "true"}), side = make("div.ticks.side", {"aria-hidden": "true"});
@@ -18,7 +18,7 @@
       make("div.axis", {}, "vectors of block ", make("i", {}, "l′"), " →"),
       make("div.frame", {}, make("div.axis.down", {}, "Jacobian of block ", make("i", {}, "l"), " →"), top, side, grid),
       make("div.bar", {}, bar, mark), make("div.ends", {}, make("span", {}, "0"), make("span", {}, "more coupling → 1")), caption);
-    let cells = [], n = 0, at = {l: 0, m: 0}, tell = () => {};
+    let cells = [], n = 0, at = {l: 0, m: 0}, describe = () => {};
 
     function build() {
       grid.style.setProperty("--cx-n", n);
@@ -65,11 +65,11 @@
       });
       if (awaited) focus();
       const chances = data.chance(v), chance = chances && mean(chances), {label} = data.readings[v.reading];
-      tell = (l, m) => {
+      describe = (l, m) => {
         here.textContent = l === m ? `Block ${l + 1} with itself: coupled by construction` : `Blocks ${l + 1} and ${m + 1}: `
           + `${label.toLowerCase()} ${values[l * n + m].toFixed(3)}${chances ? `, by chance ${chances[l].toFixed(3)}` : ""}`;
       };
-      tell(v.l, v.m);
+      describe(v.l, v.m);
       bar.width = colours.ink.length;
       const ink = bar.getContext("2d");
       colours.ink.forEach((c, x) => { ink.fillStyle = c; ink.fillRect(x, 0, 1, 1); });
@@ -108,9 +108,9 @@
     });
     grid.addEventListener("pointermove", event => {
       if (!n || event.pointerType === "touch") return;
-      event.buttons === 1 ? pointed(event) : tell(...under(event));
+      event.buttons === 1 ? pointed(event) : describe(...under(event));
     });
-    grid.addEventListener("pointerleave", () => { if (n) tell(at.l, at.m); });
+    grid.addEventListener("pointerleave", () => { if (n) describe(at.l, at.m); });
 
     // A cell of the map says its number by itself when it is moved to.
     return {box, show, focus, speaks: () => grid.contains(document.activeElement)};

@@ -26,7 +26,7 @@
   }
 
   // Gives each part that the file has in the form of `cx.unpacked`.
-  cx.own = (text, look) => {
+  cx.own = (text, settings) => {
     let file;
     try {
       file = JSON.parse(text);
@@ -35,12 +35,12 @@
     }
     const held = file?.data_vars;
     if (!held || !file.coords) throw new Error(`it holds ${some(Object.keys(file ?? {}))}; expected data_vars and coords`);
-    const readings = Object.entries(look.readings), names = readings.map(([, {variant}]) => variant);
-    const variant = key => look.readings[key].variant;
+    const readings = Object.entries(settings.readings), names = readings.map(([, {variant}]) => variant);
+    const variant = key => settings.readings[key].variant;
     if (!names.some(name => held[name])) throw new Error(`its variables are ${some(Object.keys(held))}; expected one of ${names.join(", ")}`);
     const ks = [file.coords.k?.data ?? file.attrs?.k ?? PREFERRED_K].flat(), at = Math.max(0, ks.indexOf(PREFERRED_K)), k = ks[at];
     const maps = {}, n = array(held, names.find(name => held[name]), ["prompt", "k"], ["block_1", "block_2"]).size("block_1");
-    const parts = look.parts.map(([part]) => part).filter((part, p) => p === 0 || names.some(name => held[`${part}_${name}`]));
+    const parts = settings.parts.map(([part]) => part).filter((part, p) => p === 0 || names.some(name => held[`${part}_${name}`]));
     const prefix = part => (part === parts[0] ? "" : `${part}_`);
     let prompts = 1;
     for (const part of parts) for (const name of names) {
@@ -71,7 +71,7 @@
         name: "own", label, blocks: n, k, kept, opens: 0, first: texts.map((_, p) => p), token: `position ${attrs.token ?? "not said"}`,
         states: [{name: "measured", label: attrs.untrained ? "untrained" : String(attrs.revision || "as measured")}],
         prompts: texts.slice(0, prompts).map(name => ({name, text: name, tokens: [0]})),
-        part: {name: part, label: look.parts.find(([key]) => key === part)[1]},
+        part: {name: part, label: settings.parts.find(([key]) => key === part)[1]},
         readings: Object.fromEntries(readings.filter(([, {variant}]) => maps[own(variant)])),
         provenance: `${["measure", "model", "revision", "precision", "versions"].map(key => attrs[key]).filter(Boolean).join(" | ")} | K = ${k} | opened from a file`,
         prepare: async () => {},
@@ -80,7 +80,7 @@
           return several[0].map((_, pair) => several.reduce((sum, map) => sum + map[pair], 0) / several.length);
         },
         // K alone decides it, but for the other readings the spectrum does as well, and the file has no draws.
-        chance: v => v.reading === readings[0][0] && look.chance[k - 1] !== undefined ? new Array(n).fill(look.chance[k - 1]) : null,
+        chance: v => v.reading === readings[0][0] && settings.chance[k - 1] !== undefined ? new Array(n).fill(settings.chance[k - 1]) : null,
         hasMatrices: v => kept.includes(v.shown),
         matrix: (_, l, m) => Array.from({length: k * k}, (_, e) =>
           Math.abs(A.flat[((l * n + m) * A.size("row") + Math.floor(e / k)) * wide + (e % k)])),
@@ -90,18 +90,18 @@
   };
 
   // The element by which a file is opened: by its button, or dropped anywhere on the explorer. `opened` is given the parts.
-  cx.opener = (el, look, opened) => {
-    const said = make("p.note", {role: "status"});
+  cx.opener = (el, settings, opened) => {
+    const status = make("p.note", {role: "status"});
     async function take(file) {
       if (!file) return;
       try {
         if (file.size > MOST_BYTES) throw new Error(`it takes ${Math.round(file.size / 1e6)} MB; expected at most ${MOST_BYTES / 1e6}, as with ks=(10,)`);
-        opened(cx.own(await file.text(), look));
-        said.textContent = `${file.name} is shown. It stays on this machine.`;
-        said.classList.remove("cx-refused");
+        opened(cx.own(await file.text(), settings));
+        status.textContent = `${file.name} is shown. It stays on this machine.`;
+        status.classList.remove("cx-refused");
       } catch (error) {
-        said.textContent = `${file.name} was not opened: ${error.message}. What to do: ${WRITE}.`;
-        said.classList.add("cx-refused");
+        status.textContent = `${file.name} was not opened: ${error.message}. What to do: ${WRITE}.`;
+        status.classList.add("cx-refused");
       }
     }
     const input = make("input", {type: "file", accept: ".json,application/json", id: "cx-file",
@@ -114,6 +114,6 @@
     };
     for (const [name, on] of [["dragover", true], ["dragleave", false], ["drop", false]]) el.addEventListener(name, over(on));
     return make("div.own-file", {role: "region", "aria-label": "A measurement of your own"},
-      make("label", {htmlFor: input.id}, "Open a measurement of your own (.json), or drop it here"), input, said);
+      make("label", {htmlFor: input.id}, "Open a measurement of your own (.json), or drop it here"), input, status);
   };
 })();

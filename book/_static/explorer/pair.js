@@ -17,7 +17,7 @@
   cx.scales = (v, data) => data.hasMatrices(v)
     ? {ink: full(matrices(v, data)), tall: Math.max(...[v.l, v.m].flatMap(block => data.singular(v, block)))} : {ink: 0, tall: 0};
 
-  // `change` is told l and m, counted from 1; `steps` whether they are chosen here. `name` stands before all names.
+  // `change` is called with l and m, counted from 1; `steps` whether they are chosen here. `name` stands before all names.
   cx.pair = (change, steps = true, name = "") => {
     let now = null;
     const chosen = part => now && change({l: now.v.l + 1, m: now.v.m + 1, ...part});
@@ -26,7 +26,7 @@
     const swap = make("button.swap", {type: "button", "aria-label": "swap the two blocks",
       onclick: () => now && change({l: now.v.m + 1, m: now.v.l + 1})}, "⇄");
     const steppers = steps ? [make("div.steppers", {}, first.box, second.box, swap)] : [];
-    const told = make("div.told"), spoken = make("p.spoken", {role: "status"}), missing = make("p.note");
+    const numbers = make("div.numbers"), spoken = make("p.spoken", {role: "status"}), missing = make("p.note");
     const figures = [0, 1, 2, 3].map(() => {
       const canvas = make("canvas", {role: "img", "aria-label": "Coupling matrix"}), title = make("figcaption");
       return {canvas, title, box: make("figure", {}, title, canvas)};
@@ -38,7 +38,7 @@
       const caption = `|A| of the Jacobian of block ${v.l + 1} and the vectors of block ${v.m + 1}. Rows: left vectors. Columns: right vectors.`;
       return data.hasMatrices(v) ? cx.table(data.matrix(v, v.l, v.m), data.k, caption, 2) : [];
     });
-    const box = make("section.pair", {role: "region", "aria-label": `${name}The chosen pair`}, ...steppers, told, spoken, missing, squares, entry, entries.box);
+    const box = make("section.pair", {role: "region", "aria-label": `${name}The chosen pair`}, ...steppers, numbers, spoken, missing, squares, entry, entries.box);
 
     // `of` says whose pair it is, where it is not the only one.
     function show(v, data, colours, aloud, {ink: most, tall} = cx.scales(v, data), of = "") {
@@ -51,7 +51,7 @@
         make("td", {}, values[a * n + b].toFixed(3)), make("td", {}, chance ? chance[a].toFixed(3) : "not in the file"));
       const head = ["", reading.label.toLowerCase(), "by chance"].map(text =>
         text ? make("th", {scope: "col"}, text) : make("td"));
-      told.replaceChildren(make("table", {},
+      numbers.replaceChildren(make("table", {},
         make("caption", {}, (l === m ? `Block ${l + 1} with itself: diagonal by construction` : `Blocks ${l + 1} and ${m + 1}`) + of),
         make("thead", {}, make("tr", {}, ...head)),
         make("tbody", {}, line(l, m), ...(l === m ? [] : [line(m, l)]))));
@@ -100,9 +100,9 @@
       const lines = [v.l, v.m].map(block => data.singular(v, block));
       const dots = [diagonal(data.matrix(v, v.l, v.m), k), diagonal(data.matrix(v, v.m, v.l), k)];
       const x = i => left + ((i + 0.5) / k) * (W - left - right), y = s => H - bottom - (s / most) * (H - bottom - above);
-      const told = `Singular values 1 to ${k}${of}: block ${v.l + 1} from ${lines[0][0].toFixed(2)} to ${lines[0][k - 1].toFixed(2)}, `
+      const description = `Singular values 1 to ${k}${of}: block ${v.l + 1} from ${lines[0][0].toFixed(2)} to ${lines[0][k - 1].toFixed(2)}, `
         + `block ${v.m + 1} from ${lines[1][0].toFixed(2)} to ${lines[1][k - 1].toFixed(2)}; points: the diagonals of |A|.`;
-      const svg = draw("svg", {viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": told});
+      const svg = draw("svg", {viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": description});
       const text = (tx, ty, words, more = {}) => svg.append(draw("text", {x: tx, y: ty, fill: colours.text, ...more}, words));
       const power = 10 ** Math.floor(Math.log10(most / 2)), pace = [1, 2, 5, 10].map(f => f * power).find(f => most / f <= 4.5);
       for (let s = 0; s <= most; s += pace) {

@@ -11,8 +11,8 @@
   };
 
   // Gives an element the colours of the page's theme, and returns them.
-  cx.coloured = (el, look) => {
-    const colours = look[document.documentElement.dataset.theme === "dark" ? "dark" : "light"];
+  cx.coloured = (el, settings) => {
+    const colours = settings[document.documentElement.dataset.theme === "dark" ? "dark" : "light"];
     for (const [key, value] of Object.entries(colours)) if (key !== "ink") el.style.setProperty(`--cx-${key}`, value);
     return colours;
   };
@@ -77,9 +77,9 @@
 
   // A slider over a list.
   cx.slider = (label, changed) => {
-    const id = `cx-${++made}`, said = make("output", {htmlFor: id});
+    const id = `cx-${++made}`, output = make("output", {htmlFor: id});
     const input = make("input", {id, type: "range", min: 0, step: 1, oninput: () => changed(+input.value)});
-    const box = make("div.field", {}, make("label", {htmlFor: id}, `${label}: `, said), input);
+    const box = make("div.field", {}, make("label", {htmlFor: id}, `${label}: `, output), input);
     return {
       box,
       show(value, count, words) {
@@ -87,7 +87,7 @@
         input.value = value;
         input.disabled = count < 2;
         input.setAttribute("aria-valuetext", words);
-        said.textContent = words;
+        output.textContent = words;
       },
     };
   };

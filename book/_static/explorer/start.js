@@ -13,7 +13,7 @@
   const loadData = (kind, name) => load(`../explorer-data/${name}.js`).then(() => window.couplingExplorer[kind][name]);
   const parsed = text => window.bookAddress.parsed(keys, text);
 
-  const given = () => ({load: loadData, models, look: window.couplingExplorer.look.book});
+  const given = () => ({load: loadData, models, settings: window.couplingExplorer.settings.book});
   const model = window.bookAddress.makeModel(keys, given);
 
   function take(view) {
@@ -21,9 +21,9 @@
   }
 
   const open = view => (opening ??= (async () => {
-    await load("../explorer-data/look.js");
+    await load("../explorer-data/settings.js");
     for (const name of ["data", "choice", "parts", "map", "pair", "own", "explorer"]) await load(`${name}.js`);
-    models = window.couplingExplorer.look.book.models;
+    models = window.couplingExplorer.settings.book.models;
     start = {model: models[0][0], state: "", prompt: "mean", token: "", reading: "", part: "", l: "", m: "", with: "", ...parsed(el.dataset.view)};
     take(view);
     window.couplingExplorer.render({model, el});

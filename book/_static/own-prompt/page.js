@@ -1,6 +1,6 @@
 /* The page on one's own prompt: the model runs here, and what it gives is shown as the explorer shows it.
 
-   `render({model, el})` has anywidget's shape: `model` holds the view (prompt, step, token, l, m), `config` and `look`,
+   `render({model, el})` has anywidget's shape: `model` holds the view (prompt, step, token, l, m), `config` and `settings`,
    and `load`, which gives the weights of a step; all that is shown lies in `el`. start.js gives it a model whose state
    is the page's address. */
 (() => {
@@ -90,10 +90,10 @@
   }
 
   function render({model, el}) {
-    const config = model.get("config"), look = model.get("look"), tokens = tokenizer(config.tokenizer);
+    const config = model.get("config"), settings = model.get("settings"), tokens = tokenizer(config.tokenizer);
     const networks = new Map(), unpackedFrames = cx.bytes(config.frames).then(found => new Float32Array(found));
     const passes = {}, kept = {l: "", m: ""};
-    let asked = 0, data = null, shown = "", count = 1, found = {of: "", steps: {}}, waiting = 0, pairSaid = "";
+    let asked = 0, data = null, shown = "", count = 1, found = {of: "", steps: {}}, waiting = 0, announcedPair = "";
 
     // What has been typed and waits goes along.
     const change = part => {
@@ -120,7 +120,7 @@
     const slider = cx.slider("Token", choose);
     const quoted = make("div.tokens", {tabIndex: 0, role: "region", "aria-label": "The prompt in tokens"});
     const likely = make("p.note");
-    const notice = make("p.notice", {role: "status"}), said = make("p.said", {role: "status"}), took = make("p.note");
+    const notice = make("p.notice", {role: "status"}), status = make("p.status", {role: "status"}), took = make("p.note");
     const bars = make("div.bars");
     const map = cx.map((l, m) => change({l: l + 1, m: m + 1})), pair = cx.pair(change);
     const numbers = cx.folded("The numbers of this map as a table", "Numbers of the map", () => data
@@ -135,7 +135,7 @@
     el.replaceChildren(
       make("div.field", {}, make("label", {htmlFor: field.id}, "Prompt"), field,
         make("details.more", {}, make("summary", {}, "Prompts whose maps differ the most"), offered.box)),
-      make("div.controls", {}, training, slider.box), notice, quoted, said, likely, result);
+      make("div.controls", {}, training, slider.box), notice, quoted, status, likely, result);
 
     cx.skip("Skip to the prompt", el, field);
     cx.skip("Skip to the map", el, map);
@@ -145,7 +145,7 @@
       return networks.get(name);
     };
 
-    // What the address asks for and the model has not is replaced, and said.
+    // What the address asks for and the model has not is replaced, and named in a notice.
     function settled() {
       const lacks = [], {blocks, label, steps} = config, step = model.get("step");
       if (!steps.some(s => s.name === step)) {
@@ -186,7 +186,7 @@
       if (shown !== wanted) el.setAttribute("aria-busy", "true");
       try {
         const ids = read(text, tokens, config), t = position(model.get("token"), ids.length), of = `${t} ${ids.join()}`;
-        if (!data) said.textContent = `Working at ${chosen.label} …`;
+        if (!data) status.textContent = `Working at ${chosen.label} …`;
         if (found.of !== of) found = {of, steps: {}};
         const {steps} = found, breathe = breather();
         // The chosen step comes first, and the others fill their bars behind it.
@@ -211,7 +211,7 @@
       data = null;
       shown = "";
       el.classList.add("cx-refused");
-      said.textContent = error instanceof Refused ? error.message : `Not measured: ${error.message}.`;
+      status.textContent = error instanceof Refused ? error.message : `Not measured: ${error.message}.`;
       likely.textContent = "";
       el.dataset.ready = "refused";
       el.removeAttribute("aria-busy");
@@ -221,7 +221,7 @@
     function report(ids, t, name) {
       const {shares, seconds, coupling} = data;
       el.classList.remove("cx-refused");
-      said.textContent = `Coupling of all pairs of blocks ${coupling.toFixed(3)}, by chance ${config.chance.toFixed(3)}.`;
+      status.textContent = `Coupling of all pairs of blocks ${coupling.toFixed(3)}, by chance ${config.chance.toFixed(3)}.`;
       const order = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]);
       const words = order.slice(0, LIKELY).map(id => `“${visible(tokens.decode(id))}” ${(100 * shares[id]).toFixed(1)} %`);
       likely.textContent = `Most likely next tokens: ${words.join(", ")}.`;
@@ -241,7 +241,7 @@
     }
 
     function show() {
-      const colours = cx.coloured(el, look);
+      const colours = cx.coloured(el, settings);
       offered.show(model.get("prompt"), colours);
       result.hidden = !data;
       quoted.hidden = slider.box.hidden = !data;
@@ -251,10 +251,10 @@
       const v = {l: l - 1, m: m - 1, prompt: 0, reading: READING};
       showBars();
       map.show(v, data, colours);
-      // A pair is said when another one was chosen, not again with every result.
+      // A pair is announced when another one was chosen, not again with every result.
       const chosen = `${v.l} ${v.m}`;
-      pair.show(v, data, colours, pairSaid !== "" && pairSaid !== chosen && !map.speaks());
-      pairSaid = chosen;
+      pair.show(v, data, colours, announcedPair !== "" && announcedPair !== chosen && !map.speaks());
+      announcedPair = chosen;
       numbers.update();
     }
 

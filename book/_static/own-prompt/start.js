@@ -4,14 +4,14 @@
   "use strict";
   const here = document.currentScript.src, el = document.getElementById("own-prompt-here");
   const SCRIPTS = [
-    "explorer-data/look", "explorer/parts", "explorer/map", "explorer/pair", "own-prompt-data/model",
+    "explorer-data/settings", "explorer/parts", "explorer/map", "explorer/pair", "own-prompt-data/model",
     "own-prompt/tokenizer", "own-prompt/linalg", "own-prompt/model", "own-prompt/beside", "own-prompt/page",
   ];
   let config = null, opening = null;
 
   const read = name => window.bookAddress.read(new URL(`../${name}.js`, here));
   const load = name => read(`own-prompt-data/${name}`).then(() => window.ownPrompt.weights[name]);
-  const given = () => ({load, config, look: window.couplingExplorer.look.book});
+  const given = () => ({load, config, settings: window.couplingExplorer.settings.book});
   const model = window.bookAddress.makeModel(["own-prompt", "prompt", "step", "token", "l", "m"], given, ["own-prompt", "prompt"]);
   const take = () => {
     model.state = {"own-prompt": "", prompt: config.start, step: config.opens, token: "", l: "", m: "", ...model.inAddress()};
@@ -28,7 +28,7 @@
     if (!("own-prompt" in model.inAddress())) return;
     if (!config) return open();
     take();
-    model.tell();
+    model.notify();
   }
   window.addEventListener("hashchange", follow);
   follow();

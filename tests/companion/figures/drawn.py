@@ -45,7 +45,7 @@ def assert_text_inside(draw: Callable[[], Figure], theme: str = "light", tick_la
 
 
 def assert_text_is_inside(figure: Figure, tick_labels: str = "xy", saved: bool = False) -> None:
-    """Look for text beyond the edge of a figure: titles, labels, annotations, legends, and tick labels of an axis."""
+    """Find text beyond the edge of a figure: titles, labels, annotations, legends, and tick labels of an axis."""
     canvas = FigureCanvasAgg(figure)
     if not saved:  # what was saved has its layout
         canvas.draw()

@@ -31,5 +31,5 @@ def test_the_changes_carry_the_names_that_the_book_quotes():
     loss = changes.loc[300, "encourage0.3", "validation_loss"]
     assert found["regularised-encourage0.3-from300-loss"] == pytest.approx(loss["value"])
     assert found["regularised-encourage0.3-from300-loss-low"] == pytest.approx(loss["low"])
-    slope = regularised.asked(RUNS)["loss per coupling, from step 0"]
+    slope = regularised.answers(RUNS)["loss per coupling, from step 0"]
     assert found["regularised-loss-per-coupling-from-step-0"] == pytest.approx(slope.value)

@@ -74,8 +74,8 @@ def test_values_that_are_not_numbers_are_transparent():
 
 
 def test_families_have_a_colour_and_marker_each_that_no_other_has():
-    looks = [style.family_style(family) for family in style._FAMILIES]
-    assert len(set(looks)) == len(looks)
+    styles = [style.family_style(family) for family in style._FAMILIES]
+    assert len(set(styles)) == len(styles)
     assert style.family_style("a family of tomorrow") == (style.colour(style.NULL), "o")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from companion.tables.arrays import both_ways, quartiles, side_by_side
+from companion.tables.arrays import mean_over_directions, quartiles, side_by_side
 
 
 def make(n_prompts=20):
@@ -39,6 +39,6 @@ def test_networks_stand_side_by_side_in_their_order_with_the_attributes_that_the
 
 def test_both_directions_are_averaged_and_each_pair_stands_once():
     one_way = xr.DataArray([[np.nan, 0.25], [0.75, np.nan]], {"block_a": [1, 2], "block_b": [1, 2]})
-    found = both_ways(one_way)
+    found = mean_over_directions(one_way)
     assert found.name == "coupling" and found.sel(block_a=1, block_b=2) == 0.5
     assert np.isnan(found.sel(block_a=[2, 1], block_b=1)).all()

@@ -26,7 +26,7 @@ def made(tmp_path_factory) -> tuple[cards.Card, dict]:
 def written(folder: Path, card: object, signed: bool = True) -> Path:
     """Write a card under a name, with the digest that it should have or the one that it has."""
     file = folder / "one.json"
-    file.write_text(json.dumps(cards.signed(card) if signed else card))
+    file.write_text(json.dumps(cards.with_digest(card) if signed else card))
     return file
 
 
@@ -76,15 +76,16 @@ def test_a_vision_model_has_a_card_without_a_lens(tmp_path):
 def test_a_card_that_was_just_written_is_good(made, tmp_path, capsys):
     card, _ = made
     assert card_check.check([cards.write_card(card, tmp_path / "a" / "card.json")]) == 0
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     first = f"{card['coupling']['first']['whole']:.4f}"
     assert (
-        said.err == "" and f"card.json: good; of its first prompt {first} was stated, {first} measured anew" in said.out
+        output.err == ""
+        and f"card.json: good; of its first prompt {first} was stated, {first} measured anew" in output.out
     )
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "says"),
+    ("path", "value", "message"),
     [
         ("format", "coupling-card/0", "its format is 'coupling-card/0'; 'coupling-card/1' is expected; measure it"),
         ("coupling.whole.all.mean", "much", "coupling.whole.all.mean: 'much' is not of type 'number'"),
@@ -99,10 +100,10 @@ def test_a_card_that_was_just_written_is_good(made, tmp_path, capsys):
         ("coupling.first.whole", 0.5, "coupling.first.whole is 0.50000; 0.16"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_one_line_that_says_what_was_seen_and_expected(made, path, value, says, tmp_path, capsys):
+def test_what_is_wrong_is_one_line_that_says_what_was_seen_and_expected(made, path, value, message, tmp_path, capsys):
     assert card_check.check([written(tmp_path, changed(made[0], path, value))]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: one.json: ") and says in lines[0]
+    assert len(lines) == 1 and lines[0].startswith("error: one.json: ") and message in lines[0]
 
 
 def test_a_number_that_was_changed_is_told_by_the_digest(made, tmp_path, capsys):
@@ -113,7 +114,7 @@ def test_a_number_that_was_changed_is_told_by_the_digest(made, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("{", "it holds no JSON ("),
         ("[" * 5000, "it holds no JSON ("),
@@ -122,11 +123,11 @@ def test_a_number_that_was_changed_is_told_by_the_digest(made, tmp_path, capsys)
         (json.dumps("x" * 200_001), "it holds 200,003 bytes; one record of JSON of at most 200,000 bytes is expected"),
     ],
 )
-def test_what_is_no_card_is_told_in_one_line(text, says, tmp_path, capsys):
+def test_what_is_no_card_is_told_in_one_line(text, message, tmp_path, capsys):
     (tmp_path / "bad.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     assert card_check.check([tmp_path / "bad.json"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: bad.json: {says}")
+    assert line.startswith(f"error: bad.json: {message}")
 
 
 @pytest.mark.thorough

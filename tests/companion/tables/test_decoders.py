@@ -19,7 +19,7 @@ NUMBERS = {
 
 @pytest.fixture
 def table(tmp_path):
-    decoders.keep(decoders.rows_of("gemma3-270m", "nulls", NUMBERS), tmp_path / "decoders.csv")
+    decoders.replace_rows(decoders.rows_of("gemma3-270m", "nulls", NUMBERS), tmp_path / "decoders.csv")
     return tmp_path / "decoders.csv"
 
 
@@ -34,13 +34,13 @@ def test_numbers_come_back_under_their_names(table):
 def test_a_notebook_that_ran_again_takes_the_place_of_its_lines(table):
     assert len(decoders.decoders(table)) == 4
     other = decoders.rows_of("qwen2.5-coder-0.5b", "nulls", {"nulls-k": 10})
-    assert decoders.keep(decoders.rows_of("gemma3-270m", "nulls", {"nulls-k": 12}) + other, table) == 2
+    assert decoders.replace_rows(decoders.rows_of("gemma3-270m", "nulls", {"nulls-k": 12}) + other, table) == 2
     assert decoders.numbers_of("gemma3-270m", "nulls", table) == {"nulls-k": 12}
     assert decoders.decoders(table)["model"].tolist() == ["gemma3-270m", "qwen2.5-coder-0.5b"]
 
 
 def test_a_question_is_answered_by_the_effect_with_its_error(table):
-    ((key, effect),) = decoders.asked(decoders.decoders(table)).items()
+    ((key, effect),) = decoders.answers(decoders.decoders(table)).items()
     assert key == ("whole beyond conjugation", "gemma3-270m") and effect.n == 3
     assert np.allclose(effect[:4], EFFECT[:4], rtol=1e-5) and effect.skew == pytest.approx(EFFECT.skew, rel=1e-5)
 
@@ -49,8 +49,8 @@ def test_a_null_in_closed_form_is_taken_off_the_effect_and_not_off_its_error(tmp
     ends = ("low", "high", "error", "n", "skew")
     numbers = {"spectra-aligned": EFFECT.value, "spectra-alignment-null": 0.03}
     numbers |= {f"spectra-aligned-{end}": getattr(EFFECT, end) for end in ends}
-    decoders.keep(decoders.rows_of("gemma3-270m", "spectra", numbers), tmp_path / "decoders.csv")
-    effect = decoders.asked(decoders.decoders(tmp_path / "decoders.csv"))["left and right", "gemma3-270m"]
+    decoders.replace_rows(decoders.rows_of("gemma3-270m", "spectra", numbers), tmp_path / "decoders.csv")
+    effect = decoders.answers(decoders.decoders(tmp_path / "decoders.csv"))["left and right", "gemma3-270m"]
     assert np.allclose(effect[:3], np.subtract(EFFECT[:3], 0.03), rtol=1e-5)
     assert effect.error == pytest.approx(EFFECT.error, rel=1e-5)
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from companion.tables import figure_1a, generalization
-from companion.tables.statistics import cleared
+from companion.tables.statistics import residuals
 
 
 def r(x, y):
@@ -48,7 +48,7 @@ def test_a_partial_correlation_is_that_of_what_is_left_of_both(points):
     table = figure_1a.partial_table(points)
     a, b, e = r(points.coupling, points.score), r(points.coupling, d), r(points.score, d)
     assert table.r["width"] == pytest.approx((a - b * e) / np.sqrt((1 - b**2) * (1 - e**2)), abs=1e-9)
-    assert r(cleared(points.coupling, d), d) == pytest.approx(0, abs=1e-9)
+    assert r(residuals(points.coupling, d), d) == pytest.approx(0, abs=1e-9)
     assert (table.low < table.r).all() and (table.r < table.high).all() and (table.error > 0).all()
 
 
@@ -81,8 +81,8 @@ def test_every_form_of_width_is_taken_out_and_families_are_left_out_one_by_one(p
 
 def test_width_held_fixed_by_the_axis_s_own_curve_the_correlation_is_above_0_and_by_its_logarithm_undecided(points):
     table = figure_1a.partial_table(points)
-    told = table.loc[[*FORMS], ["r", "low", "high", "p_families"]].round(3).to_numpy().tolist()
-    assert told == [
+    found = table.loc[[*FORMS], ["r", "low", "high", "p_families"]].round(3).to_numpy().tolist()
+    assert found == [
         [0.572, 0.164, 0.813, 0.017], [0.525, -0.313, 0.904, 0.146], [0.571, 0.157, 0.814, 0.018],
         [0.631, 0.063, 0.89, 0.036], [0.584, -0.049, 0.882, 0.06],
     ]  # fmt: skip

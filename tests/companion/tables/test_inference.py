@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.stats
-from skewed import told
+from skewed import shrunken_skewness
 
-from companion.tables.inference import Effect, effect_of, jackknifed, seen, tail, widened
+from companion.tables.inference import Effect, detectable_correlation, effect_of, jackknifed, tail, widened
 from companion.tables.statistics import pearson
 from coupling_lib.datasets.statistics import ends, mean_interval
 from coupling_lib.errors import ParameterError
@@ -24,7 +24,7 @@ def test_without_skewness_the_interval_and_the_probability_are_student_s():
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_end_on_the_side_of_the_long_tail_is_hall_s_and_the_other_student_s(sign):
     values = sign * np.random.default_rng(0).gamma(3, size=10)
-    lean, error = abs(told(values)) / np.sqrt(10), scipy.stats.sem(values)
+    lean, error = abs(shrunken_skewness(values)) / np.sqrt(10), scipy.stats.sem(values)
     assert 0.3 < lean < 1
     quantile, mean = scipy.stats.t.ppf(0.975, 9), values.mean()
     found = mean_interval(values)
@@ -39,10 +39,10 @@ def test_the_end_on_the_side_of_the_long_tail_is_hall_s_and_the_other_student_s(
 
 def test_a_correlation_of_the_size_that_is_seen_is_found_four_times_out_of_five():
     error, freedom = 0.2, 30
-    size = seen(Effect(0.1, np.nan, np.nan, error, 31))
+    size = detectable_correlation(Effect(0.1, np.nan, np.nan, error, 31))
     drawn = np.arctanh(size) + error * scipy.stats.t.rvs(freedom, size=20_000, random_state=0)
     assert np.mean(drawn > scipy.stats.t.ppf(0.975, freedom) * error) == pytest.approx(0.8, abs=0.01)
-    assert seen(Effect(0.1, np.nan, np.nan, error, 31, freedom=5.0)) > size
+    assert detectable_correlation(Effect(0.1, np.nan, np.nan, error, 31, freedom=5.0)) > size
 
 
 def test_the_further_out_the_less_likely_however_skewed():
@@ -55,7 +55,7 @@ def test_an_effect_holds_estimate_interval_error_n_and_skewness():
     values = np.random.default_rng(7).exponential(size=24)
     mean, median = effect_of(values), effect_of(values, "median")
     assert (mean.value, mean.error, mean.n) == pytest.approx((values.mean(), scipy.stats.sem(values), 24))
-    assert mean.skew == pytest.approx(told(values))
+    assert mean.skew == pytest.approx(shrunken_skewness(values))
     assert median.value == np.median(values) and median.n == 24
     alone = effect_of([2.5])
     assert alone.value == 2.5 and np.isnan(alone[1:4]).all() and alone.n == 1
@@ -77,7 +77,7 @@ def test_the_jackknife_of_a_mean_has_its_standard_error():
     values = np.random.default_rng(1).normal(size=15)
     found = jackknifed(lambda rows: values[rows].mean(), np.arange(15))
     assert (found.value, found.error, found.n) == pytest.approx((values.mean(), scipy.stats.sem(values), 15))
-    assert found.skew == pytest.approx(told(values))
+    assert found.skew == pytest.approx(shrunken_skewness(values))
 
 
 def test_whole_groups_are_left_out_one_at_a_time():

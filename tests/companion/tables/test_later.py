@@ -24,13 +24,13 @@ def table(courses: dict[str, tuple[float, ...]] = COURSES, prompts: int = 6) -> 
             row |= {"million_tokens": 4096e-6 * step, "blocks": 6, "normalized_miscoupling_k10_null": 0.95}
             row |= {reading: 1 - row[part] for part, reading in phases.READINGS.items()}
             rows.append(
-                row | dict.fromkeys(later.TOLD[3:], step / 7.0) | {"tokens": 4096 * step, "parameters": 200_000}
+                row | dict.fromkeys(later.REPORTED[3:], step / 7.0) | {"tokens": 4096 * step, "parameters": 200_000}
             )
     return pd.DataFrame(rows)
 
 
 def test_each_model_is_asked_from_the_step_at_which_the_other_is_lowest():
-    found = later.asked(table())
+    found = later.answers(table())
     # long-neox is lowest a step later than long-llama, whose own lowest point would show a rise of .11.
     assert found["coupling rises again", f"long-neox, from step {STEPS[5]:,}"].value == pytest.approx(0.15 - 0.10)
     assert found["coupling rises again", f"long-llama, from step {STEPS[7]:,}"].value == pytest.approx(0.20 - 0.12)
@@ -40,14 +40,14 @@ def test_each_model_is_asked_from_the_step_at_which_the_other_is_lowest():
 def test_prompts_that_agree_leave_the_error_of_the_seeds():
     own = phases.finished(phases.phases()).pivot(index="model", columns="step", values="coupling")
     scatter = np.std(own[1642] - own[516], ddof=1)
-    effect = later.asked(table())["coupling rises again", f"long-neox, from step {STEPS[5]:,}"]
+    effect = later.answers(table())["coupling rises again", f"long-neox, from step {STEPS[5]:,}"]
     assert effect.error == pytest.approx(scatter, rel=1e-6) and effect.freedom == 5
     assert effect.high - effect.value == pytest.approx(2.5706 * scatter, rel=1e-3)
 
 
 def test_coupling_that_falls_to_the_end_of_both_has_risen_by_nothing():
     falling = {model: (0.05, 0.35, 0.20, 0.15, 0.10, 0.08) for model in COURSES}
-    assert {effect.value for effect in later.asked(table(falling)).values()} == {0.0}
+    assert {effect.value for effect in later.answers(table(falling)).values()} == {0.0}
     # What lies before the peak is no lowest step after it.
     assert later.lowest_step(table(falling).query("model == 'long-neox'"), "coupling") == STEPS[9]
 

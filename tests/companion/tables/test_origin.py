@@ -34,9 +34,9 @@ def test_the_line_says_once_what_data_sets_share():
 
 
 def test_post_norm_blocks_are_cautioned_about_and_no_others():
-    said = "post-norm blocks: block minus identity couples trivially, trained or not; see Gotchas"
+    warning = "post-norm blocks: block minus identity couples trivially, trained or not; see Gotchas"
     pre, post = {"model": "a"}, {"model": "a", "norm_position": "post"}
-    assert origin.line(post, post).split(" · ")[-1] == origin.line(pre, post).split(" · ")[-1] == said
+    assert origin.line(post, post).split(" · ")[-1] == origin.line(pre, post).split(" · ")[-1] == warning
     assert "before its norms; see Gotchas" in origin.line(post | {"boundary": "branch"})
     assert "post-norm" not in origin.line(pre)
-    assert origin.line(post | {"norm_position": "mixed"}).endswith(f"some {said}")
+    assert origin.line(post | {"norm_position": "mixed"}).endswith(f"some {warning}")

@@ -20,7 +20,7 @@ def test_six_seeds_were_measured_at_step_0_and_nine_steps_and_the_embedded_model
 
 
 def test_the_answers_are_those_of_a_second_calculation():
-    asked, likeness, lead, fall = phases.asked(OWN), [], [], []
+    asked, likeness, lead, fall = phases.answers(OWN), [], [], []
     for _, part in OWN[OWN["step"] > 0].groupby("model"):
         likeness.append(scipy.stats.spearmanr(part["coupling"], part["alike"]).statistic)
         lead.append(scipy.stats.spearmanr(part["coupling"], part["log_lead"]).statistic)
@@ -38,4 +38,4 @@ def test_the_numbers_that_the_book_quotes_are_of_the_seeds_alone():
     at = OWN[OWN["step"] == 91]
     assert found["phases-peak-alike"] == pytest.approx(at["alike"].mean()) and found["phases-seeds"] == 6
     assert found["phases-peak-coupling"] == pytest.approx(1 - at["normalized_miscoupling_k10"].mean())
-    assert found["phases-alike-at-the-peak"] == pytest.approx(phases.asked(OWN)["alike at the peak"].value)
+    assert found["phases-alike-at-the-peak"] == pytest.approx(phases.answers(OWN)["alike at the peak"].value)

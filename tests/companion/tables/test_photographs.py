@@ -23,16 +23,16 @@ def make_photographs(slope: float = 0.0, grows: float = 0.0) -> pd.DataFrame:
 def test_what_is_asked_of_photographs_tells_rates_from_models_of_one_rate():
     column = photographs.PARTS["whole"]
     none, alike, steeper = (make_photographs(*sizes) for sizes in ((), (1.0,), (0.0, 4.0)))
-    found = photographs.asked(none, column)
+    found = photographs.answers(none, column)
     # Rates alone make the two go apart; among models of one rate there is nothing.
     assert found["over all models"].high < 0 < found["coupling rises with the rate"].low
     assert found["within rates"].low < 0 < found["within rates"].high
     cleared = none[["test_accuracy"]].assign(coupling=1 - none[column])
     cleared -= cleared.groupby(none["drop_path"]).transform("mean")
     assert found["within rates"].value == pytest.approx(cleared.corr().iloc[0, 1], abs=1e-6)
-    assert photographs.asked(alike, column)["within rates"].low > 0.5
-    assert photographs.asked(alike, column)["the more so with stochastic depth"].high < 0.5
-    assert photographs.asked(steeper, column)["the more so with stochastic depth"].low > 0.3
+    assert photographs.answers(alike, column)["within rates"].low > 0.5
+    assert photographs.answers(alike, column)["the more so with stochastic depth"].high < 0.5
+    assert photographs.answers(steeper, column)["the more so with stochastic depth"].low > 0.3
 
 
 def test_rates_decays_and_both_are_held_fixed_by_the_means_of_their_levels():
@@ -43,12 +43,12 @@ def test_rates_decays_and_both_are_held_fixed_by_the_means_of_their_levels():
     for name, means in (("rates", rates), ("decays", decays), ("both", rates + decays - values.mean())):
         expected = (values - means).corr().iloc[0, 1]  # every cell is there once, so that means add up
         assert found[name, "whole"].value == pytest.approx(expected, abs=1e-6)
-    told = {"rates": (0.22, -0.08, 0.49), "decays": (-0.47, -0.72, -0.12), "both": (-0.13, -0.44, 0.22)}
-    for name, ends in told.items():
+    intervals = {"rates": (0.22, -0.08, 0.49), "decays": (-0.47, -0.72, -0.12), "both": (-0.13, -0.44, 0.22)}
+    for name, ends in intervals.items():
         assert found[name, "whole"][:3] == pytest.approx(ends, abs=0.006)
-    told = photographs.numbers_of(table, pd.DataFrame())
-    assert told["photographs-within-both"] == found["both", "whole"].value
-    assert 0.3 < told["photographs-within-both-seen"] < 0.5
+    numbers = photographs.numbers_of(table, pd.DataFrame())
+    assert numbers["photographs-within-both"] == found["both", "whole"].value
+    assert 0.3 < numbers["photographs-within-both-seen"] < 0.5
 
 
 def test_more_seeds_of_a_cell_take_no_part_in_what_is_judged(tmp_path):
@@ -67,7 +67,7 @@ def test_pairs_show_what_the_rate_adds_beside_what_their_seeds_do(tmp_path):
     table = photographs.pairs(tmp_path / "pairs.csv")
     gains = photographs.gains(table)
     assert gains.shape == (40, 3) and gains["traceless part"].abs().max() == 0
-    found = photographs.asked_of_pairs(table)
+    found = photographs.pair_answers(table)
     coupling, accuracy = found["coupling with stochastic depth", "whole"], found["accuracy with stochastic depth", ""]
     assert 0 < coupling.low < 0.003 < coupling.high < 0.005 and accuracy.low < -0.01 < accuracy.high < 0
     # Not told apart from the scatter of seeds without the pairing.

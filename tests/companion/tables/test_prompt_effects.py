@@ -228,7 +228,7 @@ def test_passages_are_as_long_as_the_questions(tmp_path):
 def test_two_prompts_of_each_model_are_measured_anew(name):
     rows = prompt_effects.chosen(name)
     model = cl.load_model(name)
-    listed = many_prompts.asked_of(model, None, None)
+    listed = many_prompts.planned_prompts(model, None, None)
     for asked in (
         next(one for one in listed if one.tokens),
         next(one for one in listed if one.notes["set"] == "problems"),

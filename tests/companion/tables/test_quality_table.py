@@ -143,14 +143,14 @@ def test_a_factor_is_held_fixed_by_the_means_of_its_levels():
 def test_what_the_book_says_of_models_of_one_size_is_what_the_shipped_table_gives():
     table = quality.finished(quality.quality())
     held = quality.held_table(table, READING).set_index(["moment", "held"])
-    told = {
+    expected = {
         ("early", "learning_rate"): (0.78, 0.39, 0.93), ("early", quality.ALL_HELD): (0.25, -0.84, 0.94),
         ("end", "nothing"): (-0.67, -0.91, -0.08), ("end", "corrupted"): (-0.35, -0.69, 0.12),
         ("end", quality.ALL_HELD): (0.36, -0.12, 0.70), ("equal training loss", "nothing"): (0.21, -0.22, 0.57),
         ("equal training loss", "unique_tokens"): (0.67, 0.35, 0.85),
         ("equal training loss", quality.ALL_HELD): (0.10, -0.64, 0.74),
     }  # fmt: skip
-    for where, ends in told.items():
+    for where, ends in expected.items():
         assert held.loc[where, ["value", "low", "high"]].to_numpy(float) == pytest.approx(ends, abs=0.006), where
     shares = held["explains_score"]
     assert shares["early", "learning_rate"] > 0.93 and round(shares["end", "corrupted"], 2) == 0.88

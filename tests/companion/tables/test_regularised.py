@@ -44,7 +44,7 @@ def test_the_regulariser_does_what_it_is_for(begin):
 
 
 def test_what_was_asked_is_answered_by_a_second_calculation():
-    found = regularised.asked(RUNS)
+    found = regularised.answers(RUNS)
     loss = RUNS.pivot(index=["begin", "seed"], columns="arm", values="validation_loss")
     late = loss.loc[300]
     assert found["encouraged over sham, from step 300"].value == pytest.approx(

@@ -25,7 +25,7 @@ def made_up(n: int = 60) -> pd.DataFrame:
 
 
 def test_a_rival_that_is_behind_a_relation_takes_it_away_and_others_do_not():
-    found = rivals.asked(made_up())
+    found = rivals.answers(made_up())
     assert found["each alone", "suite, alpha"].low > 0.8
     through = found["coupling beside each", "suite, alpha"]
     assert through.low < 0 < through.high
@@ -36,7 +36,7 @@ def test_a_rival_that_is_behind_a_relation_takes_it_away_and_others_do_not():
 
 
 def test_what_does_not_vary_in_a_set_is_no_rival_there():
-    table = effects.tabulated(rivals.asked(made_up()))
+    table = effects.tabulated(rivals.answers(made_up()))
     assert "photographs, width" not in set(table["label"]) and "suite, width" in set(table["label"])
     assert table.groupby("question").size().to_dict() == {
         "coupling beside all": 2, "coupling beside each": 13, "each alone": 13

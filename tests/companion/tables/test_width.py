@@ -87,12 +87,12 @@ def test_the_numbers_that_the_book_quotes_are_of_all_models_or_there_are_none():
 
 def test_beyond_chance_the_sign_does_not_flip_and_five_widths_are_five_values():
     table, found = width.width(), width.relations(width.width())
-    told = {
+    expected = {
         "k10-relative": (0.93, 0.66, 0.99), "ktenth": (-0.74, -0.94, -0.19), "ktenth-relative": (0.07, -0.71, 0.77),
         "shared-ktenth-relative": (-0.01, -0.76, 0.76),
         "ktenth-over-widths": (-0.74, -0.96, 0.06), "ktenth-relative-over-widths": (0.07, -0.78, 0.83),
     }  # fmt: skip
-    for name, ends in told.items():
+    for name, ends in expected.items():
         assert found[name][:3] == pytest.approx(ends, abs=0.006), name
     reading = width.READINGS["ktenth"]
     at = width.equally_good(table, reading)

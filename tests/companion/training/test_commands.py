@@ -7,8 +7,8 @@ import pytest
 from companion.training.__main__ import EXPERIMENTS, main
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> str:
-    """What a command that failed says: one line, and nothing else."""
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """The output of a command that failed: one line, and nothing else."""
     out, err = capsys.readouterr()
     assert out == "" and len(err.splitlines()) == 1
     return err.strip()
@@ -33,7 +33,7 @@ def test_a_command_says_what_it_lacks_in_one_line(name, tmp_path, capsys):
     table = ["--table", str(tmp_path / "table.csv")] if name in EXPERIMENTS else []
     with pytest.raises(SystemExit) as stop:
         main([name, *given.split(), "--run", str(tmp_path / "run"), *table])
-    assert stop.value.code == 1 and said(capsys).startswith(f"error: {expected}")
+    assert stop.value.code == 1 and error_line(capsys).startswith(f"error: {expected}")
 
 
 def test_another_seed_trains_the_same_recipe_in_a_folder_of_its_own(monkeypatch):

@@ -226,12 +226,12 @@ def test_a_folder_of_another_recipe_a_doubled_row_and_a_missing_prediction_are_r
     files.merge(folder / "table.csv", [{"model": "one", "step": 2}], ["model", "step"], [], "")
     with (folder / "table.csv").open("a") as table:
         table.write("one,2\n")
-    said = one_line(capsys, [*arguments, str(folder / "new")])
-    assert said.endswith("the table holds two rows of model one, step 2; remove the one that was not measured")
+    message = one_line(capsys, [*arguments, str(folder / "new")])
+    assert message.endswith("the table holds two rows of model one, step 2; remove the one that was not measured")
     (folder / "table.csv").unlink()
     monkeypatch.setattr(files, "PREDICTIONS", folder / "none.toml")
-    said = one_line(capsys, [*arguments, str(folder / "new")])
-    assert "there are no predictions at" in said and "write them down before the first measurement" in said
+    message = one_line(capsys, [*arguments, str(folder / "new")])
+    assert "there are no predictions at" in message and "write them down before the first measurement" in message
     assert "the model 'huge' is not in 'quality'" in one_line(
         capsys, [*arguments, str(folder / "new"), "--only", "huge"]
     )
@@ -255,20 +255,20 @@ def history(path):
     shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True)
     if shallow.returncode or shallow.stdout.strip() == "true":
         return []
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return sorted(map(int, said.stdout.split()))
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return sorted(map(int, run.stdout.split()))
 
 
 def test_every_row_was_measured_under_predictions_that_still_stand():
     assert not TABLE.duplicated(["model", "step"]).any() and set(TABLE.get("model", [])) <= set(GRID)
-    told = files.PREDICTIONS.read_text(encoding="utf-8")
-    experiments = tomllib.loads(told)["experiment"]
+    predictions = files.PREDICTIONS.read_text(encoding="utf-8")
+    experiments = tomllib.loads(predictions)["experiment"]
     for name, predicted in experiments.items():
         if name == "replication":  # for whoever has the weights; nothing is measured
             continue
         digests = set(read_table(ROOT / predicted["table"])["predictions_sha256"])
         # The file itself says which of its versions had lines that were withdrawn.
-        withdrawn = {digest for digest in digests if f"digest begins with {digest[:12]}" in told}
+        withdrawn = {digest for digest in digests if f"digest begins with {digest[:12]}" in predictions}
         assert not withdrawn or name in ("cause", "phases")
         assert digests and digests - withdrawn <= digests_of_beginnings(files.PREDICTIONS), name
     # Where the history is at hand, it says the same: the first prediction is no younger than the first row.

@@ -152,9 +152,9 @@ def test_a_killed_suite_resumes_and_repeats_no_finished_model(two_models, killed
     table = read_table(folder / "table.csv")
     assert table[["model", "step"]].values.tolist() == [[m, s] for m in ("one", "two") for s in (0, 2, 4)]
     assert set(table.text_name) == {"own.txt"}
-    said = capsys.readouterr()
-    assert "interrupted; the same command goes on from the last checkpoint" in said.err.splitlines()
-    lines = [line for line in said.out.splitlines() if line.startswith("[")]
+    output = capsys.readouterr()
+    assert "interrupted; the same command goes on from the last checkpoint" in output.err.splitlines()
+    lines = [line for line in output.out.splitlines() if line.startswith("[")]
     assert [line.split(":")[0] for line in lines] == ["[1/2] one", "[1/1] two"]
 
 

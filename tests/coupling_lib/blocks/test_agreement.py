@@ -202,7 +202,7 @@ def test_a_replay_is_compared_with_what_a_block_adds_to_each_token():
     assert 5 < replay_error(call, off, x + added, x) < 11
 
 
-# -- what cannot be measured is said in a line
+# -- what cannot be measured is refused in one line
 
 
 def test_a_block_called_several_times_is_refused():
@@ -255,7 +255,7 @@ def test_a_jacobian_that_is_rounding_is_shown_and_not_used():
     J, strong = trace.jacobian(1, 7, LAST), trace.jacobian(1, LAST)
     # Its true value is zero, so that all of it is error.
     assert 0 < float(J.dense().norm()) <= J.error < 1e-3 and J.vanishes()
-    said = (
+    message = (
         r"token 7 -> 10 is lost in rounding: it is \de-0\d long, and the bound on its error in torch.float32 is \de-0\d"
     )
     uses = [
@@ -268,6 +268,6 @@ def test_a_jacobian_that_is_rounding_is_shown_and_not_used():
     ]
     for use in uses:
         for each in (J, trace.jacobian(1, 7, LAST)):
-            with pytest.raises(CouplingError, match=said):
+            with pytest.raises(CouplingError, match=message):
                 use(each)
     assert strong.error < 1e-4 * float(strong.dense().norm()) and not strong.vanishes()

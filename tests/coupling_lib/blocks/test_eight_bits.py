@@ -84,8 +84,8 @@ def test_a_wrong_product_is_refused_at_load(tmp_path):
         y = A * row_stats.view(-1, 1) * col_stats.roll(1) / 127**2
         return (y if bias is None else y + bias).to(dtype or torch.float16)
 
-    said = r"product with \d+ x \d+ weights of 8 bits on cpu is \d+\.\d% off .*; take another precision, such as"
-    with operator_in_place("int8_mm_dequant", shifted), pytest.raises(UntrustworthyResultError, match=said) as error:
+    message = r"product with \d+ x \d+ weights of 8 bits on cpu is \d+\.\d% off .*; take another precision, such as"
+    with operator_in_place("int8_mm_dequant", shifted), pytest.raises(UntrustworthyResultError, match=message) as error:
         load_model(tmp_path, precision="int8")
     assert "\n" not in str(error.value)
     load_model(tmp_path, precision="int8")

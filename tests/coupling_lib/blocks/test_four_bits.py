@@ -182,8 +182,10 @@ def test_a_model_that_was_hooked_or_wrapped_before(folders, wrong_kernel):
     for layer in held.modules():
         if isinstance(layer, LAYERS):
             layer.forward = layer.forward  # a method that nothing tells from a user's own
-    said = r"LlamaForCausalLM: .* 96 weights of 4 bits on cpu is \d+\.\d% off .* forward was replaced: give wrap_model"
-    with pytest.raises(UntrustworthyResultError, match=said):
+    message = (
+        r"LlamaForCausalLM: .* 96 weights of 4 bits on cpu is \d+\.\d% off .* forward was replaced: give wrap_model"
+    )
+    with pytest.raises(UntrustworthyResultError, match=message):
         wrap_model(held)
 
 

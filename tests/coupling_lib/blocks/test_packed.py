@@ -145,7 +145,7 @@ def test_a_plain_model_has_all_of_its_weights_in_its_precision_and_no_word_of_it
 def test_another_precision_is_named_where_a_quantised_model_does_not_run(kind, tmp_path):
     """Mamba multiplies by the weights of its `dt_proj` itself; what the line advises works."""
     transformers.MambaForCausalLM(named_config("mamba")).save_pretrained(tmp_path)
-    said = r"does not run on 7 random tokens .*; if a layer does not run in few bits, pass precision='bfloat16'$"
-    with pytest.raises(UnsupportedModelError, match=said):
+    message = r"does not run on 7 random tokens .*; if a layer does not run in few bits, pass precision='bfloat16'$"
+    with pytest.raises(UnsupportedModelError, match=message):
         cl.load_model(tmp_path, precision=kind)
     assert cl.load_model(tmp_path, precision="bfloat16").precision == "bfloat16"

@@ -78,7 +78,7 @@ def wav2vec2() -> transformers.PreTrainedModel:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "message"),
     [
         (compiled_blocks, "were wrapped by torch.compile, .*; wrap the model before it is compiled"),
         (clip, "reads more than input_ids: wrap one of its parts, model.text_model or model.vision_model"),
@@ -87,8 +87,8 @@ def wav2vec2() -> transformers.PreTrainedModel:
         (wav2vec2, "Wav2Vec2Model reads input_values; what reads input_ids or pixel_values can be measured"),
     ],
 )
-def test_what_is_refused_says_why_and_what_to_do(made, said):
-    with pytest.raises(UnsupportedModelError, match=said):
+def test_what_is_refused_says_why_and_what_to_do(made, message):
+    with pytest.raises(UnsupportedModelError, match=message):
         cl.wrap_model(made().eval())
 
 

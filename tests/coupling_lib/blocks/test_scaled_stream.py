@@ -25,8 +25,8 @@ def scaled(share: float, *blocks: int):
 
 @pytest.mark.parametrize("share", [0.005, 0.057, 0.2, 0.6, 0.9, 0.97, 1.03, 2.0, -1.0])
 def test_a_scaled_stream_is_warned_of_once_with_its_number(share):
-    said = f"scales its stream by {share:.3g} in block 1 .*the traceless part"
-    with pytest.warns(ScaledStreamWarning, match=said) as seen:
+    message = f"scales its stream by {share:.3g} in block 1 .*the traceless part"
+    with pytest.warns(ScaledStreamWarning, match=message) as seen:
         model = cl.wrap_model(scaled(share, 1), name="mine")
     assert [each.category for each in seen] == [ScaledStreamWarning] and "\n" not in str(seen[0].message)
     assert model.blocks.scales == {1: pytest.approx(share, rel=1e-2)} and not model.blocks.post_norm

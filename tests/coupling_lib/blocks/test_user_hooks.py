@@ -207,7 +207,7 @@ def test_a_hook_of_all_modules_leaves_the_rules_unused():
     assert is_bare(hf.lm_head)
 
 
-# -- what cannot be measured is said in a line
+# -- what cannot be measured is refused in one line
 
 
 def test_a_hook_put_on_or_taken_off_since_the_trace_is_noticed():
@@ -233,16 +233,17 @@ def raising(y):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"), [(raising, "ValueError: no such direction"), (lambda y: y[..., :-1], "RuntimeError: The size")]
+    ("change", "message"),
+    [(raising, "ValueError: no such direction"), (lambda y: y[..., :-1], "RuntimeError: The size")],
 )
-def test_a_hook_that_fails_or_changes_a_shape_is_named(change, said):
+def test_a_hook_that_fails_or_changes_a_shape_is_named(change, message):
     hf = tiny.llama()
     model = cl.wrap_model(hf)
     hf.model.layers[1].mlp.down_proj.register_forward_hook(hook(change))
     with pytest.raises(UnsupportedModelError) as caught:
         cl.trace(model, IDS)
     assert "failed while 'model.layers.1.mlp.down_proj' carried a hook or a forward of your own" in str(caught.value)
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_backward_hook_is_refused():

@@ -32,7 +32,7 @@ class Fed(GPT2Block):
 
 
 def forgetting(block):
-    """Give a block a memory of its own."""
+    """Add a memory of its own to a block."""
     block.calls = 0
 
     def forget(module, args, output):
@@ -220,14 +220,14 @@ FURTHER = rf"{EMBEDDING} hold 8,960 infinite of 8,960 entries \(and .*other tens
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         ({UP: [NAN, -INF]}, f"'mine': weights {UP} hold 1 NaN and 1 infinite of 2,048 entries;"),
         ({EMBEDDING: [INF] * 8960, UP: [NAN, -INF]}, FURTHER),
     ],
 )
-def test_weights_that_are_not_finite_are_counted_by_kind(bad, said):
-    refused(ModelUnavailableError, said, wrap_model, spoilt(bad), name="mine")
+def test_weights_that_are_not_finite_are_counted_by_kind(bad, message):
+    refused(ModelUnavailableError, message, wrap_model, spoilt(bad), name="mine")
 
 
 @pytest.mark.parametrize("wrong", [0, 3, 5])

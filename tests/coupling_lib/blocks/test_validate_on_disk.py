@@ -48,10 +48,10 @@ def test_of_blocks_on_disk_no_others_are_read_than_those_that_are_put_to_the_tes
     assert counts == [3, 0, 0, 0, 1, 0, 0, 1]
 
 
-@pytest.mark.parametrize(("wrong", "said"), [(0, "hold 1 NaN"), (4, "hold 1 NaN"), (7, "hold 1 NaN"), (3, "")])
-def test_states_that_are_no_numbers_are_refused_before_any_number_is_given(tmp_path, wrong, said):
-    if said:
-        with pytest.raises(ModelUnavailableError, match=f"layers.{wrong}.mlp.up_proj.weight {said}"):
+@pytest.mark.parametrize(("wrong", "message"), [(0, "hold 1 NaN"), (4, "hold 1 NaN"), (7, "hold 1 NaN"), (3, "")])
+def test_states_that_are_no_numbers_are_refused_before_any_number_is_given(tmp_path, wrong, message):
+    if message:
+        with pytest.raises(ModelUnavailableError, match=f"layers.{wrong}.mlp.up_proj.weight {message}"):
             on_disk(spoilt_at(wrong), tmp_path)
         return
     model = on_disk(spoilt_at(wrong), tmp_path)
@@ -70,10 +70,10 @@ class Fed(LlamaDecoderLayer):
 def test_what_happens_between_two_blocks_is_seen_in_every_trace(tmp_path, wrong):
     model = on_disk(deep(), tmp_path)
     model.hf.model.layers[wrong + 1].__class__ = Fed
-    said = f"block {wrong + 2} of LlamaForCausalLM .* does not read what block {wrong + 1} wrote"
-    with pytest.raises(UnsupportedModelError, match=said):
+    message = f"block {wrong + 2} of LlamaForCausalLM .* does not read what block {wrong + 1} wrote"
+    with pytest.raises(UnsupportedModelError, match=message):
         trace(model, torch.arange(3, 12)[None])
-    with pytest.raises(UnsupportedModelError, match=said):
+    with pytest.raises(UnsupportedModelError, match=message):
         checks.validate(model.hf)
 
 

@@ -88,9 +88,9 @@ V = torch.randn(32, generator=torch.Generator().manual_seed(2), dtype=torch.floa
     ],
 )
 def test_what_blocks_hand_on_beside_their_stream_is_refused_by_name(made, argument, far, monkeypatch):
-    said = rf"hands on {argument} from block to block beside its stream, .* targets='later'"
+    message = rf"hands on {argument} from block to block beside its stream, .* targets='later'"
     for dtype in (torch.float64, torch.float32):
-        with pytest.raises(UnsupportedModelError, match=said):
+        with pytest.raises(UnsupportedModelError, match=message):
             cl.lens(cl.trace(made(dtype), IDS))
     model = made(torch.float64)
     monkeypatch.setattr(whole_model, "refuse_other_paths", lambda *_: None)

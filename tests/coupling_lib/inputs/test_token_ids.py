@@ -32,10 +32,10 @@ def model(**kind):
 
 def traced(mine, ids):
     """Trace ids and return what was warned of, and the Jacobian of block 1."""
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         J = cl.trace(mine, ids).jacobian(1).dense()
-    return [str(one.message) for one in said], J
+    return [str(one.message) for one in caught], J
 
 
 def refused(mine, ids):
@@ -57,11 +57,11 @@ def test_padding_is_refused_and_the_slice_that_is_named_gives_the_text(side, pad
     made = mine.tokenizer(texts, padding=True, return_tensors="pt")
     ids, alone = made.input_ids[:1], torch.tensor([mine.tokenizer(PARIS).input_ids])
     more = ids.shape[1] - alone.shape[1]
-    said = refused(mine, ids)
+    message = refused(mine, ids)
     place, cut = ("beginning", f"{more}:") if side == "left" else ("end", f":-{more}")
-    assert f"(id {mine.tokenizer.pad_token_id}), {more} at its {place}, which the model would read as text" in said
-    assert said.endswith(f"input_ids=ids[:, {cut}]")
-    sliced = eval(said.rpartition("=")[2])
+    assert f"(id {mine.tokenizer.pad_token_id}), {more} at its {place}, which the model would read as text" in message
+    assert message.endswith(f"input_ids=ids[:, {cut}]")
+    sliced = eval(message.rpartition("=")[2])
     assert torch.equal(sliced, alone) and traced(mine, sliced)[0] == []
     # What would have been measured: another Jacobian, by no means nearly the same.
     assert side == "right" or (traced(wrap_model(mine.hf), ids)[1] - traced(mine, alone)[1]).norm() > 0.01
@@ -105,10 +105,10 @@ def test_what_a_tokenizer_returns_is_refused_with_the_ids_that_are_no_padding():
     mine = model()
     mine.tokenizer.padding_side = "left"
     made = mine.tokenizer([PARIS, PARIS + " and more"], padding=True, return_tensors="pt")
-    said = refused(mine, made)
-    assert said.startswith("the input is a BatchEncoding; give a text, a `Prompt` or a tensor of input_ids; ")
+    message = refused(mine, made)
+    assert message.startswith("the input is a BatchEncoding; give a text, a `Prompt` or a tensor of input_ids; ")
     one = mine.tokenizer([PARIS], return_tensors="pt")
-    assert torch.equal(eval(said.rpartition(": ")[2], {"made": one}), one.input_ids)
+    assert torch.equal(eval(message.rpartition(": ")[2], {"made": one}), one.input_ids)
 
 
 # -- special tokens
@@ -117,8 +117,8 @@ def test_what_a_tokenizer_returns_is_refused_with_the_ids_that_are_no_padding():
 def test_a_first_token_that_stands_twice_is_said():
     mine = model(first=True)
     assert traced(mine, PARIS)[0] == []
-    said, J = traced(mine, f"<s>{PARIS}")
-    assert len(said) == 1 and said[0].startswith("mine: the input begins with '<s>' twice")
+    messages, J = traced(mine, f"<s>{PARIS}")
+    assert len(messages) == 1 and messages[0].startswith("mine: the input begins with '<s>' twice")
     once = mine.tokenizer(f"<s>{PARIS}", add_special_tokens=False, return_tensors="pt").input_ids
     nothing, right = traced(mine, once)
     assert nothing == [] and (right - traced(mine, PARIS)[1]).norm() == 0 < (J - right).norm()
@@ -127,8 +127,8 @@ def test_a_first_token_that_stands_twice_is_said():
 
 def test_a_last_token_that_is_no_text_is_said_where_it_is_read():
     mine = model(first=True, last=True)
-    said, _ = traced(mine, PARIS)
-    assert said == [
+    messages, _ = traced(mine, PARIS)
+    assert messages == [
         "mine: the last token is '</s>', which its tokenizer puts behind each text; the last of the text itself is "
         "token=-2"
     ]
@@ -146,5 +146,5 @@ def test_a_last_token_that_is_no_text_is_said_where_it_is_read():
 def test_a_tokenizer_of_another_kind_is_asked_nothing():
     odd = SimpleNamespace(decode=str)
     assert token_ids.around(lambda text: {"input_ids": [1]}) == ([], [])
-    assert token_ids.said_of_last([1, 2], None, "mine") == ""
+    assert token_ids.last_token_warning([1, 2], None, "mine") == ""
     token_ids.check([1, 1], None, odd, "mine")

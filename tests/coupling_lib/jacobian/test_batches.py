@@ -53,9 +53,9 @@ def test_where_memory_runs_out_smaller_batches_give_the_same_and_one_warning_say
     whole = [traced().jacobian(block).dense() for block in (0, 1)]
     trace = traced()
     tried = limited(monkeypatch, most=10)
-    with pytest.warns(RuntimeWarning) as told:
+    with pytest.warns(RuntimeWarning) as caught:
         found = [trace.jacobian(block).dense() for block in (0, 1)]
-    assert [str(warning.message) for warning in told] == [
+    assert [str(warning.message) for warning in caught] == [
         "memory ran out with 32 rows of a Jacobian at once; going on with 8 at a time"
     ]
     # What was learnt in the first block holds for the second.

@@ -190,18 +190,18 @@ def test_bad_input_is_one_line():
     traced = trace(loaded(named("llama"), torch.float64), IDS)
     with pytest.raises(ParameterError, match="token is 9; this input has 9 tokens"):
         lens(traced, token=9)
-    for v, said in (
+    for v, message in (
         (torch.ones(31), r"shape \(31,\)"),
         (torch.ones(32, 2), r"shape \(32, 2\); \(32,\) is expected"),
         (torch.full((32,), torch.nan), "NaN"),
     ):
-        with pytest.raises(ParameterError, match=said):
+        with pytest.raises(ParameterError, match=message):
             lens(traced) @ v
-    for settings, said in (
+    for settings, message in (
         (dict(targets="all"), "targets is 'all'; it must be 'own' or 'later'"),
         (dict(targets="later"), "skip is 16; of 9 tokens so many and the last are left out, so it must .* from 0 to 7"),
     ):
-        with pytest.raises(ParameterError, match=said):
+        with pytest.raises(ParameterError, match=message):
             lens(traced, **settings)
     with pytest.raises(UnsupportedModelError, match="is bidirectional"):
         lens(trace(loaded(named("bert")), IDS), targets="later", skip=0).dense()

@@ -73,9 +73,9 @@ def test_a_narrow_model_takes_those_of_the_default_numbers_that_it_has_and_says_
     narrow, ids = cl.wrap_model(tiny.llama(), name="narrow"), [torch.tensor([[4, 9, 2, 40]])]
     with pytest.warns(
         UserWarning, match=r"narrow has width 32: of the default ks \(10, 30, 50\), 50 is left out"
-    ) as said:
+    ) as caught:
         ds = cl.measure_depth(narrow, ids)
-    assert len(said) == 1 and said[0].filename == __file__
+    assert len(caught) == 1 and caught[0].filename == __file__
     assert ds.k.values.tolist() == [10, 30]
     explicit = cl.measure_depth(narrow, ids, ks=(10, 30))
     np.testing.assert_array_equal(ds.normalized_miscoupling, explicit.normalized_miscoupling)

@@ -47,12 +47,12 @@ def test_the_error_of_the_mean_is_that_of_its_entries(neox):
 
 
 def test_bad_input_is_one_line(neox):
-    for settings, said in (
+    for settings, message in (
         (dict(depths=(13,)), "a depth is 13; .* has 12 blocks"),
         (dict(tokens="last"), "tokens is 'last'; it must be token positions, such as"),
         (dict(tokens=(99,)), "token is 99; this input has"),
     ):
-        with pytest.raises(ParameterError, match=said):
+        with pytest.raises(ParameterError, match=message):
             cl.measure_lens(neox, TEXTS[:1], **settings)
     with pytest.raises(UnsupportedModelError, match="is bidirectional"):
         cl.measure_lens(loaded(named("bert")), torch.arange(1, 9)[None])

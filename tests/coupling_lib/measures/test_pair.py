@@ -70,7 +70,7 @@ def test_operators_and_arrays_give_what_their_matrices_give():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((torch.eye(4), torch.eye(4), 5), "k is 5"),
         ((torch.eye(4), torch.eye(4), 1), "k is 1"),
@@ -79,7 +79,7 @@ def test_operators_and_arrays_give_what_their_matrices_give():
         ((torch.eye(4), "J", 2), "the operator is a str"),
     ],
 )
-def test_what_is_no_pair_is_refused_in_one_line(arguments, said):
-    with pytest.raises(ParameterError, match=said) as refused:
+def test_what_is_no_pair_is_refused_in_one_line(arguments, message):
+    with pytest.raises(ParameterError, match=message) as refused:
         cl.coupling(*arguments)
     assert "\n" not in str(refused.value)

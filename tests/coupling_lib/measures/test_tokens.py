@@ -227,8 +227,8 @@ def test_tokens_whose_jacobian_is_lost_in_rounding_are_not_connected():
         layer.self_attn.register_forward_hook(lambda module, args, output: (0 * output[0], *output[1:]))
         layer.mlp = Cancelling(layer.mlp)
     ids, settings = torch.arange(3, 12)[None], dict(block=1, kind="output", k=3, tokens=3)
-    said = "nano: 1 of 3 tokens were taken as not connected with the fixed one, at position 8"
-    with pytest.warns(RuntimeWarning, match=said):
+    message = "nano: 1 of 3 tokens were taken as not connected with the fixed one, at position 8"
+    with pytest.warns(RuntimeWarning, match=message):
         ds = cl.measure_tokens(cl.wrap_model(hf, name="nano"), [ids], **settings)
     assert ds.position.values[0].tolist() == [6, 7, -1]
     # In float64 nothing is refused.

@@ -128,7 +128,7 @@ def test_a_measurement_survives_netcdf(name, given, tmp_path):
     ds.to_netcdf(tmp_path / "measured.nc")
     with xr.open_dataset(tmp_path / "measured.nc") as back:
         xr.testing.assert_allclose(back, ds)
-        assert all(back.attrs.get(said) == ds.attrs.get(said) for said in ("model", "boundary", "measure"))
+        assert all(back.attrs.get(name) == ds.attrs.get(name) for name in ("model", "boundary", "measure"))
 
 
 def test_a_changed_number_name_or_shape_is_seen_and_rounding_is_not():

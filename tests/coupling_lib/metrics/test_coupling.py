@@ -103,10 +103,10 @@ def test_half_precision_is_computed_in_float32():
 
 def test_a_zero_jacobian_is_refused():
     some_zero = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
-    said = "norm of the singular values is 0 in 1 of 2"
-    refused(UntrustworthyResultError, said, mismatch, torch.ones(2, 3, 3), some_zero)
-    said = "norm of the coupling matrix is 0"
-    refused(UntrustworthyResultError, said, miscoupling, torch.zeros(3, 3), normalized=True)
+    message = "norm of the singular values is 0 in 1 of 2"
+    refused(UntrustworthyResultError, message, mismatch, torch.ones(2, 3, 3), some_zero)
+    message = "norm of the coupling matrix is 0"
+    refused(UntrustworthyResultError, message, miscoupling, torch.zeros(3, 3), normalized=True)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -157,15 +157,15 @@ def test_stacks_that_do_not_fit_are_refused(jacobians):
     leading = r"leading dimensions A \(2, 3\), s1 \(3, 3\) do not fit"
     refused(ParameterError, leading, mismatch, torch.ones(2, 3, 3), torch.ones(3, 3))
     refused(ParameterError, r"expected \(L, d, K\), \(L, K, d\)", coupling_matrices, jacobians, U[1:], Vh)
-    for J, said in (
+    for J, message in (
         (jacobians[:, :8, :8], r"shape \(8, 8\), and the vectors width 24"),
         ([jacobians[0], jacobians[1, :8]], r"shape \(8, 24\), and the vectors width 24"),
         (jacobians[:0], "there is no Jacobian"),
         (["J"], "J is .*a sequence of operators"),
         (None, "J is None"),
     ):
-        refused(ParameterError, said, coupling_matrices, J, U, Vh)
-        refused(ParameterError, said, measure_variants, J, U, S, Vh, (5,))
+        refused(ParameterError, message, coupling_matrices, J, U, Vh)
+        refused(ParameterError, message, measure_variants, J, U, S, Vh, (5,))
     refused(ParameterError, rf"for {n - 1} Jacobians", measure_variants, jacobians[1:], U, S, Vh, (5,))
 
 

@@ -45,7 +45,7 @@ UNSUPPORTED, UNAVAILABLE = UnsupportedModelError, ModelUnavailableError
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "error", "said"),
+    ("setting", "value", "error", "expected"),
     [
         ("hidden_size", 64, UNSUPPORTED, belong(EMBED, "280 x 32", "280 x 64")),
         ("hidden_size", 0, UNSUPPORTED, "modulo by zero); check that its configuration, weights and tokenizer"),
@@ -65,10 +65,10 @@ UNSUPPORTED, UNAVAILABLE = UnsupportedModelError, ModelUnavailableError
         ("hidden_act", "none", UNSUPPORTED, "makes no LlamaForCausalLM (KeyError: 'none'); check its values"),
     ],
 )
-def test_a_configuration_of_another_shape_is_refused(folder, setting, value, error, said):
+def test_a_configuration_of_another_shape_is_refused(folder, setting, value, error, expected):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {setting: value}))
-    assert said in message(folder, error)
+    assert expected in message(folder, error)
 
 
 def test_a_flipped_bit_is_refused_or_changes_nothing(saved, folder):

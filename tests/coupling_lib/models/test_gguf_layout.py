@@ -12,8 +12,8 @@ from coupling_lib.models import gguf_layout
 from coupling_lib.models.load import load_model
 
 
-def refused(file, kind, said):
-    with pytest.raises(kind, match=said) as error:
+def refused(file, kind, message):
+    with pytest.raises(kind, match=message) as error:
         load_model(file, device="cpu")
     assert "\n" not in str(error.value)
 
@@ -41,32 +41,32 @@ def test_truncated_files_are_refused(tmp_path):
     content = (tmp_path / "whole.gguf").read_bytes()
     for keep in (len(content) - 1000, len(content) // 2, 2000, 30, 5):
         (tmp_path / "short.gguf").write_bytes(content[:keep])
-        said = "short.gguf' is damaged or truncated .* fetch it anew"
-        refused(tmp_path / "short.gguf", ModelUnavailableError, said)
+        message = "short.gguf' is damaged or truncated .* fetch it anew"
+        refused(tmp_path / "short.gguf", ModelUnavailableError, message)
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [(99, "blk.0.attn_k.weight .* in the type 99, which gguf"), (24, "blk.0.attn_k.weight .* in I8, ")],
 )
-def test_a_tensor_of_an_unknown_type_is_refused_by_name(tmp_path, kind, said):
+def test_a_tensor_of_an_unknown_type_is_refused_by_name(tmp_path, kind, message):
     write(tmp_path / "odd.gguf", "F16")
     content = bytearray((tmp_path / "odd.gguf").read_bytes())
     at = content.index(name := b"blk.0.attn_k.weight") + len(name) + 4 + 2 * 8
     content[at : at + 4] = kind.to_bytes(4, "little")
     (tmp_path / "odd.gguf").write_bytes(content)
-    refused(tmp_path / "odd.gguf", UnsupportedModelError, f"the tensor {said}")
+    refused(tmp_path / "odd.gguf", UnsupportedModelError, f"the tensor {message}")
 
 
 def test_a_tensor_of_another_shape_is_refused_by_name(tmp_path):
     write(tmp_path / "odd.gguf", "F16", leave_out=("model.norm",), tensors={"output_norm.weight": np.ones(16)})
-    said = "'.*odd.gguf' and their configuration do not belong together: model.norm.weight is 16, and .* asks for 32"
-    refused(tmp_path / "odd.gguf", UnsupportedModelError, said)
+    message = "'.*odd.gguf' and their configuration do not belong together: model.norm.weight is 16, and .* asks for 32"
+    refused(tmp_path / "odd.gguf", UnsupportedModelError, message)
 
 
 def test_a_tensor_that_stands_there_twice_is_refused_by_name(tmp_path):
     write(tmp_path / "twice.gguf", "F16")
     content = (tmp_path / "twice.gguf").read_bytes()
     (tmp_path / "twice.gguf").write_bytes(content.replace(b"blk.0.attn_k.weight", b"blk.0.attn_v.weight"))
-    said = "damaged .*the tensor blk.0.attn_v.weight stands there twice"
-    refused(tmp_path / "twice.gguf", ModelUnavailableError, said)
+    message = "damaged .*the tensor blk.0.attn_v.weight stands there twice"
+    refused(tmp_path / "twice.gguf", ModelUnavailableError, message)

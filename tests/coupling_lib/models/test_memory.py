@@ -1,4 +1,4 @@
-"""Memory: what a model needs, what is free, and what is said where it does not fit."""
+"""Memory: what a model needs, what is free, and the error where it does not fit."""
 
 from __future__ import annotations
 

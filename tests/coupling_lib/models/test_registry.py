@@ -66,10 +66,10 @@ def test_lookup_takes_alias_and_hub_id_in_any_case():
 MISSPELT = {"lama3-8b": "llama3-8b", "nano-noex": "nano-neox", "pythia12b": "pythia-12b", "Gemma2b": "gemma-2b"}
 
 
-@pytest.mark.parametrize(("misspelt", "meant"), [*MISSPELT.items(), ("zzzzzzzz", None)])
-def test_suggest_names_the_nearest_alias_first(misspelt, meant):
+@pytest.mark.parametrize(("misspelt", "expected"), [*MISSPELT.items(), ("zzzzzzzz", None)])
+def test_suggest_names_the_nearest_alias_first(misspelt, expected):
     found = registry.suggest(misspelt)
-    assert found[0] == meant if meant else found == []
+    assert found[0] == expected if expected else found == []
 
 
 LENGTH = r"models.csv line 2 has 2\d values; 23 were expected; correct it"

@@ -44,11 +44,11 @@ def trainer():
 
 
 def loaded(folder):
-    """Return the tokenizer of a folder, and what was said of it."""
-    with warnings.catch_warnings(record=True) as said:
+    """Return the tokenizer of a folder, and its warnings."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         made = tokenizers.load(folder, "mine")
-    return made, [str(one.message) for one in said]
+    return made, [str(one.message) for one in caught]
 
 
 @pytest.mark.parametrize("kind", ["GPT2Tokenizer", "Qwen2Tokenizer", "LlamaTokenizer", "GPTNeoXTokenizer"])
@@ -60,14 +60,14 @@ def loaded(folder):
 def test_ids_are_those_of_the_file_whatever_the_class_does(tmp_path, kind, change):
     expected = save(tmp_path, **change, tokenizer_class=kind)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
-    made, said = loaded(tmp_path)
+    made, warned = loaded(tmp_path)
     text = "The 1234 Days of Paris"
     differs = theirs(text).input_ids != expected(text)
     assert made(text).input_ids == expected(text)
-    assert [("makes other token ids than tokenizer.json" in line, "\n" in line) for line in said] == [
+    assert [("makes other token ids than tokenizer.json" in line, "\n" in line) for line in warned] == [
         (True, False)
-    ] * len(said)
-    assert len(said) == 1 or not differs
+    ] * len(warned)
+    assert len(warned) == 1 or not differs
     assert made.decode(made("The capital").input_ids).lower().strip() == made.decode(expected("The capital")).lower()
     assert (made.bos_token, made.eos_token) == (theirs.bos_token, theirs.eos_token)
 
@@ -75,15 +75,17 @@ def test_ids_are_those_of_the_file_whatever_the_class_does(tmp_path, kind, chang
 def test_a_class_that_makes_other_ids_is_found_at_all(tmp_path):
     expected = save(tmp_path, split=DIGITS, tokenizer_class="GPT2Tokenizer", chat_template="{{ messages }}")
     assert AutoTokenizer.from_pretrained(tmp_path)("1234").input_ids != expected("1234")
-    made, (said,) = loaded(tmp_path)
-    assert said.startswith("mine: GPT2Tokenizer of transformers makes other token ids than tokenizer.json (of 'The 123")
+    made, (warned,) = loaded(tmp_path)
+    assert warned.startswith(
+        "mine: GPT2Tokenizer of transformers makes other token ids than tokenizer.json (of 'The 123"
+    )
     assert (made("1234").input_ids, made.chat_template) == (expected("1234"), "{{ messages }}")
 
 
 def test_a_class_that_agrees_stays_and_nothing_is_said(tmp_path):
     expected = save(tmp_path, tokenizer_class="GPT2Tokenizer")
-    made, said = loaded(tmp_path)
-    assert (type(made).__name__, said) == ("GPT2Tokenizer", [])
+    made, warned = loaded(tmp_path)
+    assert (type(made).__name__, warned) == ("GPT2Tokenizer", [])
     assert made("1234 naïve").input_ids == expected("1234 naïve")
 
 
@@ -91,12 +93,12 @@ def test_of_a_gguf_file_the_splitting_is_kept_and_what_its_class_composes_too(tm
     save(tmp_path, tokenizer_class="Qwen2Tokenizer", split=QWEN)
     assert len(loaded(tmp_path)[1]) == 1  # its class composes accents, which this file does not
     (tmp_path / "gguf.json").write_text("{}")
-    made, said = loaded(tmp_path)
-    assert (type(made).__name__, said) == ("Qwen2Tokenizer", [])
+    made, warned = loaded(tmp_path)
+    assert (type(made).__name__, warned) == ("Qwen2Tokenizer", [])
     assert made("e\u0301").input_ids == made("\u00e9").input_ids
     expected = save(tmp_path, tokenizer_class="GPT2Tokenizer", split=DIGITS)
-    made, said = loaded(tmp_path)
-    assert made("1234").input_ids == expected("1234") and len(said) == 1
+    made, warned = loaded(tmp_path)
+    assert made("1234").input_ids == expected("1234") and len(warned) == 1
 
 
 def test_lengths_and_padding_of_the_file_are_no_part_of_its_ids(tmp_path):
@@ -119,33 +121,33 @@ def test_a_setting_of_the_configuration_is_above_the_file(tmp_path, lower):
     base.save(str(tmp_path / "tokenizer.json"))
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    made, said = loaded(tmp_path)
-    assert said == [] and made("Paris").input_ids == [2, words.index("paris" if lower else "Paris"), 3]
+    made, warned = loaded(tmp_path)
+    assert warned == [] and made("Paris").input_ids == [2, words.index("paris" if lower else "Paris"), 3]
 
 
 def test_a_first_token_that_only_the_file_has_is_kept(tmp_path):
     expected = save(tmp_path, split=DIGITS, bos=True, tokenizer_class="GPT2Tokenizer")
-    made, said = loaded(tmp_path)
+    made, warned = loaded(tmp_path)
     assert made("It was").input_ids == expected("It was") and made("It was").input_ids[0] == made.bos_token_id
-    assert len(said) == 1
+    assert len(warned) == 1
 
 
-# -- what is said
+# -- warnings
 
 
 def test_a_first_token_that_is_asked_for_and_not_put_there_is_said(tmp_path):
     save(tmp_path, tokenizer_class="PreTrainedTokenizerFast", add_bos_token=True)
-    made, (said,) = loaded(tmp_path)
+    made, (warned,) = loaded(tmp_path)
     assert made("It").input_ids[0] != made.bos_token_id
-    assert said.startswith("mine: tokenizer_config.json says that each text begins with the BOS token")
-    assert said.endswith("write it before each text ('<|endoftext|>')")
+    assert warned.startswith("mine: tokenizer_config.json says that each text begins with the BOS token")
+    assert warned.endswith("write it before each text ('<|endoftext|>')")
 
 
 @pytest.mark.parametrize("settings", [{}, {"add_bos_token": False}, {"add_bos_token": None}, {"add_bos_token": True}])
 def test_nothing_is_said_where_nothing_asks_for_a_first_token_or_it_is_there(tmp_path, settings):
     expected = save(tmp_path, bos=bool(settings.get("add_bos_token")), tokenizer_class="GPT2Tokenizer", **settings)
-    made, said = loaded(tmp_path)
-    assert (made("It was").input_ids, said) == (expected("It was"), [])
+    made, warned = loaded(tmp_path)
+    assert (made("It was").input_ids, warned) == (expected("It was"), [])
 
 
 def test_what_transformers_logs_of_a_tokenizer_becomes_a_warning(tmp_path, monkeypatch, capfd):
@@ -158,6 +160,6 @@ def test_what_transformers_logs_of_a_tokenizer_becomes_a_warning(tmp_path, monke
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", talkative)
     before = logging.get_verbosity()
-    with pytest.warns(UserWarning, match="transformers says of the tokenizer of .*: the regex is wrong") as said:
+    with pytest.warns(UserWarning, match="transformers says of the tokenizer of .*: the regex is wrong") as caught:
         load_model(tmp_path, device="cpu")
-    assert len(said) == 1 and logging.get_verbosity() == before and "regex" not in capfd.readouterr().err
+    assert len(caught) == 1 and logging.get_verbosity() == before and "regex" not in capfd.readouterr().err

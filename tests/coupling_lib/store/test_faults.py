@@ -57,10 +57,10 @@ if int(most):
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(most), resource.RLIM_INFINITY))
 if int(nobody) and os.geteuid() == 0:
     os.seteuid(65534)
-with warnings.catch_warnings(record=True) as told:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     ds = cl.sweep(cl.measure_trajectories, model, texts, store=root)
-print(json.dumps([ds.line_shape_score.values.tolist(), [str(warning.message) for warning in told]]))
+print(json.dumps([ds.line_shape_score.values.tolist(), [str(warning.message) for warning in caught]]))
 """
 
 
@@ -84,10 +84,10 @@ def test_a_full_disk_costs_a_warning_and_no_measurement(folder, model, tmp_path)
     try:
         if not mounted:
             most = size.stat().st_size // 2
-        found, told = swept(folder, root, most)
-        assert found == wanted and len(told) == 1
+        found, messages = swept(folder, root, most)
+        assert found == wanted and len(messages) == 1
         reason = "No space left on device" if mounted else "File too large"
-        assert told[0].startswith(f"measurements are not kept in {root}: {reason}; measuring goes on")
+        assert messages[0].startswith(f"measurements are not kept in {root}: {reason}; measuring goes on")
         kept = sound(root)
         assert len(kept) < len(TEXTS) and bool(kept) == mounted
         if mounted:
@@ -109,14 +109,16 @@ def test_a_folder_that_cannot_be_written_is_still_read(folder, model):
         for path in [root, *before]:
             path.chmod(0o555)
         try:
-            found, told = swept(folder, root, nobody=True)
+            found, messages = swept(folder, root, nobody=True)
         finally:
             for path in [root, *before]:
                 path.chmod(0o755)
         assert found == wanted and {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
-    assert "is damaged" in told[0] and "could not be renamed (Permission denied)" in told[0]
-    assert told[1].startswith(f"measurements are not kept in {root}: Permission denied; measuring goes on, and a later")
-    assert len(told) == 2
+    assert "is damaged" in messages[0] and "could not be renamed (Permission denied)" in messages[0]
+    assert messages[1].startswith(
+        f"measurements are not kept in {root}: Permission denied; measuring goes on, and a later"
+    )
+    assert len(messages) == 2
 
 
 # Ctrl-C

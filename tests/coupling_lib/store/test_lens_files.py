@@ -63,7 +63,7 @@ def test_code_in_a_file_never_runs(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (theirs(d_model=5), r"has shapes \[\(4, 4\)\]; \(5, 5\) is expected"),
         ({"J": {}}, r"is no Jacobian lens \(KeyError\)"),
@@ -71,16 +71,16 @@ def test_code_in_a_file_never_runs(tmp_path, capsys):
         (theirs(J={}), r"has shapes \[\]"),
     ],
 )
-def test_what_is_no_lens_is_refused(content, said, tmp_path):
+def test_what_is_no_lens_is_refused(content, message, tmp_path):
     torch.save(content, tmp_path / "lens.pt")
-    with pytest.raises(ParameterError, match=said):
+    with pytest.raises(ParameterError, match=message):
         read_lens(tmp_path / "lens.pt")
 
 
 def test_bad_files_and_matrices_are_one_line(tmp_path):
     (tmp_path / "broken.safetensors").write_bytes(b"x" * 20)
     write_lens(tmp_path / "good.safetensors", J, 1)
-    for call, said in (
+    for call, message in (
         (lambda: read_lens(tmp_path / "none.pt"), "there is no file"),
         (lambda: read_lens(tmp_path / "broken.safetensors"), r"is no Jacobian lens \(SafetensorError\)"),
         (lambda: read_lens(tmp_path / "good.safetensors", width=8), r"\(8, 8\) is expected"),
@@ -88,5 +88,5 @@ def test_bad_files_and_matrices_are_one_line(tmp_path):
         (lambda: write_lens(tmp_path / "a.safetensors", {0: J[1]}, 1), r"depths from 1 with one \(d, d\)"),
         (lambda: write_lens(tmp_path / "a.safetensors", {1: J[1][:3]}, 1), r"depths from 1 with one \(d, d\)"),
     ):
-        with pytest.raises(ParameterError, match=said):
+        with pytest.raises(ParameterError, match=message):
             call()

@@ -160,9 +160,9 @@ def test_what_ships_with_the_project_is_read_unless_another_store_is_named(model
 
 def test_where_nothing_can_be_written_one_warning_is_given_and_nothing_is_lost(model, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.warns(store.StoreWarning, match="File exists|Not a directory.*; measuring goes on") as told:
+    with pytest.warns(store.StoreWarning, match="File exists|Not a directory.*; measuring goes on") as caught:
         assert_same(cl.sweep(Counted(), model, TEXTS, store=tmp_path / "file" / "below"), Counted()(model, TEXTS))
-    assert len(told) == 1
+    assert len(caught) == 1
 
 
 def test_a_setting_or_a_result_that_cannot_be_kept_is_measured_all_the_same(model, tmp_path):
@@ -173,9 +173,9 @@ def test_a_setting_or_a_result_that_cannot_be_kept_is_measured_all_the_same(mode
         return measure_by(network, prompts).assign_attrs(listed=[1])
 
     for measure, reason in ((measure_by, "the setting 'how' is a builtin"), (measure_listed, "'listed' is a list")):
-        with pytest.warns(store.StoreWarning, match=reason) as told:
+        with pytest.warns(store.StoreWarning, match=reason) as caught:
             assert cl.sweep(measure, model, TEXTS, store=tmp_path).x.values.tolist() == [1, 1, 1]
-        assert len(told) == 1
+        assert len(caught) == 1
 
 
 def test_an_argument_that_the_measure_does_not_take_is_refused_as_by_the_measure_itself(model, tmp_path):
@@ -203,9 +203,9 @@ def test_two_processes_measure_the_same_at_once_without_harm(folder, model, tmp_
     command, environment = [sys.executable, "-c", PROGRAM, folder, tmp_path], os.environ | {"OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     both = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]
-    told = [process.communicate(timeout=600) for process in both]
+    outputs = [process.communicate(timeout=600) for process in both]
     scores = cl.measure_trajectories(model, [f"prompt {i}" for i in range(8)]).line_shape_score.values.tolist()
-    assert [out for out, _ in told] == [f"{scores}\n"] * 2
+    assert [out for out, _ in outputs] == [f"{scores}\n"] * 2
     with warnings.catch_warnings(action="error"):
         kept = [files.open_file(Path(path))[1] for path in store.listing(root=tmp_path).path]
     assert sorted(float(ds.line_shape_score[0]) for ds in kept) == sorted(scores)

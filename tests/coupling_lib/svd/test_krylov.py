@@ -173,12 +173,12 @@ def test_operators_of_other_libraries_multiply_arrays_and_refuse_what_is_no_fact
         found = operator @ V
         assert isinstance(found, torch.Tensor)
         np.testing.assert_allclose(found, A @ np.asarray(V))
-    for factor, said in [
+    for factor, message in [
         ([1.0], "is \\[1.0\\] \\(list\\)"),
         (np.full(3, np.nan), "3 of 3"),
         (np.ones(2), "shape \\(2,\\)"),
     ]:
-        with pytest.raises(ParameterError, match=f"^the factor .*{said}"):
+        with pytest.raises(ParameterError, match=f"^the factor .*{message}"):
             operator @ factor
 
 

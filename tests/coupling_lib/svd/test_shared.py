@@ -55,12 +55,12 @@ def test_a_multiple_of_the_identity_plus_rounding_has_no_shared_part():
 
 
 @pytest.mark.parametrize(
-    ("J", "said"),
+    ("J", "message"),
     [(torch.ones(3, 4), r"J has shape \(3, 4\); a square matrix"), (torch.ones(2, 3, 3), "a matrix or an object")],
     ids=["oblong", "stack"],
 )
-def test_what_is_no_square_matrix_is_refused(J, said):
-    with pytest.raises(ParameterError, match=said):
+def test_what_is_no_square_matrix_is_refused(J, message):
+    with pytest.raises(ParameterError, match=message):
         cl.shared(J)
 
 

@@ -1,4 +1,4 @@
-"""Says in words what a figure shows, from the table under it: extremes and where they are, ends, diagonals.
+"""Describes in words what a figure shows, from the table under it: extremes and where they are, ends, diagonals.
 
 A reader who does not see the picture gets its finding, not the caption a second time.
 """
@@ -24,7 +24,7 @@ SUMMARIES = ("mean", "median")
 MOST_GROUPS, MOST_VALUES = 6, 3
 
 
-def seen(table: pd.DataFrame) -> str:
+def alternative_text(table: pd.DataFrame) -> str:
     """Describe a table: per group of rows the least and the greatest value, where each is, and the mean."""
     entries = [name for name in table if re.fullmatch(r"entry_\d+", name)]
     numbers = [name for name in table if pd.api.types.is_numeric_dtype(table[name]) and table[name].notna().any()]
@@ -59,7 +59,7 @@ def _extremes(rows: pd.DataFrame, name: str, places: list[str], texts: list[str]
     column = rows[name].dropna()
     if len(column) == 1 or column.min() == column.max():
         return f"{_words(name)} {_written(column.iloc[0])}"
-    # A place is said by what varies: the axes, or else the name of a thing such as a model.
+    # A place is given by what varies: the axes, or else the name of a thing such as a model.
     things = [text for text in rows if not pd.api.types.is_numeric_dtype(rows[text]) and text not in texts]
     where = [place for place in places if rows[place].nunique() > 1][:2] or things[:1]
     ends = []
