@@ -46,15 +46,19 @@ def ship(model: str) -> dict[str, int]:
     """Pack a model's measurements, an archive a measure; their bytes."""
     measures = MEASURES | {"precision": cl.measure_precision, "readouts": measure_readouts}
     versions = {name: measure.version for name, measure in measures.items()}
-    table = store.listing(model)
-    # Narrow precisions stand in the comparison of precisions, which is kept as a whole.
-    table = table[(table["precision"] == "float32") & (table["version"] == table["measure"].map(versions))]
     chosen: dict[str, dict[str, bytes]] = defaultdict(dict)
-    for path in map(Path, sorted(table["path"])):
-        record, ds = files.open_file(path)
-        if (part := shipped(record["key"], ds)) is not None:
-            chosen[record["key"]["measure"]][path.name] = files.encode(record, part, single=True)
-    archives = {name: packed(contents) for name, contents in chosen.items()}
+    # What ships already stays, so that a model may be measured in parts, on several machines.
+    for root in (files.shipped(model), paths.RESULTS):
+        table = store.listing(model, root)
+        # Narrow precisions stand in the comparison of precisions, which is kept as a whole.
+        table = table[(table["precision"] == "float32") & (table["version"] == table["measure"].map(versions))]
+        for path in map(Path, table["path"]):
+            record, ds = files.open_file(path)
+            if root != paths.RESULTS:
+                chosen[record["key"]["measure"]][path.name] = path.read_bytes()
+            elif (part := shipped(record["key"], ds)) is not None:
+                chosen[record["key"]["measure"]][path.name] = files.encode(record, part, single=True)
+    archives = {name: packed(dict(sorted(contents.items()))) for name, contents in chosen.items()}
     folder = paths.SHIPPED / model
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -127,3 +128,13 @@ def test_what_no_chapter_asks_for_stays_behind():
     assert {*ship.shipped(key(), other).data_vars} == {"normalized_miscoupling", "singular_values"}
     whole = measured().rename(k="kind")
     assert ship.shipped(key() | {"measure": "nulls"}, whole) is whole
+
+
+def test_a_model_that_is_measured_in_parts_keeps_what_ships_of_it(tmp_path, monkeypatch):
+    (own,) = paths.SHIPPED.glob("qwen2.5-coder-0.5b")
+    before = {path.name: path.read_bytes() for path in own.iterdir()}
+    shutil.copytree(own, tmp_path / "ships" / own.name)
+    monkeypatch.setattr(paths, "SHIPPED", tmp_path / "ships")
+    monkeypatch.setattr(paths, "RESULTS", tmp_path / "nothing measured here")
+    assert ship.ship(own.name) == {name.split(".")[0]: len(content) for name, content in before.items()}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "ships" / own.name).iterdir()} == before
