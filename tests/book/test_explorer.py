@@ -152,11 +152,11 @@ def test_tokens_are_spread_over_the_first_prompt_and_of_others_the_last_is_taken
     assert explorer.positions(NEOX, 4, 15) == explorer.positions("smollm2-135m", 0, 15) == [14]
 
 
-def test_a_decoder_without_weights_has_what_ships_of_it_and_another_has_nothing():
+def test_a_decoder_without_weights_has_what_ships_of_it_and_nothing_of_another_text():
     texts = cl.load_prompts(n=2)
     found = explorer.networks("gemma3-270m", texts)
     assert [state.name for state in found] == ["untrained", "trained"]
-    assert explorer.networks("qwen2.5-coder-1.5b", texts) == {}
+    assert explorer.networks("gemma3-270m", ["Of this text nothing ships."]) == {}
     whole, trained = list(found.values())[1].whole, list(found)[1]
     data = packing.read(packing.script("data", "m", explorer.data_of("gemma3-270m", found, texts)))
     values = numbers(data["readings"]["paper"]["pairs"], 2, 2, 18, 18)
