@@ -28,9 +28,6 @@ LACKS = {
         {"state": "step100", "reading": "paper", "part": "whole"},
     ),
     "l=99&m=1e9": ("nano-neox has no block 99 or 1e9 (it has 12). Shown instead: blocks 4 and 5.", {}),
-    "model=qwen2.5-coder-1.5b": (
-        "Qwen2.5-Coder-1.5B-Instruct (Q4_K_M) is not measured here. Shown instead: nano-neox.", {},
-    ),
 }  # fmt: skip
 
 
