@@ -2,6 +2,9 @@
 
 import pandas as pd
 
+# Tables are shown whole: the longest has a row for each model.
+pd.set_option("display.max_rows", 200)
+
 _NULLS = {
     f"c_{short}_{column}": f"coupling, {name}, {words}"
     for short, name in {"norm": "normalised", "trace": "released trace"}.items()
