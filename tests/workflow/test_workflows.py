@@ -32,7 +32,7 @@ each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 
 def test_there_are_cards_links_the_newest_pages_a_release_and_tests():
-    assert [path.stem for path in FILES] == ["card", "links", "newest", "pages", "release", "test"]
+    assert [path.stem for path in FILES] == ["card", "links", "newest", "pages", "release", "test", "thorough"]
 
 
 @each
