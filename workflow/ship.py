@@ -20,6 +20,7 @@ import shutil
 import sys
 import tarfile
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +48,12 @@ def ship(model: str) -> dict[str, int]:
     measures = MEASURES | {"precision": cl.measure_precision, "readouts": measure_readouts}
     versions = {name: measure.version for name, measure in measures.items()}
     chosen: dict[str, dict[str, bytes]] = defaultdict(dict)
-    # What ships already stays, so that a model may be measured in parts, on several machines.
-    for root in (files.shipped(model), paths.RESULTS):
-        table = store.listing(model, root)
-        # Narrow precisions stand in the comparison of precisions, which is kept as a whole.
-        table = table[(table["precision"] == "float32") & (table["version"] == table["measure"].map(versions))]
-        for path in map(Path, table["path"]):
-            record, ds = files.open_file(path)
-            if root != paths.RESULTS:
-                chosen[record["key"]["measure"]][path.name] = path.read_bytes()
-            elif (part := shipped(record["key"], ds)) is not None:
-                chosen[record["key"]["measure"]][path.name] = files.encode(record, part, single=True)
+    for path, old in current_files(model, versions):
+        record, ds = files.open_file(path)
+        if old:
+            chosen[record["key"]["measure"]][path.name] = path.read_bytes()
+        elif (part := shipped(record["key"], ds)) is not None:
+            chosen[record["key"]["measure"]][path.name] = files.encode(record, part, single=True)
     archives = {name: packed(dict(sorted(contents.items()))) for name, contents in chosen.items()}
     folder = paths.SHIPPED / model
     shutil.rmtree(folder, ignore_errors=True)
@@ -65,6 +61,16 @@ def ship(model: str) -> dict[str, int]:
     for name, content in archives.items():
         (folder / f"{name}{files.ARCHIVE}").write_bytes(content)
     return {name: len(content) for name, content in archives.items()}
+
+
+def current_files(model: str, versions: dict[str, int]) -> Iterator[tuple[Path, bool]]:
+    """List a model's files that the library of today would read, and whether each ships already."""
+    # What ships stays, so that a model may be measured in parts, on several machines. Narrow precisions stand in the
+    # comparison of precisions, which is kept as a whole.
+    for root in (files.shipped(model), paths.RESULTS):
+        table = store.listing(model, root)
+        table = table[(table["precision"] == "float32") & (table["version"] == table["measure"].map(versions))]
+        yield from ((Path(path), root != paths.RESULTS) for path in table["path"])
 
 
 def packed(contents: dict[str, bytes]) -> bytes:

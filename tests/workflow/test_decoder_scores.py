@@ -72,6 +72,8 @@ def test_rows_are_means_over_questions_and_are_not_measured_twice(tmp_path, caps
     before = table.read_text()
     monkeypatch.setattr(decoder_scores, "answered", None)
     assert decoder_scores.main(command) == 0 and table.read_text() == before
+    command[command.index("3")] = "2"  # fewer questions do not take the place of more
+    assert decoder_scores.main(command) == 0 and table.read_text() == before
 
 
 def test_an_answer_is_chosen_as_it_is_and_per_character():
