@@ -31,7 +31,14 @@ from library import API
 from markdown_table import plain, table
 from named_numbers import cells_of
 from paper_map import map_page
-from public_decoders import curve_of_decoders, depth_of_decoders, first_token_of_decoders, trajectories_of_decoders
+from public_decoders import (
+    curve_of_decoders,
+    depth_of_decoders,
+    first_token_of_decoders,
+    linear_of_decoders,
+    tokens_of_decoders,
+    trajectories_of_decoders,
+)
 from reproduce import machine_page, reproduce_page, spreads_page
 from routes import families_page
 from scale import one_prompt_page, scale_page
@@ -212,6 +219,8 @@ READ = {
     "decoders-curve": curve_of_decoders,
     "decoders-depth": depth_of_decoders,
     "decoders-first-token": first_token_of_decoders,
+    "decoders-linear": linear_of_decoders,
+    "decoders-tokens": tokens_of_decoders,
     "decoders-trajectories": trajectories_of_decoders,
     "experiments": experiments_page,
     "idea-toy": idea_toy,

@@ -32,6 +32,8 @@ _DEPTH = (
 _CURVE = ("trained ", "untrained ", "by chance ", "curve of width ", "trained minus untrained")
 _ABSENT = "–"
 _PATHS = ("change of line-shape score", "change of expodistance", "change of step variation")
+_LINEAR = ("product's cosine beyond chance", "change of $R^2$ with training", "rise of the disturbed state's cosine")
+_TOKENS = ("self-coupling", "traceless part", "by chance ", "stricter chance ")
 
 
 def depth_of_decoders(results: Path = paths.RESULTS) -> str:
@@ -69,6 +71,31 @@ def trajectories_of_decoders(results: Path = paths.RESULTS) -> str:
         return tuple(_with_interval(numbers, f"trajectories-change-{score}-all", "+.2f") for score in scores)
 
     return _side_by_side(_PATHS, cells, ("trajectories",), results)
+
+
+def linear_of_decoders(results: Path = paths.RESULTS) -> str:
+    """Write how far a product of linear maps, a law of depth and a disturbed state of each public decoder carry."""
+
+    def cells(numbers: Numbers) -> tuple[str, ...]:
+        effects = {
+            "dynamics-product-over-random": "+.2f",
+            "spectra-r2-change": "+.2f",
+            "perturbation-gap-trained": "+.4f",
+        }
+        return tuple(_with_interval(numbers, name, form) for name, form in effects.items())
+
+    return _side_by_side(_LINEAR, cells, ("spectra", "dynamics", "perturbation"), results)
+
+
+def tokens_of_decoders(results: Path = paths.RESULTS) -> str:
+    """Write self-coupling of two deep blocks of each public decoder, beside both nulls."""
+
+    def cells(numbers: Numbers) -> tuple[str, ...]:
+        effects = (f"tokens-between-self-{part}" for part in ("trained", "traceless-part"))
+        nulls = ("tokens-between-self-by-chance", "tokens-between-self-traceless-part-conjugated")
+        return (*(_with_interval(numbers, name) for name in effects), *(f"{numbers[name]:.3f}" for name in nulls))
+
+    return _side_by_side(_TOKENS, cells, ("tokens",), results)
 
 
 def first_token_of_decoders(file: Path = paths.DATA / "bos.csv") -> str:

@@ -6,6 +6,8 @@ from public_decoders import (
     curve_of_decoders,
     depth_of_decoders,
     first_token_of_decoders,
+    linear_of_decoders,
+    tokens_of_decoders,
     trajectories_of_decoders,
 )
 
@@ -26,6 +28,9 @@ NULLS = effect("nulls-stricter-coupled", 0.03) | effect("nulls-stricter-traceles
 PATHS = {
     **effect("trajectories-change-line-shape-score-all", -2.0), **effect("trajectories-change-expodistance-all", 0.5),
     **effect("trajectories-change-equidistance-all", 0.8),
+}  # fmt: skip
+TOKENS = effect("tokens-between-self-trained", 0.3) | effect("tokens-between-self-traceless-part", 0.25) | {
+    "tokens-between-self-by-chance": 0.052, "tokens-between-self-traceless-part-conjugated": 0.061,
 }  # fmt: skip
 
 
@@ -55,6 +60,13 @@ def test_what_was_measured_has_a_line_and_what_was_not_a_command(tmp_path):
     assert line_of_gemma(trajectories_of_decoders(tmp_path)) == [
         *own, "-2.00 [-2.01, -1.98]", "+0.50 [+0.49, +0.52]", "+0.80 [+0.79, +0.82]"
     ]  # fmt: skip
+    executed(tmp_path / "gemma3-270m" / "tokens.ipynb", TOKENS)
+    assert line_of_gemma(tokens_of_decoders(tmp_path)) == [
+        *own, "0.300 [0.290, 0.320]", "0.250 [0.240, 0.270]", "0.052", "0.061"
+    ]  # fmt: skip
+    executed(tmp_path / "gemma3-270m" / "spectra.ipynb", effect("spectra-r2-change", -0.4))
+    executed(tmp_path / "gemma3-270m" / "dynamics.ipynb", effect("dynamics-product-over-random", 0.3))
+    assert line_of_gemma(linear_of_decoders(tmp_path)) == [*own, "+0.30 [+0.29, +0.32]", "-0.40 [-0.41, -0.38]", "–"]
 
 
 def test_the_token_that_begins_a_text_has_a_line_for_each_part(tmp_path):
