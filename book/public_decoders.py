@@ -33,6 +33,7 @@ _CURVE = ("trained ", "untrained ", "by chance ", "curve of width ", "trained mi
 _ABSENT = "–"
 _PATHS = ("change of line-shape score", "change of expodistance", "change of step variation")
 _LINEAR = ("product's cosine beyond chance", "change of $R^2$ with training", "rise of the disturbed state's cosine")
+_INSTRUCTION = ("instruction minus none", "control sentence minus none", "instruction minus control sentence")
 _TOKENS = ("self-coupling", "traceless part", "by chance ", "stricter chance ")
 
 
@@ -96,6 +97,16 @@ def tokens_of_decoders(results: Path = paths.RESULTS) -> str:
         return (*(_with_interval(numbers, name) for name in effects), *(f"{numbers[name]:.3f}" for name in nulls))
 
     return _side_by_side(_TOKENS, cells, ("tokens",), results)
+
+
+def instruction_of_decoders(results: Path = paths.RESULTS) -> str:
+    """Write by how much an instruction and a control sentence raise coupling in each public decoder."""
+
+    def cells(numbers: Numbers) -> tuple[str, ...]:
+        changes = ("step-by-step-change", "control-sentence-change", "step-by-step-over-control-sentence")
+        return tuple(_with_interval(numbers, f"prompts-{name}", "+.4f") for name in changes)
+
+    return _side_by_side(_INSTRUCTION, cells, ("prompts",), results)
 
 
 def first_token_of_decoders(file: Path = paths.DATA / "bos.csv") -> str:

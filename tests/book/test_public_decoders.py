@@ -6,6 +6,7 @@ from public_decoders import (
     curve_of_decoders,
     depth_of_decoders,
     first_token_of_decoders,
+    instruction_of_decoders,
     linear_of_decoders,
     tokens_of_decoders,
     trajectories_of_decoders,
@@ -31,6 +32,10 @@ PATHS = {
 }  # fmt: skip
 TOKENS = effect("tokens-between-self-trained", 0.3) | effect("tokens-between-self-traceless-part", 0.25) | {
     "tokens-between-self-by-chance": 0.052, "tokens-between-self-traceless-part-conjugated": 0.061,
+}  # fmt: skip
+INSTRUCTION = {
+    **effect("prompts-step-by-step-change", 0.1), **effect("prompts-control-sentence-change", 0.2),
+    **effect("prompts-step-by-step-over-control-sentence", -0.1),
 }  # fmt: skip
 
 
@@ -63,6 +68,10 @@ def test_what_was_measured_has_a_line_and_what_was_not_a_command(tmp_path):
     executed(tmp_path / "gemma3-270m" / "tokens.ipynb", TOKENS)
     assert line_of_gemma(tokens_of_decoders(tmp_path)) == [
         *own, "0.300 [0.290, 0.320]", "0.250 [0.240, 0.270]", "0.052", "0.061"
+    ]  # fmt: skip
+    executed(tmp_path / "gemma3-270m" / "prompts.ipynb", INSTRUCTION)
+    assert line_of_gemma(instruction_of_decoders(tmp_path)) == [
+        *own, "+0.1000 [+0.0900, +0.1200]", "+0.2000 [+0.1900, +0.2200]", "-0.1000 [-0.1100, -0.0800]"
     ]  # fmt: skip
     executed(tmp_path / "gemma3-270m" / "spectra.ipynb", effect("spectra-r2-change", -0.4))
     executed(tmp_path / "gemma3-270m" / "dynamics.ipynb", effect("dynamics-product-over-random", 0.3))
