@@ -12,6 +12,7 @@ from typing import NamedTuple
 import claims
 import public_decoders
 from complete import executed
+from named_numbers import remembered
 from reproduce import duration, time_text
 from template import from_template
 
@@ -71,6 +72,7 @@ def run_part(chapter: str, results: Path = paths.RESULTS) -> str:
     """Write how a chapter is run: each command in a block of its own, with its time, and what it leads to."""
     made, models = CHAPTERS[chapter], models_of(chapter)
     first = models[0]
+    absent = [model for model in claims.DECODERS if not remembered(results / model / f"{chapter}.ipynb")]
     return from_template(
         "run.md.jinja",
         chapter=chapter,
@@ -78,6 +80,7 @@ def run_part(chapter: str, results: Path = paths.RESULTS) -> str:
         times={model: time_text(duration(results / model / f"{chapter}.ipynb")) for model in models},
         first=first,
         shipped=first in claims.DECODERS,
+        absent=[NAMES[model] for model in absent] if first in claims.DECODERS else [],
         command=command_of(chapter, "" if first == "suite" else f"model={first}"),
         further=[(text, command_of(chapter, given)) for text, given in made.further.items()],
         measured=", ".join(f"{{py:func}}`~{in_full(name)}`" for name in made.measured),

@@ -118,6 +118,10 @@ def test_the_time_of_a_chapter_is_that_of_its_run_and_not_run_is_said(tmp_path):
         and "[ship with the project]" in part
     )
     assert "[nano-neox](../results/nano-neox/depth.ipynb) (not run here)" in part
+    _, *others = chapters.public_decoders.NAMES.values()
+    assert part.rstrip().splitlines()[-1].startswith(f"- Not measured here: {', '.join(others)}; `make decoders")
+    executed(tmp_path / "gemma3-270m" / "depth.ipynb", {"depth-coupled": 0.1})
+    assert "Gemma" not in chapters.run_part("depth", tmp_path)
     assert part.count("**Time: not run here.**") == len(chapters.CHAPTERS["depth"].further) == 1
 
 
