@@ -7,7 +7,7 @@ from torch import nn
 from transformers import DynamicCache
 
 from coupling_lib.blocks import attention, postnorm, storage
-from coupling_lib.blocks.agreement import accepted, replay_error, route_error
+from coupling_lib.blocks.agreement import accepted, first_line, replay_error, route_error
 from coupling_lib.blocks.blockmap import NO_CACHE, advance, cache_name, cached, dtype_of, with_states
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.errors import UnsupportedModelError
@@ -35,10 +35,14 @@ def validate_route(
     """Choose a block's route, validate it, and find the norms of its stream."""
     # `as_it_came` is the block's call with the attention `default`, on the same stream.
     block = storage.dense_copy(module, dtype)
-    with torch.no_grad():
-        found = call.replay(block, call.input.to(dtype))
-        with attention.under(block, default):
-            wanted = as_it_came.replay(block, call.input.to(dtype))
+    try:
+        with torch.no_grad():
+            found = call.replay(block, call.input.to(dtype))
+            with attention.under(block, default):
+                wanted = as_it_came.replay(block, call.input.to(dtype))
+    except RuntimeError as error:
+        runs_not = f"{label} does not run on its own with all weights in {dtype} ({first_line(error)})"
+        raise UnsupportedModelError(f"{runs_not}; if it casts to another number format, take that out") from error
     if not replay_error(call, found, wanted, tolerance=_SAME) <= 1:
         far = float(((found - wanted).norm(dim=-1) / (wanted - call.input.to(dtype)).norm(dim=-1)).max())
         raise AnotherModelError(f"{label} computes something else on its own than in the model, {far:.1e} away from it")

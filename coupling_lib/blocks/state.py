@@ -80,7 +80,7 @@ def kept(hf: nn.Module) -> Generator[Changes]:
         written = []
         for path, tensor, version, copy in tensors:
             if tensor._version != version and copy is not None:
-                changes._changes.append(_Change(tensor.data.copy_, copy, tensor.clone()))
+                changes._changes.append(_Change(partial(_write, tensor), copy, tensor.detach().clone()))
             elif tensor._version != version:
                 written.append(path)
         if written:
@@ -112,7 +112,7 @@ def _tensors(hf: nn.Module) -> Iterator[tuple[str, Tensor, int, Tensor | None]]:
         for key, tensor in (module._parameters | module._buffers).items():
             if tensor is not None and not tensor.is_inference():
                 small = not isinstance(tensor, nn.Parameter) and tensor.numel() <= _SMALL
-                yield f"{name}.{key}", tensor, tensor._version, tensor.clone() if small else None
+                yield f"{name}.{key}", tensor, tensor._version, tensor.detach().clone() if small else None
 
 
 def _places(hf: nn.Module) -> list[Any]:
@@ -136,9 +136,15 @@ def _compared(place: Any, before: Any) -> Iterator[_Change]:
         return
     for key in (before.keys() | place.keys()) - _LEFT:
         old, new = before.get(key, _MISSING), place.get(key, _MISSING)
-        plain = isinstance(old, str | int | float | tuple) and type(old) is type(new)
-        if old is not new and not (plain and old == new):
+        if old is not new and not _equal(old, new):
             yield _Change(partial(_put, place, key), old, new)
+
+
+def _equal(old: Any, new: Any) -> bool:
+    """Return whether two entries are the same number, word or tuple; one that holds tensors is another one."""
+    with suppress(RuntimeError, ValueError):  # of tensors, which == does not decide
+        return isinstance(old, str | int | float | tuple) and type(old) is type(new) and old == new
+    return False
 
 
 def _put(place: dict, key: Any, value: Any) -> None:
@@ -146,6 +152,10 @@ def _put(place: dict, key: Any, value: Any) -> None:
         place.pop(key, None)
     else:
         place[key] = value
+
+
+def _write(tensor: Tensor, values: Tensor) -> None:
+    tensor.data = values.clone()  # what it held may be kept for a derivative
 
 
 def _refill(place: list | set, values: list | set) -> None:

@@ -142,7 +142,7 @@ def model_inputs(model: Model, given: Tensor) -> dict[str, Tensor]:
     if given.ndim != ndim or not typed or not plain or len(given) != 1 or given.numel() == 0:
         raise ParameterError(f"the input has shape {tuple(given.shape)} and dtype {given.dtype}; {wanted} is {form}")
     size = 0 if pixels else hf.config.get_text_config().vocab_size
-    if not pixels and not 0 <= int(given.min()) <= int(given.max()) < size:
+    if not pixels and not 0 <= int(given.long().min()) <= int(given.long().max()) < size:
         raise ParameterError(f"a token id lies outside the vocabulary of {model.name}, 0 to {size - 1}")
     return {wanted: given.to(hf.device, hf.dtype if pixels else torch.long, copy=True)}  # which may be written over
 

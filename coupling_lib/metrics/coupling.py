@@ -164,6 +164,12 @@ def mismatch(A: Tensor, s1: Tensor, absolute: bool = False, norm: float | str = 
     real("s1", s1, 1)
     if s1.shape[-1] != A.shape[-1]:
         raise ParameterError(f"s1 has shape {tuple(s1.shape)} and A {tuple(A.shape)}; expected as many values as rows")
+    # Of s1 (L, K) and A (L, L, K, K) the values would go to the vectors' block, and not to the Jacobian's.
+    if 1 < s1.ndim < A.ndim - 1:
+        raise ParameterError(
+            f"s1 has shape {tuple(s1.shape)} and A {tuple(A.shape)}; expected a dimension of s1 for each leading one "
+            "of A: for all pairs of blocks s1[:, None, :]"
+        )
     A, s1 = widened(A, s1)
     A = A.expand(*together(A=A.shape[:-1], s1=s1.shape), -1)
     difference = A.abs() if absolute else A.clone()
@@ -174,7 +180,9 @@ def mismatch(A: Tensor, s1: Tensor, absolute: bool = False, norm: float | str = 
 
 def real(name: str, x: Any, least: int, most: int | None = None) -> None:
     """Refuse what is no tensor of real numbers with a number of dimensions within bounds."""
-    if not isinstance(x, Tensor) or x.is_complex() or x.layout != torch.strided:
+    # Floating point of 8 bits is promoted to nothing.
+    dense = isinstance(x, Tensor) and x.layout == torch.strided and not x.is_meta
+    if not dense or x.is_complex() or (x.is_floating_point() and x.itemsize == 1):
         raise ParameterError(f"{name} is {shown(x, 60)}; expected a dense tensor of real numbers")
     if x.ndim < least or (most is not None and x.ndim > most):
         wanted = f"{least} or more" if most is None else f"{least} to {most}" if most > least else str(least)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.metrics.coupling import widened
 from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.subspaces import FramePairs, frames_in_two_bases
@@ -82,7 +82,7 @@ def _expected(
 
 def seeded(seed: int) -> torch.Generator:
     """Generator of random numbers from a seed."""
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator().manual_seed(check_whole("seed", seed, 0, 2**63 - 1))
 
 
 def mean_square(variant: Variant, S: Tensor, d: int, k: int) -> Tensor:

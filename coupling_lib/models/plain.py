@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks.find import PATH
+from coupling_lib.blocks.state import kept
 from coupling_lib.errors import ParameterError, UnsupportedModelError, shown
 
 _N_TOKENS = 7
@@ -92,9 +93,9 @@ def _probed(module: nn.Module, first: nn.Module) -> tuple[nn.Embedding, Tensor]:
 
     hooks = [part.register_forward_pre_hook(embeds) for part in module.modules() if isinstance(part, nn.Embedding)]
     hooks.append(first.register_forward_pre_hook(reads, with_kwargs=True))
-    training = {part: part.training for part in module.modules()}
     try:
-        module.eval()(ids)
+        with kept(module):
+            module.eval()(ids)
     except Exception as error:
         raise UnsupportedModelError(
             f"{type(module).__name__} does not run on {_N_TOKENS} token ids alone, shape {tuple(ids.shape)} "
@@ -103,8 +104,6 @@ def _probed(module: nn.Module, first: nn.Module) -> tuple[nn.Embedding, Tensor]:
     finally:
         for hook in hooks:
             hook.remove()
-        for part, was in training.items():
-            part.training = was
     if not embeddings or not streams:
         lacks = "embeds no token ids with an nn.Embedding" if not embeddings else "does not run the blocks named"
         raise UnsupportedModelError(f"{type(module).__name__} {lacks}; what reads token ids can be measured")

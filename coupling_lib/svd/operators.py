@@ -22,10 +22,15 @@ _FAILED = (torch.linalg.LinAlgError, np.linalg.LinAlgError, ValueError)
 
 def as_torch_operator(operator: Any) -> Any:
     """Present any real linear operator to this library: `shape`, `@` and `.T @` over torch tensors."""
-    if isinstance(operator, np.ndarray):
-        return torch.from_numpy(operator)
-    if isinstance(operator, LinearOperator) or type(operator).__module__.startswith("scipy.sparse"):
-        return _FromNumpy(operator)
+    of_scipy = isinstance(operator, LinearOperator) or type(operator).__module__.startswith("scipy.sparse")
+    if of_scipy or isinstance(operator, np.ndarray):
+        if np.dtype(operator.dtype).kind not in "fiub":
+            raise ParameterError(f"the operator has dtype {operator.dtype}; real numbers are expected")
+        own = operator.dtype.newbyteorder("=") if operator.dtype.itemsize <= 8 else np.float64
+        # torch takes no array of another order in memory, nor of wider floating point.
+        return _FromNumpy(operator) if of_scipy else torch.from_numpy(np.ascontiguousarray(operator, own))
+    if isinstance(operator, Tensor) and (operator.layout != torch.strided or operator.is_meta):
+        raise ParameterError(f"the matrix is {shown(operator, 60)}; a dense tensor is expected")
     if len(getattr(operator, "shape", ())) != 2 or not hasattr(operator, "__matmul__") or not hasattr(operator, "T"):
         kind = type(operator).__name__
         raise ParameterError(f"the operator is a {kind}; a matrix or an object with `shape`, `@` and `.T` is expected")

@@ -50,7 +50,8 @@ class SharedPart:
 
     @cached_property
     def _formed(self) -> Tensor:
-        return self._whole.dense() if hasattr(self._whole, "dense") else self._whole
+        J = self._whole.dense() if hasattr(self._whole, "dense") else self._whole
+        return J.to(torch.promote_types(J.dtype, torch.float32))
 
     @cached_property
     def _dense(self) -> Tensor:

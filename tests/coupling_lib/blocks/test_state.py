@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -95,6 +97,35 @@ def test_counters_containers_buffers_and_random_generators_are_put_back(where):
     assert (counter.calls, counter.seen, counter.kept) == (0, [], {})
     assert counter.total.tolist() == [0, 0, 0] and counter.longest.tolist() == [0, 0]
     assert torch.equal(torch.get_rng_state(), before[0]) and (np.random.get_state()[1] == before[1]).all()
+
+
+class OwnCache(nn.Module):
+    """Attention that reads keys and values from buffers that it has just written, and keeps a tuple of tensors."""
+
+    def __init__(self, d: int):
+        super().__init__()
+        self.q, self.k, self.v, self.last = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d), None
+        self.register_buffer("keys", torch.zeros(1, 32, d))
+        self.register_buffer("values", torch.zeros(1, 32, d))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        keys, values = self.keys[:, : x.shape[1]], self.values[:, : x.shape[1]]
+        keys[:], values[:] = self.k(x), self.v(x)
+        self.last = (keys.detach(), values.detach())
+        return x + nn.functional.scaled_dot_product_attention(self.q(x), keys, values, is_causal=True)
+
+
+@pytest.mark.parametrize(("token_in", "token_out"), [(4, 4), (2, 6)])
+def test_a_block_is_differentiated_through_buffers_that_it_writes(token_in, token_out):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Embedding(100, 12), nn.Sequential(OwnCache(12), OwnCache(12))).double()
+    blocks = copy.deepcopy(net[1])
+    trace = cl.trace(cl.wrap_model(net, blocks="1"), ids_of(9))
+    x = trace.calls[1].input
+    wanted = torch.autograd.functional.jacobian(blocks[1], x)[0, token_out, :, 0, token_in]
+    wanted = wanted - torch.eye(12).double() * (token_in == token_out)
+    assert relative_error(trace.jacobian(1, token_in, token_out).dense(), wanted) < 1e-8
+    assert not net[1][1].keys.any() and net[1][1].last is None
 
 
 def test_weights_that_a_pass_writes_over_are_told_of():

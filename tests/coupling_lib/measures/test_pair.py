@@ -77,6 +77,10 @@ def test_operators_and_arrays_give_what_their_matrices_give():
         ((torch.eye(4), torch.eye(5), 2), "J1 has width 4 and J2 has 5; take both from blocks of one width"),
         ((torch.ones(4, 3), torch.eye(4), 2), r"J1 has shape \(4, 3\); a square matrix"),
         ((torch.eye(4), "J", 2), "the operator is a str"),
+        ((torch.eye(4), torch.eye(4).to_sparse(), 2), "the matrix is tensor.*; a dense tensor is expected"),
+        ((torch.eye(4), np.eye(4) * 1j, 2), "the operator has dtype complex128; real numbers are expected"),
+        ((torch.ones(4, 4), torch.diag(torch.arange(4.0)), 2, -1), "seed is -1; it must be a whole number from 0"),
+        ((torch.ones(4, 4), torch.diag(torch.arange(4.0)), 2, 0.5), "seed is 0.5; it must be a whole number from 0"),
     ],
 )
 def test_what_is_no_pair_is_refused_in_one_line(arguments, message):

@@ -156,6 +156,11 @@ def test_stacks_that_do_not_fit_are_refused(jacobians):
     refused(ParameterError, leading, coupling_matrix, jacobians, SimpleNamespace(U=U[1:], Vh=Vh[1:]), k=5)
     leading = r"leading dimensions A \(2, 3\), s1 \(3, 3\) do not fit"
     refused(ParameterError, leading, mismatch, torch.ones(2, 3, 3), torch.ones(3, 3))
+    for s1 in (torch.ones(3, 2), torch.ones(1, 2)):
+        refused(ParameterError, r"for all pairs of blocks s1\[:, None, :\]", mismatch, torch.ones(3, 3, 2, 2), s1)
+    for J in (jacobians[0].to("meta"), jacobians[0].to(torch.float8_e4m3fn)):
+        message = "J1 is .*; expected a dense tensor of real numbers"
+        refused(ParameterError, message, coupling_matrix, J, torch.linalg.svd(jacobians[1]), k=5)
     refused(ParameterError, r"expected \(L, d, K\), \(L, K, d\)", coupling_matrices, jacobians, U[1:], Vh)
     for J, message in (
         (jacobians[:, :8, :8], r"shape \(8, 8\), and the vectors width 24"),

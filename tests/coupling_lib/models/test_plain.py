@@ -93,6 +93,31 @@ class _Reads(nn.Module):
         return self.embed(x)
 
 
+class _Numbered(nn.Module):
+    """A block through which, where it has a certain number, no derivative passes."""
+
+    def __init__(self, layer_idx: int):
+        super().__init__()
+        self.layer_idx, self.inner = layer_idx, nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.inner(x.detach() if self.layer_idx == 1 else x).tanh()
+
+
+def test_each_block_of_someone_s_own_is_compared_with_central_differences():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Embedding(9, 8), nn.Sequential(*(_Numbered(number) for number in range(5))))
+    with pytest.raises(UnsupportedModelError, match="block 2 .*: autograd's derivative is not the derivative"):
+        cl.wrap_model(net, blocks="1")
+
+
+class _Casts(nn.Linear):
+    """A block with weights in a number format that its own code casts to."""
+
+    def forward(self, x):
+        return x + super().forward(x.bfloat16()).float()
+
+
 @pytest.mark.parametrize(
     ("made", "path", "error", "message"),
     [
@@ -107,6 +132,12 @@ class _Reads(nn.Module):
         (lambda: nn.Linear(2, 2), "h", ParameterError, "Linear has no list of blocks; it has no list of modules"),
         (lambda: _Reads(True), "blocks", UnsupportedModelError, "does not run the blocks named; what reads token ids"),
         (lambda: _Reads(False), "blocks", UnsupportedModelError, "does not run on 7 token ids alone, .*wrap what does"),
+        (
+            lambda: nn.Sequential(nn.Embedding(9, 8), nn.Sequential(_Casts(8, 8).bfloat16())),
+            "1",
+            UnsupportedModelError,
+            r"block 1 of .* does not run on its own with all weights in torch.float32 \(.*take that out",
+        ),
         (lambda: "gpt2", "h", ParameterError, "hf_model is a str; a transformers model or nn.Module was expected"),
     ],
 )

@@ -64,6 +64,10 @@ def test_what_is_no_square_matrix_is_refused(J, message):
         cl.shared(J)
 
 
+def test_whole_numbers_are_widened():
+    assert cl.shared(torch.tensor([[3, 1], [0, 2]])).dense().tolist() == [[0.5, 1.0], [0.0, -0.5]]
+
+
 def test_an_operator_that_cannot_be_formed_is_refused():
     with pytest.raises(ParameterError, match="without `dense"):
         cl.shared(aslinearoperator(np.eye(3)))

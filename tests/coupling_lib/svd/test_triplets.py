@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from matrices import decaying, orthogonal, with_spectrum
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import aslinearoperator
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.svd import triplets as svd
@@ -198,6 +201,15 @@ def test_other_number_formats_are_refused():
         top_triplets(torch.eye(4, dtype=torch.bfloat16), 2)
     with pytest.raises(ParameterError, match="shape \\(2, 3, 4\\)"):
         top_triplets(torch.ones(2, 3, 4), 1)
+    for complex_one in (csr_array(np.eye(4) * 1j), aslinearoperator(np.eye(4) * 1j)):
+        with pytest.raises(ParameterError, match="the operator has dtype complex128; real numbers are expected"):
+            top_triplets(complex_one, 2)
+
+
+@pytest.mark.parametrize("change", [lambda J: J[::-1], lambda J: J.astype(">f8"), lambda J: J.astype(np.longdouble)])
+def test_an_array_may_lie_in_memory_in_any_way(change):
+    J = change(with_spectrum(torch.linspace(3, 1, 12)).numpy())
+    np.testing.assert_allclose(top_triplets(J, 3).S, torch.linspace(3, 1, 12)[:3], rtol=1e-6)
 
 
 @pytest.mark.parametrize("d", [4, 150])
