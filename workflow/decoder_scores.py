@@ -30,6 +30,7 @@ from companion.tables.files import read_table, write_table
 from companion.tables.inference import effect_of
 from coupling_lib import provenance
 from coupling_lib.errors import ParameterError, check_whole
+from coupling_lib.inputs.prompt_arguments import longest_input
 from coupling_lib.progress import in_one_line
 from coupling_lib.store.key import fingerprint
 
@@ -98,11 +99,16 @@ def answered(model: cl.Model, question: dict[str, Any]) -> tuple[float, float]:
     return tuple(float(scores.argmax() == question["gold"]) for scores in (found, found / lengths))
 
 
+def window(model: cl.Model, asked: int) -> int:
+    """Count the tokens that are read at once: those that are asked for, or as many as the model reads."""
+    return min(asked, longest_input(model.hf) or asked)
+
+
 def tests(given: argparse.Namespace) -> Iterator[tuple[tuple[str, ...], list, Callable, float | None]]:
     """List the tests: the names of their scores, what is read, how each is scored, and the score of guessing."""
 
     def predict(model: cl.Model, passage: str) -> tuple[float]:
-        return (bits_per_byte(model, passage, given.context),)
+        return (bits_per_byte(model, passage, window(model, given.context)),)
 
     if given.wikitext:
         yield ("wikitext2",), passages(given.wikitext.read_text(encoding="utf-8"), given.passages), predict, None
@@ -121,16 +127,22 @@ def tests(given: argparse.Namespace) -> Iterator[tuple[tuple[str, ...], list, Ca
 def measure(given: argparse.Namespace) -> None:
     """Score each model by each test, and keep the table up to date after each."""
     check_whole("passages", given.passages, len(HELD_OUT), 10_000, "each of the held-out novels gives as many")
+    check_whole("context", given.context, 2)
+    check_whole("n", given.n, 1)
     planned = list(tests(given))
     if not planned:
         raise ParameterError("nothing to read was named; give --wikitext, --novels or --questions")
     for name in given.models:
         model = cl.load_model(name)
-        origin = {"context": given.context, "weights": fingerprint(model), "cpu": provenance.processor()}
+        if model.tokenizer is None:
+            raise ParameterError(f"{name!r} has no tokenizer; give a language model that lies beside its own")
+        context = window(model, given.context)
+        origin = {"context": context, "weights": fingerprint(model), "cpu": provenance.processor()}
         for names, items, score, chance in planned:
             table = read_table(given.table).reindex(columns=_COLUMNS)
             own = (table["weights"] == origin["weights"]) & table["test"].isin(names)
-            if own.sum() == len(names) and (table[own]["n"] >= len(items)).all():
+            alike = chance is not None or table[own]["context"].eq(context).all()  # a question is read whole
+            if alike and own.sum() == len(names) and (table[own]["n"] >= len(items)).all():
                 continue
             start = time.perf_counter()
             columns = np.transpose([score(model, item) for item in items])

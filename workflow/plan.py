@@ -124,8 +124,10 @@ def stored(plan: Mapping[str, Any], job: Mapping[str, Any]) -> pd.DataFrame:
     alike = (table["measure"] == job["measure"]) & (table["version"] == job["version"])
     alike &= (table["precision"] == job["precision"]) & (table["untrained"] == int(job["untrained"]))
     alike &= table["model"].isin([job["model"], getattr(registry.lookup(job["model"]), "alias", "")])
-    if job["revision"] is not None:
-        alike &= table["revision"] == job["revision"]
+    last = sources.training(sources.at_hand(job["model"])[0]).get("steps")
+    alike &= table["revision"].isin([job["revision"]] if job["revision"] else ["", "main", f"step{last}"])
+    if job["untrained"]:
+        alike &= table["seed"] == job["seed"]
     same = [_within(job["settings"], json.loads(text)) for text in table["settings"]]
     return table[alike & np.array(same, dtype=bool)].drop_duplicates("prompt").set_index("prompt")
 

@@ -19,4 +19,6 @@ def coupling_label(variant: str, k: int) -> str:
     """Return the label of an axis of coupling."""
     if variant not in SYMBOLS:
         raise ParameterError(f"variant is {variant!r}; it must be one of {', '.join(SYMBOLS)} to be drawn")
+    if k < 2 and variant == "normalized_miscoupling":
+        raise ParameterError(f"k is {k}; a matrix of one entry is diagonal whatever the blocks do; take k from 2")
     return rf"coupling $1-{SYMBOLS[variant]}$  $(K={k})$"

@@ -41,6 +41,8 @@ def shipped_networks(
     **settings: Any,
 ) -> dict[str, xr.Dataset]:
     """Read a measurement of a model, untrained and trained, without its weights; nothing where a prompt is missing."""
+    if Path(name).is_dir():
+        return {}  # a folder comes before an alias of that name, and holds other weights
     table = listing(name, files.shipped(name))
     table = table[(table["measure"] == measure.__name__.removeprefix("measure_")) & (table["precision"] == precision)]
     wanted = json.dumps(plain_settings(measure, settings), sort_keys=True)

@@ -48,6 +48,8 @@ def apart(values: xr.DataArray, first: str = "block_1", second: str = "block_2")
 
 def pair_couplings(ds: xr.Dataset, variant: str = "normalized_miscoupling", k: int | None = None) -> xr.DataArray:
     """Return the coupling of pairs of blocks, 1 minus their mismatch; NaN where a block meets itself."""
+    if ds.sizes["block_1"] < 2:
+        raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
     mismatch = ds[variant] if k is None else ds[variant].sel(k=k, drop=True)
     return 1 - apart(mismatch)
 
@@ -88,10 +90,9 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
     if variant not in ds:
         measured = ", ".join(str(name) for name in ds["variant"].values if name in ds)
         raise ParameterError(f"the variant {shown(variant)} is unknown; choose from {measured}")
-    if ds.sizes["block_1"] < 2:
-        raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
+    every = mean_couplings(ds, variant)
     neighbours = 1 - ds["by_distance"].sel(variant=variant, distance=1, drop=True).astype(float)
-    both = xr.concat([mean_couplings(ds, variant), neighbours], pd.Index(["all pairs", "neighbours"], name="pairs"))
+    both = xr.concat([every, neighbours], pd.Index(["all pairs", "neighbours"], name="pairs"))
     summary = interval(both.transpose("prompt", "pairs", "k", ...), gaps=False)
     return summary.assign_attrs(ds.attrs | {"variant": variant})
 

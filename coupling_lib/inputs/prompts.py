@@ -198,6 +198,8 @@ def _from_file(path: Path) -> list[Prompt]:
 
 
 def _csv_row(row: Mapping[str, Any], default: Prompt) -> Prompt:
+    if any(row.get(None, ())):  # cells beyond the header: a comma outside of quotes would cut the prompt
+        raise ValueError
     given = {name: cell for name, cell in row.items() if name and cell}
     # What a table gives as text is a number where one is meant.
     numbers = {name: kind(given[name]) for name, kind in (("steps", int), ("rating", float)) if name in given}
@@ -226,7 +228,10 @@ def _record(record: Mapping[str, Any], default: Prompt) -> Prompt:
 
 _READERS = {
     ".jsonl": (lambda line, default: _record(json.loads(line), default), 'JSON such as {"prompt": "some text"}'),
-    ".csv": (_csv_row, "a table with a column prompt or question, and numbers as steps (from 1) and rating"),
+    ".csv": (
+        _csv_row,
+        "a table with a column prompt or question, commas in quotes, and numbers as steps (from 1) and rating",
+    ),
     ".txt": (lambda line, default: replace(default, text=line.strip()), "a text"),
 }
 """By the ending of a file: what reads one of its prompts, and what is expected of it."""

@@ -76,6 +76,17 @@ def test_rows_are_means_over_questions_and_are_not_measured_twice(tmp_path, caps
     assert decoder_scores.main(command) == 0 and table.read_text() == before
 
 
+def test_a_text_is_scored_anew_in_other_windows_and_in_none_longer_than_the_model_reads(tmp_path, capsys):
+    text, table = tmp_path / "text", tmp_path / "scores.csv"
+    text.write_text("It was the best of times, it was the worst of times. " * 50)
+    for asked, context in ((9, 9), (1000, 512)):
+        command = ["nano-neox", "--wikitext", text, "--passages", "5", "--context", asked, "--table", table]
+        assert decoder_scores.main(list(map(str, command))) == 0
+        assert read_table(table)["context"].tolist() == [context]
+    assert decoder_scores.main(["nano-vit", *map(str, command[1:])]) == 1
+    assert capsys.readouterr().err.startswith("error: 'nano-vit' has no tokenizer; give")
+
+
 def test_an_answer_is_chosen_as_it_is_and_per_character():
     model = cl.load_model("nano-neox")
     found = np.array(decoder_scores.log_likelihoods(model, QUERY, CHOICES))
@@ -92,6 +103,8 @@ def test_an_answer_is_chosen_as_it_is_and_per_character():
         ["--wikitext", "no-such-file"],
         ["--novels", "no-such-folder"],
         ["--questions", "no-such-folder"],
+        ["--wikitext", __file__, "--context", "1"],
+        ["--wikitext", __file__, "--n", "0"],
     ],
 )
 def test_what_cannot_be_read_is_one_line(given, tmp_path, capsys):

@@ -128,6 +128,17 @@ def test_what_is_stored_is_not_measured_again(tmp_path):
     assert "1/2: 2 prompts, 2 stored; nothing to do" in text and "in all 1 prompts to measure" in text
 
 
+def test_another_revision_or_another_seed_is_not_what_is_stored():
+    for changes in ({"revision": "step100"}, {"untrained": True, "seed": 1}):
+        cl.sweep(cl.measure_depth, cl.load_model("nano-neox", **changes), cl.load_prompts("paris"), ks=(10,))
+
+    def there(model: str | dict = "nano-neox", **changes) -> int:
+        return planning.estimate(sweep_of(model, prompts="paris", **changes))["stored"].sum()
+
+    assert there() == 0 and there({"model": "nano-neox", "revision": "step100"}) == 1
+    assert there(untrained=[True]) == 0 and there(untrained=[True], seed=1) == 1
+
+
 def test_the_command_holds_a_lock_and_names_a_profile(tmp_path, monkeypatch, capsys):
     file = tmp_path / "own.yaml"
     file.write_text("models: [nano-neox]\nmeasures: {depth: {ks: [4]}}\nflops: 1.0e+12\n")

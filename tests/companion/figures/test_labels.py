@@ -15,3 +15,5 @@ def test_a_variant_without_a_coupling_is_refused():
     message = "variant is 'miscoupling'; it must be one of normalized_miscoupling, mismatch, .* to be drawn"
     with pytest.raises(ParameterError, match=message):
         labels.coupling_label("miscoupling", 3)
+    with pytest.raises(ParameterError, match="k is 1; a matrix of one entry is diagonal"):
+        labels.coupling_label("normalized_miscoupling", 1)

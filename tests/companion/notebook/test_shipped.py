@@ -41,7 +41,7 @@ def test_results_of_one_s_own_and_a_model_without_a_key_give_nothing(folder):
     assert shipped(cl.measure_trajectories, model, TEXTS) is not None
 
 
-def test_networks_are_read_by_name_alone_and_only_where_every_prompt_ships(folder):
+def test_networks_are_read_by_name_alone_and_only_where_every_prompt_ships(folder, monkeypatch):
     for untrained in (True, False):
         model = cl.load_model("nano-neox", untrained=untrained)
         kept = cl.sweep(cl.measure_depth, model, TEXTS[: 1 + (not untrained)], ks=(4,), store=folder)
@@ -52,6 +52,9 @@ def test_networks_are_read_by_name_alone_and_only_where_every_prompt_ships(folde
     for missing in ({"prompts": TEXTS}, {"seed": 1}, {"precision": "nf4"}, {"ks": (5,)}, {"name": "gemma3-270m"}):
         asked = {"name": "nano-neox", "prompts": TEXTS[:1], "ks": (4,)} | missing
         assert shipped_networks(cl.measure_depth, **asked) == {}, missing
+    (folder / "here" / "nano-neox").mkdir(parents=True)  # of that name, as `load_model` would take it
+    monkeypatch.chdir(folder / "here")
+    assert shipped_networks(cl.measure_depth, "nano-neox", TEXTS[:1], ks=(4,)) == {}
 
 
 def test_what_ships_of_smollm2_is_read_without_its_weights():

@@ -55,6 +55,8 @@ def test_coupling_of_a_network_and_of_its_blocks_leaves_out_pairs_of_a_block_wit
     np.testing.assert_allclose(mean_couplings(ds, "mismatch", 5), whole)
     first = (pairs[:, 0, 1] + pairs[:, 0, 2] + pairs[:, 1, 0] + pairs[:, 2, 0]) / 4
     np.testing.assert_allclose(block_couplings(ds, "mismatch", 5).sel(block=0), first)
+    with pytest.raises(ParameterError, match="the model has 1 block"):
+        block_couplings(ds.isel(block_1=[0], block_2=[0]), "mismatch", 5)
 
 
 def test_summary_of_several_networks_is_that_of_each_and_refuses_what_was_not_measured():
