@@ -136,7 +136,7 @@ def numbers_of(
 
 def draw_matrices(matrices: xr.DataArray) -> Figure:
     """Draw grids of coupling matrices on one scale, which a block with itself does not set (figures 3 and 20)."""
-    figure, row = parts.panels([style.short_name(name, 24) for name in matrices.network.values], 1.0, square=True)
+    figure, row = parts.panels(list(style.short_names(matrices.network.values, 24).values()), 1.0, square=True)
     tile(row, matrices)
     return figure
 
@@ -198,12 +198,13 @@ def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
     figure = Figure(figsize=(style.WIDTH, height + 2.8), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(height, 2.8))
     shown, (axes, right) = parts.in_rows(above, len(models), columns), parts.narrow(below)
+    called = style.short_names(models)
     trained = {name: both.sel(network=take.main_network(both.network.values)) for name, both in models.items()}
     _draw_maps(shown, [one.coupling for one in trained.values()], first.null, first.coupling.label)
     for position, (name, both) in enumerate(models.items()):
-        shown[position].set_title(style.short_name(name))
+        shown[position].set_title(called[name])
         ink, marker = style.model_style(name, position)
-        properties = {"marker": marker, "markersize": 3.5, "label": style.short_name(name)}
+        properties = {"marker": marker, "markersize": 3.5, "label": called[name]}
         parts.band(axes, trained[name], "distance", ink, **properties)
         if style.UNTRAINED in both.network:
             blank = both["mean"].sel(network=style.UNTRAINED)

@@ -220,7 +220,7 @@ def draw_scores(scores: xr.Dataset) -> Figure:
 
 def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
     """Draw coupling, line-shape score and expodistance of several models against training (figures 1b and 27)."""
-    first = next(iter(models.values()))
+    first, called = next(iter(models.values())), style.short_names(models)
     labels = {"coupling": first.label} | SCORES
     figure, row = parts.panels(list(labels.values()), 3.4, plain=True)
     steps = np.unique(np.concatenate([one.step.values for one in models.values()]))
@@ -230,7 +230,7 @@ def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
         for position, (name, one) in enumerate(models.items()):
             ink, at = style.dataset_colour("", position), [places[step] for step in one.step.values]
             drawn = one.sel(quantity=quantity).rename(middle="median").assign_coords(step=at)
-            properties = {"marker": style.marker(position), "markersize": 3.5, "label": style.short_name(name)}
+            properties = {"marker": style.marker(position), "markersize": 3.5, "label": called[name]}
             parts.band(axes, drawn, "step", ink, 0.2, **properties)
     parts.from_zero(row[0])
     parts.log_axis(row[2])

@@ -7,7 +7,8 @@ keeps a contrast of at least 3:1 with its page.
 
 import io
 import re
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal
@@ -141,6 +142,13 @@ def short_name(name: str, most: int = 99) -> str:
     short = name.rstrip("/").rsplit("/", 1)[-1]
     short = short if len(short) <= most else f"{short[: most - 1]}…"
     return short.replace("$", r"\$")  # which would begin a formula
+
+
+def short_names(names: Iterable[str], most: int = 99) -> dict[str, str]:
+    """Return the short names of several models; folders that are called alike keep the folders before them."""
+    short = {name: short_name(name, most) for name in names}
+    alike, most = Counter(short.values()), min(most, 30)
+    return {name: one if alike[one] == 1 else name[-most:].replace("$", r"\$") for name, one in short.items()}
 
 
 def model_style(name: str, position: int) -> tuple[str, str]:

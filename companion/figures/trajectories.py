@@ -151,7 +151,7 @@ def draw_scores(scores: Mapping[str, xr.Dataset]) -> Figure:
             for offset, network in zip(shift, networks, strict=True):
                 values, ink = both[score].sel(network=network), style.dataset_colour(network, 0)
                 parts.strip(axes, place + offset, values, ink, width=0.44)
-        axes.set_xticks(range(len(scores)), [style.short_name(name, 18) for name in scores], **upright)
+        axes.set_xticks(range(len(scores)), list(style.short_names(scores, 18).values()), **upright)
         axes.set_xlim(-0.5, len(scores) - 0.5)
         if not any(np.isfinite(both[score]).any() for both in scores.values()):
             axes.set_yticks([])

@@ -186,7 +186,9 @@ def name_of(card: Mapping[str, Any]) -> str:
 
 def write_card(card: Mapping[str, Any], out: str | Path = "") -> Path:
     """Write a card where it is wanted, by default into `results/atlas`."""
-    target = Path(out) if out else paths.RESULTS / "atlas" / f"{name_of(card)}.json"
+    target = Path(out) if out else paths.RESULTS / "atlas"
+    if not out or target.is_dir():
+        target /= f"{name_of(card)}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     paths.write_text(target, json.dumps(card, indent=1) + "\n")
     return target

@@ -71,7 +71,7 @@ def inputs_for(
 
     A model with a tokenizer reads the texts themselves. One without (random weights saved alone, a vision
     model) gets as many random inputs instead: token ids drawn uniformly, or images of standard normal noise.
-    They exercise every block, and the name of each input in the dataset says what it is.
+    They exercise every block; a warning, and the name of each input in the dataset, say what it is.
 
     A text that is longer than the model can read, or than `longest`, is given by its first tokens, with a warning: in
     hundreds of prompts there is often one. So `longest` bounds the memory that any prompt can take.
@@ -105,6 +105,9 @@ def inputs_for(
         return _shortened(model, given, longest)
     generator = torch.Generator().manual_seed(seed)
     n_tokens = min(n_tokens, longest or n_tokens)
+    if drawn := sum(not isinstance(x, torch.Tensor) for x in given):
+        what = f"{drawn} random input{'s' * (drawn > 1)} in place of as many texts"
+        warnings.warn(f"{model.name} has no tokenizer and reads {what}", stacklevel=2)
     return [x if isinstance(x, torch.Tensor) else random_input(model.hf, generator, n_tokens) for x in given]
 
 

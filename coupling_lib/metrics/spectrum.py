@@ -51,11 +51,12 @@ def inverse_sigma_fit(sigma1: Tensor, first_block: int = 9) -> LinearFit:
     if (sigma1 == 0).any():
         raise UntrustworthyResultError("the top singular value of a block is 0, so it has no inverse")
     n = len(sigma1)
+    if n < 3:
+        raise ParameterError(f"a line through 1/s_1 needs three blocks, and the model has {n}; take a deeper model")
     if sigma1.ndim != 1 or not 0 <= first_block <= n - 3:
         raise ParameterError(
             f"first_block is {first_block!r} and sigma1 has shape {tuple(sigma1.shape)!r}: the line would start at "
-            f"block {first_block + 1} of {n}; it needs three blocks, so start at block 1 to {n - 2} of a model that "
-            "has them"
+            f"block {first_block + 1} of {n}; it needs three blocks, so start at block 1 to {n - 2}"
         )
     depth = np.arange(1, len(sigma1) + 1)
     return linear_fit(depth[first_block:], (1 / sigma1).numpy()[first_block:])

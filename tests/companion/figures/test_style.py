@@ -85,6 +85,12 @@ def test_a_model_in_a_comparison_never_takes_the_colour_of_a_role():
     assert not others & {style.colour(role) for role in ROLES}
 
 
+def test_models_have_short_names_and_those_that_end_alike_what_tells_them_apart():
+    names = ["runs/a/last", "runs/b/last", "organisation/model", "nano-neox"]
+    expected = ["runs/a/last", "runs/b/last", "model", "nano-neox"]
+    assert list(style.short_names(names).values()) == expected
+
+
 def test_a_theme_ends_with_its_block_even_after_an_error():
     before = matplotlib.rcParams["text.color"]
     with pytest.raises(ZeroDivisionError), style.theme("dark"):

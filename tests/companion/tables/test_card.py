@@ -82,6 +82,7 @@ def test_a_card_that_was_just_written_is_good(made, tmp_path, capsys):
         output.err == ""
         and f"card.json: good; of its first prompt {first} was stated, {first} measured anew" in output.out
     )
+    assert cards.write_card(card, tmp_path) == tmp_path / f"{cards.name_of(card)}.json"  # a folder was named
 
 
 @pytest.mark.parametrize(

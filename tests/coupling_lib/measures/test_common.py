@@ -44,7 +44,8 @@ def test_a_model_without_one_gets_as_many_seeded_random_inputs():
     first, again, other = (inputs_for(model, ["one", "two"], seed=seed, n_tokens=9) for seed in (1, 1, 2))
     assert [x.shape for x in first] == [(1, 9), (1, 9)] and not torch.equal(first[0], first[1])
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True)) and not torch.equal(first[0], other[0])
-    images = inputs_for(wrapped("vit"), ["one", "two", "three"])
+    with pytest.warns(UserWarning, match="has no tokenizer and reads 3 random inputs in place of as many texts"):
+        images = inputs_for(wrapped("vit"), ["one", "two", "three"])
     assert [x.shape for x in images] == [(1, 3, 16, 16)] * 3
 
 

@@ -43,6 +43,7 @@ def test_decay_exponent_recovers_a_power_law_of_any_scale(exponent):
     [
         (UntrustworthyResultError, "no logarithm", decay_exponent, [1.0, 0.0]),
         (ParameterError, "at least two", decay_exponent, [1.0]),
+        (ParameterError, "needs three blocks, and the model has 2", inverse_sigma_fit, [1.0] * 2),
         (ParameterError, "first_block is 9", inverse_sigma_fit, [1.0] * 11),
         (UntrustworthyResultError, "no inverse", partial(inverse_sigma_fit, first_block=0), [1.0, 0.0, 2.0]),
     ],
