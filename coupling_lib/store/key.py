@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from transformers import PreTrainedModel
 
-from coupling_lib.blocks.makeup import modifications
+from coupling_lib.blocks.makeup import makeups, modifications
+from coupling_lib.blocks.makeup import settings as makeup_settings
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.inputs.prompt_arguments import UpToWidth, prompt_inputs, prompt_tokens
 from coupling_lib.models import adapters, sources
@@ -77,12 +80,19 @@ def fingerprint(model: Model) -> str:
     if found := modifications(model.hf):  # it answers otherwise than its weights say
         place = f"{found[0][0] or 'the whole'} of {model.name}"
         raise ParameterError(f"a hook stands on {place}, and the store knows a model by its weights alone")
+    if makeups(model.blocks.modules) != model.blocks.makeup:
+        raise ParameterError(f"a module, setting or function of {model.name} was changed: wrap it again, to be kept")
     # All parameters and buffers in memory are hashed. Of a model whose blocks stay on disk, the files stand for what
     # is not in memory: by commit or digest if their source has one, else by their names, sizes and times of change.
     config = {name: value for name, value in model.hf.config.to_dict().items() if name not in _ORIGIN}
     total = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     total.update(adapters.settings(model.hf).encode())
-    for name, tensor in model.hf.state_dict().items():
+    tensors = model.hf.state_dict()
+    if model.source.startswith("memory"):  # where the configuration need not say what the modules compute
+        tensors |= dict(model.hf.named_buffers())
+        parts = ((name, part) for name, part in model.hf.named_modules() if not isinstance(part, PreTrainedModel))
+        total.update(repr([(name, type(part).__qualname__, _settings_of(part)) for name, part in parts]).encode())
+    for name, tensor in tensors.items():
         if isinstance(tensor, torch.Tensor):
             total.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
             if tensor.device.type != "meta":
@@ -90,6 +100,14 @@ def fingerprint(model: Model) -> str:
     if model.offloaded:
         total.update(_files(model).encode())
     return total.hexdigest()[:20]
+
+
+def _settings_of(part: nn.Module) -> list[tuple[str, str]]:
+    """Write what a module keeps beside weights, functions by their names, the same in every process."""
+    return [
+        (name, getattr(value, "__qualname__", type(value).__qualname__) if callable(value) else repr(value))
+        for name, value in makeup_settings(part)
+    ]
 
 
 def _files(model: Model) -> str:

@@ -88,6 +88,26 @@ def test_weights_are_known_by_content_in_every_precision_before_and_after_they_w
         assert identity.fingerprint(one) == same
 
 
+def test_of_a_model_from_memory_modules_settings_and_buffers_are_known():
+    hf = tiny.llama()
+    model = cl.wrap_model(hf, name="mine")
+    found = [identity.fingerprint(model)]
+    cl.trace(model, torch.tensor([[1, 2, 3]]))
+    assert identity.fingerprint(model) == identity.fingerprint(cl.wrap_model(tiny.llama(), name="mine")) == found[0]
+    for change in (
+        lambda: setattr(hf.model.layers[1].mlp, "act_fn", torch.nn.Tanh().eval()),
+        lambda: setattr(hf.model.layers[1].self_attn, "scaling", 0.05),
+    ):
+        change()
+        with pytest.raises(ParameterError, match="setting or function of mine was changed: wrap it again"):
+            identity.fingerprint(model)
+        model = cl.wrap_model(hf, name="mine")
+        found.append(identity.fingerprint(model))
+    hf.model.rotary_emb.inv_freq.mul_(0.5)
+    found.append(identity.fingerprint(model))
+    assert len(set(found)) == 4
+
+
 def test_of_weights_that_stay_on_disk_the_files_are_known(tmp_path):
     saved = tiny.save_llama(tmp_path / "m")
     least = placing.plan(saved).bytes(torch.float32)
