@@ -41,8 +41,7 @@ def validate_route(
             with attention.under(block, default):
                 wanted = as_it_came.replay(block, call.input.to(dtype))
     except RuntimeError as error:
-        runs_not = f"{label} does not run on its own with all weights in {dtype} ({first_line(error)})"
-        raise UnsupportedModelError(f"{runs_not}; if it casts to another number format, take that out") from error
+        raise UnsupportedModelError(f"{label} does not run in {dtype}, take out casts: {first_line(error)}") from error
     if not replay_error(call, found, wanted, tolerance=_SAME) <= 1:
         far = float(((found - wanted).norm(dim=-1) / (wanted - call.input.to(dtype)).norm(dim=-1)).max())
         raise AnotherModelError(f"{label} computes something else on its own than in the model, {far:.1e} away from it")

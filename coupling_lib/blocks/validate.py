@@ -229,15 +229,13 @@ def _in_memory(block: nn.Module) -> nn.Module:
     return storage.dense_copy(block, stored.pop()) if len(stored) == 1 else block
 
 
-# In modules of others a block's own number or function may decide what it computes: each of those is a kind.
-_LIBRARIES = ("transformers.", "torch.", "peft.", "bitsandbytes.", "coupling_lib.")
-
-
 def _kinds(blocks: Blocks) -> list[list[int]]:
     """Sort blocks by kind: the same modules with weights of the same shapes, the same settings, the same hooks."""
+    # In modules of others a block's own number or function may decide what it computes: each of those is a kind.
+    libraries = ("transformers.", "torch.", "peft.", "bitsandbytes.", "coupling_lib.")
     kinds: dict[tuple, list[int]] = {}
     for number, block in enumerate(blocks.modules):
-        known = all(type(part).__module__.startswith(_LIBRARIES) for part in block.modules())
+        known = all(type(part).__module__.startswith(libraries) for part in block.modules())
         parts = (_described(name, part) for name, part in block.named_modules())
         described = (None if known else number, *parts, modifications(block))
         kinds.setdefault(described, []).append(number)

@@ -6,10 +6,11 @@ import math
 import warnings
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError
+from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError, check_whole, is_whole, shown
 from coupling_lib.jacobian.differentiate import (
     Traced,
     evaluate,
@@ -42,7 +43,7 @@ def block_jacobians(trace: Traced, block: int, pairs: Sequence[tuple[int, int]],
         J^l_{t1 t2}, shape `(len(pairs), d, d)`; rows are outputs.
 
     Raises:
-        ParameterError: if pairs with and without t1 = t2 are mixed.
+        ParameterError: if the block or a position does not exist, or pairs with and without t1 = t2 are mixed.
         UntrustworthyResultError: if one is all zero, not finite or lost in rounding, or the block, replayed on its own,
             does not give what it gave inside the model.
 
@@ -52,6 +53,9 @@ def block_jacobians(trace: Traced, block: int, pairs: Sequence[tuple[int, int]],
         >>> cl.block_jacobians(trace, 3, [(0, 0), (2, 2)]).shape
         torch.Size([2, 96, 96])
     """
+    check_whole("block", block, -trace.n_blocks, trace.n_blocks - 1)
+    if np.shape(pairs)[1:] != (2,) or not all(is_whole(t, 0) and t < trace.n_tokens for pair in pairs for t in pair):
+        raise ParameterError(f"pairs is {shown(pairs)}; expected (t1, t2), ... with t from 0 to {trace.n_tokens - 1}")
     J = torch.empty(len(pairs), trace.d_model, trace.d_model, dtype=trace.dtype, device=trace.device)
     return form(trace, block, pairs, boundary, out=J)
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from coupling_lib.blocks.attention import NAME
 from coupling_lib.blocks.find import find_blocks
 from coupling_lib.blocks.rules import hooked
-from coupling_lib.errors import ParameterError, is_whole
+from coupling_lib.errors import ParameterError, check_whole, is_whole, shown
 from coupling_lib.metrics.regulariser import asymmetry
 from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive
@@ -80,6 +80,11 @@ def coupling_loss(
             f"the attention is {attention!r}, whose derivative cannot be differentiated again; "
             "call model.set_attn_implementation('eager') first"
         )
+    ndim = 4 if isinstance(input_ids, Tensor) and input_ids.is_floating_point() else 2
+    if not isinstance(input_ids, Tensor) or input_ids.ndim != ndim or not input_ids.numel():
+        raise ParameterError(f"input_ids is {shown(input_ids, 60)}; expected whole numbers (sequences, n), or pixels")
+    if not isinstance(generator, torch.Generator | None):
+        raise ParameterError(f"generator is {shown(generator)}; expected torch.Generator().manual_seed(0), or None")
     modules = find_blocks(hf).modules
     chosen = _chosen(blocks, len(modules), generator)
     if not is_whole(probes, 2):
@@ -87,8 +92,7 @@ def coupling_loss(
 
     streams = _streams(hf, [modules[block] for block in chosen], input_ids)
     n_tokens = streams[0][0].shape[1]
-    if not -n_tokens <= token < n_tokens:
-        raise ParameterError(f"token is {token!r}; the sequences have {n_tokens} tokens")
+    check_whole("token", token, -n_tokens, n_tokens - 1, f"the sequences have {n_tokens} tokens")
     like = streams[0][0][:, token]
     left, right = (torch.randn(probes, *like.shape, generator=generator).to(like) for _ in range(2))
     products = [_products(entered, left_it, token, left, right) for entered, left_it in streams]

@@ -27,7 +27,6 @@ def as_torch_operator(operator: Any) -> Any:
         if np.dtype(operator.dtype).kind not in "fiub":
             raise ParameterError(f"the operator has dtype {operator.dtype}; real numbers are expected")
         own = operator.dtype.newbyteorder("=") if operator.dtype.itemsize <= 8 else np.float64
-        # torch takes no array of another order in memory, nor of wider floating point.
         return _FromNumpy(operator) if of_scipy else torch.from_numpy(np.ascontiguousarray(operator, own))
     if isinstance(operator, Tensor) and (operator.layout != torch.strided or operator.is_meta):
         raise ParameterError(f"the matrix is {shown(operator, 60)}; a dense tensor is expected")
@@ -47,7 +46,7 @@ def real_factor(factor: Any, width: int) -> Tensor:
         raise ParameterError(
             f"the factor is {shown(factor, 60)} ({kind}); give a torch tensor or a numpy array of real numbers"
         )
-    if factor.ndim not in (1, 2) or factor.shape[0] != width:
+    if factor.ndim not in (1, 2) or factor.shape[0] != width or not factor.numel():
         raise ParameterError(f"the factor has shape {tuple(factor.shape)}; ({width},) or ({width}, m) fits")
     if not bool((finite := factor.isfinite()).all()):
         raise ParameterError(

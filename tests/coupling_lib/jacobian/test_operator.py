@@ -68,9 +68,20 @@ def test_jacobians_of_many_tokens_equal_those_of_one_at_a_time(family):
         assert relative_error(J, trace.jacobian(1, *pair).dense()) < 1e-6
 
 
-def test_pairs_of_both_kinds_are_refused_together():
-    with pytest.raises(ParameterError, match="mixes t1 = t2 with t1 != t2"):
-        block_jacobians(traced(LLAMA), 1, [(1, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("block", "pairs", "message"),
+    [
+        (1, [(1, 1), (1, 2)], "mixes t1 = t2 with t1 != t2"),
+        (1, [(-1, -1)], r"pairs is \[\(-1, -1\)\]; expected \(t1, t2\), ... with t from 0"),
+        (1, [(1.0, 1)], "pairs is .*1.0, 1.*; expected"),
+        (1, [], r"pairs is \[\]; expected"),
+        (1, (1, 1), r"pairs is \(1, 1\); expected"),
+        (9, [(1, 1)], "block is 9; it must be a whole number from"),
+    ],
+)
+def test_blocks_and_pairs_that_do_not_exist_are_refused(block, pairs, message):
+    with pytest.raises(ParameterError, match=message):
+        block_jacobians(traced(LLAMA), block, pairs)
 
 
 @each_family()

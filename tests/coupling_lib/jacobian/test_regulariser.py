@@ -208,8 +208,16 @@ def test_attention_that_cannot_be_differentiated_twice_is_refused():
         (dict(blocks=(0, 3)), r"from 0 to 2"),
         (dict(probes=1), "probes is 1; expected a whole number, at least 2"),
         (dict(token=5), "token is 5; the sequences have 5 tokens"),
+        (dict(token=1.5), "token is 1.5; the sequences have 5 tokens"),
+        (dict(generator=3), "generator is 3; expected torch.Generator"),
     ],
 )
 def test_impossible_settings_are_refused(wrong, message):
     with pytest.raises(ParameterError, match=message):
         coupling_loss(tiny("neox"), token_ids(), **wrong)
+
+
+@pytest.mark.parametrize("ids", [torch.tensor([1, 2]), torch.ones(2, 3), torch.zeros(0, 3, dtype=torch.long), "a text"])
+def test_what_are_no_token_ids_is_refused(ids):
+    with pytest.raises(ParameterError, match=r"input_ids is .*; expected whole numbers \(sequences, n\), or pixels"):
+        coupling_loss(tiny("neox"), ids)
