@@ -34,7 +34,7 @@ _ABSENT = "–"
 _PATHS = ("change of line-shape score", "change of expodistance", "change of step variation")
 _LINEAR = ("product's cosine beyond chance", "change of $R^2$ with training", "rise of the disturbed state's cosine")
 _INSTRUCTION = ("instruction minus none", "control sentence minus none", "instruction minus control sentence")
-_TOKENS = ("self-coupling", "traceless part", "by chance ", "stricter chance ")
+_TOKENS = ("self-coupling", "traceless part", "by chance ", "stricter chance ", "scatter of one pair ")
 
 
 def depth_of_decoders(results: Path = paths.RESULTS) -> str:
@@ -93,8 +93,11 @@ def tokens_of_decoders(results: Path = paths.RESULTS) -> str:
 
     def cells(numbers: Numbers) -> tuple[str, ...]:
         effects = (f"tokens-between-self-{part}" for part in ("trained", "traceless-part"))
-        nulls = ("tokens-between-self-by-chance", "tokens-between-self-traceless-part-conjugated")
-        return (*(_with_interval(numbers, name) for name in effects), *(f"{numbers[name]:.3f}" for name in nulls))
+        nulls = ("between-self-by-chance", "between-self-traceless-part-conjugated", "null-spread")
+        return (
+            *(_with_interval(numbers, name) for name in effects),
+            *(f"{numbers[f'tokens-{one}']:.3f}" for one in nulls),
+        )
 
     return _side_by_side(_TOKENS, cells, ("tokens",), results)
 

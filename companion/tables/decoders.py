@@ -22,6 +22,7 @@ QUESTIONS = {
     "beyond conjugation": "nulls-stricter-traceless-coupled",
     "whole beyond conjugation": "nulls-stricter-coupled",
     "matched": "nulls-paired-normalized_miscoupling",
+    "self-coupling": "tokens-shared-coupled-between-self",
     "straighter": "trajectories-change-line-shape-score-all",
     "exponential": "trajectories-change-expodistance-all",
     "even": "trajectories-change-equidistance-all",
@@ -34,8 +35,11 @@ QUESTIONS = {
     "below the curve": "nulls-decisive-trace-over-curve",
 }
 """The remembered effect that answers a question of `data/predictions.toml`."""
-_NULLS = {"left and right": "spectra-alignment-null"}
-"""The remembered null, in closed form, that is taken off the effect first."""
+_NULLS = {
+    "left and right": ("spectra-alignment-null",),
+    "self-coupling": ("tokens-between-self-by-chance", "tokens-between-self-traceless-part-conjugated"),
+}
+"""The remembered nulls, the largest of which is taken off the effect first; their errors are far below the effect's."""
 _ENDS = tuple(Effect._fields[1:])
 _HEADER = """What executed notebooks remember of public decoders whose weights do not ship with the project.
 name: of a number, or of an effect with its low, high, error, n, skew and freedom; or a notebook's parameter.
@@ -101,8 +105,9 @@ def answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     for question, name in QUESTIONS.items():
         for row in table[table["name"] == name].to_dict("records"):
             parts = {part: value for part, value in row.items() if pd.notna(value)} | {"value": float(row["value"])}
-            if null := _NULLS.get(question):
-                (chance,) = table[(table["name"] == null) & (table["model"] == row["model"])]["value"].astype(float)
+            if nulls := _NULLS.get(question):
+                own = table[table["name"].isin(nulls) & (table["model"] == row["model"])]
+                chance = own["value"].astype(float).max()
                 parts |= {end: parts[end] - chance for end in ("value", "low", "high")}
             found[question, row["model"]] = effect_in(parts, value="value")
     return found

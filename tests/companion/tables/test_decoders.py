@@ -45,12 +45,22 @@ def test_a_question_is_answered_by_the_effect_with_its_error(table):
     assert np.allclose(effect[:4], EFFECT[:4], rtol=1e-5) and effect.skew == pytest.approx(EFFECT.skew, rel=1e-5)
 
 
-def test_a_null_in_closed_form_is_taken_off_the_effect_and_not_off_its_error(tmp_path):
+@pytest.mark.parametrize(
+    ("question", "name", "nulls"),
+    [
+        ("left and right", "spectra-aligned", {"spectra-alignment-null": 0.03}),
+        (
+            "self-coupling",
+            "tokens-shared-coupled-between-self",
+            {"tokens-between-self-by-chance": 0.03, "tokens-between-self-traceless-part-conjugated": 0.02},
+        ),
+    ],
+)
+def test_the_larger_null_is_taken_off_the_effect_and_not_off_its_error(question, name, nulls, tmp_path):
     ends = ("low", "high", "error", "n", "skew")
-    numbers = {"spectra-aligned": EFFECT.value, "spectra-alignment-null": 0.03}
-    numbers |= {f"spectra-aligned-{end}": getattr(EFFECT, end) for end in ends}
+    numbers = {name: EFFECT.value} | nulls | {f"{name}-{end}": getattr(EFFECT, end) for end in ends}
     decoders.replace_rows(decoders.rows_of("gemma3-270m", "spectra", numbers), tmp_path / "decoders.csv")
-    effect = decoders.answers(decoders.decoders(tmp_path / "decoders.csv"))["left and right", "gemma3-270m"]
+    effect = decoders.answers(decoders.decoders(tmp_path / "decoders.csv"))[question, "gemma3-270m"]
     assert np.allclose(effect[:3], np.subtract(EFFECT[:3], 0.03), rtol=1e-5)
     assert effect.error == pytest.approx(EFFECT.error, rel=1e-5)
 
