@@ -80,7 +80,13 @@ def fingerprint(model: Model) -> str:
     if found := modifications(model.hf):  # it answers otherwise than its weights say
         place = f"{found[0][0] or 'the whole'} of {model.name}"
         raise ParameterError(f"a hook stands on {place}, and the store knows a model by its weights alone")
-    if makeups(model.blocks.modules) != model.blocks.makeup:
+    memory = model.source.startswith("memory")  # where the configuration need not say what the modules compute
+    # Settings of those are in the key; functions of other classes or modules are not.
+    now, then = (
+        [[part[: 2 if memory else 3] for part in block] for block in blocks]
+        for blocks in (makeups(model.blocks.modules), model.blocks.makeup)
+    )
+    if now != then:
         raise ParameterError(f"a module, setting or function of {model.name} was changed: wrap it again, to be kept")
     # All parameters and buffers in memory are hashed. Of a model whose blocks stay on disk, the files stand for what
     # is not in memory: by commit or digest if their source has one, else by their names, sizes and times of change.
@@ -88,7 +94,7 @@ def fingerprint(model: Model) -> str:
     total = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     total.update(adapters.settings(model.hf).encode())
     tensors = model.hf.state_dict()
-    if model.source.startswith("memory"):  # where the configuration need not say what the modules compute
+    if memory:
         tensors |= dict(model.hf.named_buffers())
         parts = ((name, part) for name, part in model.hf.named_modules() if not isinstance(part, PreTrainedModel))
         total.update(repr([(name, type(part).__qualname__, _settings_of(part)) for name, part in parts]).encode())
