@@ -72,15 +72,15 @@ def run_part(chapter: str, results: Path = paths.RESULTS) -> str:
     """Write how a chapter is run: each command in a block of its own, with its time, and what it leads to."""
     made, models = CHAPTERS[chapter], models_of(chapter)
     first = models[0]
-    absent = [model for model in claims.DECODERS if not remembered(results / model / f"{chapter}.ipynb")]
+    decoders = claims.DECODERS if first in claims.DECODERS else ()
     return from_template(
         "run.md.jinja",
         chapter=chapter,
         names={model: NAMES.get(model, model) for model in models},
         times={model: time_text(duration(results / model / f"{chapter}.ipynb")) for model in models},
         first=first,
-        shipped=first in claims.DECODERS,
-        absent=[NAMES[model] for model in absent] if first in claims.DECODERS else [],
+        shipped=bool(decoders),
+        absent=[NAMES[model] for model in decoders if not remembered(results / model / f"{chapter}.ipynb")],
         command=command_of(chapter, "" if first == "suite" else f"model={first}"),
         further=[(text, command_of(chapter, given)) for text, given in made.further.items()],
         measured=", ".join(f"{{py:func}}`~{in_full(name)}`" for name in made.measured),

@@ -13,6 +13,7 @@ import re
 import runpy
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,12 @@ from markdown_table import plain, table
 from named_numbers import cells_of
 from paper_map import map_page
 from public_decoders import (
+    CHANGES,
+    changes_of_decoders,
     curve_of_decoders,
     depth_of_decoders,
     first_token_of_decoders,
-    instruction_of_decoders,
-    linear_of_decoders,
     tokens_of_decoders,
-    trajectories_of_decoders,
 )
 from reproduce import machine_page, reproduce_page, spreads_page
 from routes import families_page
@@ -220,10 +220,8 @@ READ = {
     "decoders-curve": curve_of_decoders,
     "decoders-depth": depth_of_decoders,
     "decoders-first-token": first_token_of_decoders,
-    "decoders-instruction": instruction_of_decoders,
-    "decoders-linear": linear_of_decoders,
     "decoders-tokens": tokens_of_decoders,
-    "decoders-trajectories": trajectories_of_decoders,
+    **{f"decoders-{name}": partial(changes_of_decoders, name) for name in CHANGES},
     "experiments": experiments_page,
     "idea-toy": idea_toy,
     "landing-story": story_part,

@@ -31,10 +31,25 @@ _DEPTH = (
 )
 _CURVE = ("trained ", "untrained ", "by chance ", "curve of width ", "trained minus untrained")
 _ABSENT = "–"
-_PATHS = ("change of line-shape score", "change of expodistance", "change of step variation")
-_LINEAR = ("product's cosine beyond chance", "change of $R^2$ with training", "rise of the disturbed state's cosine")
-_INSTRUCTION = ("instruction minus none", "control sentence minus none", "instruction minus control sentence")
 _TOKENS = ("self-coupling", "traceless part", "by chance ", "stricter chance ", "scatter of one pair ")
+CHANGES = {
+    "trajectories": {
+        "change of line-shape score": ("trajectories-change-line-shape-score-all", "+.2f"),
+        "change of expodistance": ("trajectories-change-expodistance-all", "+.2f"),
+        "change of step variation": ("trajectories-change-equidistance-all", "+.2f"),
+    },
+    "linear": {
+        "product's cosine beyond chance": ("dynamics-product-over-random", "+.2f"),
+        "change of $R^2$ with training": ("spectra-r2-change", "+.2f"),
+        "rise of the disturbed state's cosine": ("perturbation-gap-trained", "+.4f"),
+    },
+    "instruction": {
+        "instruction minus none": ("prompts-step-by-step-change", "+.4f"),
+        "control sentence minus none": ("prompts-control-sentence-change", "+.4f"),
+        "instruction minus control sentence": ("prompts-step-by-step-over-control-sentence", "+.4f"),
+    },
+}
+"""Tables of effects with intervals: by the head of a column, the effect, which names its notebook, and its form."""
 
 
 def depth_of_decoders(results: Path = paths.RESULTS) -> str:
@@ -64,28 +79,15 @@ def curve_of_decoders(results: Path = paths.RESULTS) -> str:
     return _side_by_side(_CURVE, cells, ("nulls",), results)
 
 
-def trajectories_of_decoders(results: Path = paths.RESULTS) -> str:
-    """Write what training does to the paths of each public decoder, as changes of three scores."""
+def changes_of_decoders(name: str, results: Path = paths.RESULTS) -> str:
+    """Write a table of `CHANGES`, a line for each public decoder."""
+    columns = CHANGES[name]
+    notebooks = tuple(dict.fromkeys(effect.partition("-")[0] for effect, _ in columns.values()))
 
     def cells(numbers: Numbers) -> tuple[str, ...]:
-        scores = ("line-shape-score", "expodistance", "equidistance")
-        return tuple(_with_interval(numbers, f"trajectories-change-{score}-all", "+.2f") for score in scores)
+        return tuple(_with_interval(numbers, effect, form) for effect, form in columns.values())
 
-    return _side_by_side(_PATHS, cells, ("trajectories",), results)
-
-
-def linear_of_decoders(results: Path = paths.RESULTS) -> str:
-    """Write how far a product of linear maps, a law of depth and a disturbed state of each public decoder carry."""
-
-    def cells(numbers: Numbers) -> tuple[str, ...]:
-        effects = {
-            "dynamics-product-over-random": "+.2f",
-            "spectra-r2-change": "+.2f",
-            "perturbation-gap-trained": "+.4f",
-        }
-        return tuple(_with_interval(numbers, name, form) for name, form in effects.items())
-
-    return _side_by_side(_LINEAR, cells, ("spectra", "dynamics", "perturbation"), results)
+    return _side_by_side(tuple(columns), cells, notebooks, results)
 
 
 def tokens_of_decoders(results: Path = paths.RESULTS) -> str:
@@ -100,16 +102,6 @@ def tokens_of_decoders(results: Path = paths.RESULTS) -> str:
         )
 
     return _side_by_side(_TOKENS, cells, ("tokens",), results)
-
-
-def instruction_of_decoders(results: Path = paths.RESULTS) -> str:
-    """Write by how much an instruction and a control sentence raise coupling in each public decoder."""
-
-    def cells(numbers: Numbers) -> tuple[str, ...]:
-        changes = ("step-by-step-change", "control-sentence-change", "step-by-step-over-control-sentence")
-        return tuple(_with_interval(numbers, f"prompts-{name}", "+.4f") for name in changes)
-
-    return _side_by_side(_INSTRUCTION, cells, ("prompts",), results)
 
 
 def first_token_of_decoders(file: Path = paths.DATA / "bos.csv") -> str:

@@ -1,16 +1,7 @@
 """The table of public decoders: numbers of those that were measured, a command for the others."""
 
+import public_decoders as tables
 from executed import executed
-from public_decoders import (
-    NAMES,
-    curve_of_decoders,
-    depth_of_decoders,
-    first_token_of_decoders,
-    instruction_of_decoders,
-    linear_of_decoders,
-    tokens_of_decoders,
-    trajectories_of_decoders,
-)
 
 from coupling_lib.models import registry
 
@@ -43,7 +34,7 @@ INSTRUCTION = {
 def line_of_gemma(text):
     (line,) = (line for line in text.splitlines() if line.startswith("| Gemma"))
     last = text.splitlines()[-1]
-    assert all(name in last for model, name in NAMES.items() if model != "gemma3-270m")
+    assert all(name in last for model, name in tables.NAMES.items() if model != "gemma3-270m")
     assert last.endswith("not measured here; `make decoders GGUF=FOLDER` measures it.")
     return [cell.strip() for cell in line.strip("|").split("|")]
 
@@ -51,39 +42,44 @@ def line_of_gemma(text):
 def test_what_was_measured_has_a_line_and_what_was_not_a_command(tmp_path):
     executed(tmp_path / "gemma3-270m" / "depth.ipynb", DEPTH)
     own = ["Gemma 3 270M (Q4_K_M)", "18 of 640"]
-    alone = depth_of_decoders(tmp_path)
+    alone = tables.depth_of_decoders(tmp_path)
     assert line_of_gemma(alone) == [*own, "0.200 [0.190, 0.220]", "–", "0.100 [0.090, 0.120]", "–", "0.051", "0.052"]
     assert alone.splitlines()[-1].startswith("A dash and SmolLM2")
     executed(tmp_path / "gemma3-270m" / "nulls.ipynb", NULLS)
-    assert line_of_gemma(depth_of_decoders(tmp_path)) == [
+    assert line_of_gemma(tables.depth_of_decoders(tmp_path)) == [
         *own, "0.200 [0.190, 0.220]", "0.030 [0.020, 0.050]", "0.100 [0.090, 0.120]", "0.040 [0.030, 0.060]",
         "0.051", "0.052",
     ]  # fmt: skip
-    assert line_of_gemma(curve_of_decoders(tmp_path)) == [
+    assert line_of_gemma(tables.curve_of_decoders(tmp_path)) == [
         *own, "0.806", "0.872", "0.810", "0.875", "-0.066 [-0.076, -0.046]"
     ]  # fmt: skip
     executed(tmp_path / "gemma3-270m" / "trajectories.ipynb", PATHS)
-    assert line_of_gemma(trajectories_of_decoders(tmp_path)) == [
+    assert line_of_gemma(tables.changes_of_decoders("trajectories", tmp_path)) == [
         *own, "-2.00 [-2.01, -1.98]", "+0.50 [+0.49, +0.52]", "+0.80 [+0.79, +0.82]"
     ]  # fmt: skip
     executed(tmp_path / "gemma3-270m" / "tokens.ipynb", TOKENS)
-    assert line_of_gemma(tokens_of_decoders(tmp_path)) == [
+    assert line_of_gemma(tables.tokens_of_decoders(tmp_path)) == [
         *own, "0.300 [0.290, 0.320]", "0.250 [0.240, 0.270]", "0.052", "0.061", "0.020"
     ]  # fmt: skip
     executed(tmp_path / "gemma3-270m" / "prompts.ipynb", INSTRUCTION)
-    assert line_of_gemma(instruction_of_decoders(tmp_path)) == [
+    assert line_of_gemma(tables.changes_of_decoders("instruction", tmp_path)) == [
         *own, "+0.1000 [+0.0900, +0.1200]", "+0.2000 [+0.1900, +0.2200]", "-0.1000 [-0.1100, -0.0800]"
     ]  # fmt: skip
     executed(tmp_path / "gemma3-270m" / "spectra.ipynb", effect("spectra-r2-change", -0.4))
     executed(tmp_path / "gemma3-270m" / "dynamics.ipynb", effect("dynamics-product-over-random", 0.3))
-    assert line_of_gemma(linear_of_decoders(tmp_path)) == [*own, "+0.30 [+0.29, +0.32]", "-0.40 [-0.41, -0.38]", "–"]
+    assert line_of_gemma(tables.changes_of_decoders("linear", tmp_path)) == [
+        *own,
+        "+0.30 [+0.29, +0.32]",
+        "-0.40 [-0.41, -0.38]",
+        "–",
+    ]
 
 
 def test_the_token_that_begins_a_text_has_a_line_for_each_part(tmp_path):
     head = "# a comment\nmodel,part,first,usual,with,without,change,low,high"
     lines = ("gemma3-270m,whole,<bos>,True,0.07,0.08,-0.01,-0.02,0.005", "smollm2-135m,whole,<x>,False,0.1,0.1,0,-1,1")
     (tmp_path / "bos.csv").write_text("\n".join((head, *lines)))
-    *_, gemma, smollm2, _, rest = first_token_of_decoders(tmp_path / "bos.csv").strip().splitlines()
+    *_, gemma, smollm2, _, rest = tables.first_token_of_decoders(tmp_path / "bos.csv").strip().splitlines()
     assert rest.startswith("Qwen2.5-Coder-0.5B") and rest.endswith("`python workflow/bos.py MODEL` measures it.")
     cells = [cell.strip() for cell in gemma.strip("|").split("|")]
     assert cells == ["Gemma 3 270M (Q4_K_M)", "`<bos>`", "whole", "0.070", "0.080", "-0.010 [-0.020, +0.005]"]
@@ -91,4 +87,4 @@ def test_the_token_that_begins_a_text_has_a_line_for_each_part(tmp_path):
 
 
 def test_every_decoder_has_a_row_in_the_registry():
-    assert all(registry.lookup(model).blocks and registry.lookup(model).width for model in NAMES)
+    assert all(registry.lookup(model).blocks and registry.lookup(model).width for model in tables.NAMES)
