@@ -54,14 +54,14 @@ class Lens:
         return self.shape[0]
 
     def __getitem__(self, depth: int | slice | Tensor) -> Tensor:
-        return self._dense[depth]
+        return self._dense[depth].clone()
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self._dense.cpu().numpy(), dtype=dtype)
+        return np.array(self._dense.cpu().numpy(), dtype=dtype)
 
     def dense(self) -> Tensor:
-        """Form the matrices of all depths, `(L + 1, d, d)`, once, and keep them; errors are those of `jacobian`."""
-        return self._dense
+        """Form the matrices of all depths, `(L + 1, d, d)`, once; errors are those of `jacobian`."""
+        return self._dense.clone()  # which may be written over
 
     @cached_property
     def _dense(self) -> Tensor:

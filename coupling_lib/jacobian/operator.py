@@ -91,12 +91,19 @@ class BlockJacobian:
         V = real_factor(factor, self.shape[1])
         if "_dense" in self.__dict__:
             self._refuse_rounding()
-            return (self._dense.T if transposed else self._dense) @ V.to(self._dense)
-        columns = (V.unsqueeze(0) if V.ndim == 1 else V.T).to(self.device, self.dtype)
-        product = (self._graph or _Graph(self)).product(columns, transposed=transposed)
-        if self.token_in == self.token_out:
-            product = product - columns
-        return product.T if V.ndim == 2 else product[0]
+            product = (self._dense.T if transposed else self._dense) @ V.to(self._dense)
+        else:
+            columns = (V.unsqueeze(0) if V.ndim == 1 else V.T).to(self.device, self.dtype)
+            product = (self._graph or _Graph(self)).product(columns, transposed=transposed)
+            if self.token_in == self.token_out:
+                product = product - columns
+            product = product.T if V.ndim == 2 else product[0]
+        if not bool(product.isfinite().all()):
+            raise UntrustworthyResultError(
+                f"{position_name(self.trace, self.block, self._pair)}: a product with the Jacobian is NaN or infinite "
+                f"in {self.dtype}, where the factor's largest entry is {float(V.abs().max()):.0e}; scale it down"
+            )
+        return product
 
     @contextmanager
     def held(self) -> Generator[None]:
@@ -108,8 +115,8 @@ class BlockJacobian:
             self._graph = outer
 
     def dense(self) -> Tensor:
-        """Form the whole matrix `(d, d)`, once, and keep it; errors are those of `block_jacobians`, but rounding."""
-        return self._dense
+        """Form the whole matrix `(d, d)`, once; errors are those of `block_jacobians`, but rounding."""
+        return self._dense.clone()  # which may be written over
 
     @cached_property
     def _dense(self) -> Tensor:
@@ -152,7 +159,7 @@ class BlockJacobian:
         if not formed and "_dense" not in self.__dict__:
             with self.held(), suppress(UntrustworthyResultError):
                 return top_triplets(self, k)
-        matrix = self.dense()
+        matrix = self._dense
         self._refuse_rounding()
         return top_triplets(matrix, k)
 

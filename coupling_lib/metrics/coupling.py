@@ -39,7 +39,8 @@ def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
         $A$ (k, k); row $i$ belongs to the left vector $u_i$, column $j$ to the right vector $v_j$.
 
     Raises:
-        ParameterError: If `k` is not between 1 and the number of triplets at hand, or the widths differ.
+        ParameterError: If `k` is not between 1 and the number of triplets at hand, the widths differ, or the triplets
+            are not strongest first.
 
     Example:
         >>> J = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
@@ -47,13 +48,15 @@ def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
         tensor([[3., 0.],
                 [0., 2.]])
     """
-    U, Vh = getattr(svd2, "U", None), getattr(svd2, "Vh", None)
+    U, S, Vh = (getattr(svd2, name, None) for name in ("U", "S", "Vh"))
     real("U of svd2", U, 2)
     real("Vh of svd2", Vh, 2)
     if hasattr(J1, "__array__") or not hasattr(J1, "__matmul__"):
         real("J1", J1, 2)
     available = min(U.shape[-1], Vh.shape[-2])
     k = check_whole("k", k, 1, available, f"{available} singular triplets are given")
+    if isinstance(S, Tensor) and bool((S.diff(dim=-1) > 1e-4 * S.amax(dim=-1, keepdim=True)).any()):
+        raise ParameterError("the singular values of svd2 grow; expected its triplets strongest first, so flip them")
     J1, U, V = widened(J1, U[..., :, :k], Vh[..., :k, :].mT)
     shape = getattr(J1, "shape", None)
     if shape is not None and tuple(shape[-2:]) != (U.shape[-2], V.shape[-2]):
@@ -235,10 +238,16 @@ def trustworthy(value: Tensor, what: str) -> Tensor:
 
 
 def divided(numerator: Tensor, denominator: Tensor, what: str) -> Tensor:
-    """Quotient that is refused, rather than returned as NaN, where the denominator vanishes."""
+    """Quotient that is refused, rather than returned as NaN, where the denominator or its squares vanish."""
     if zeros := int((denominator == 0).sum()):
         raise UntrustworthyResultError(
             f"the {what} is 0 in {zeros} of {denominator.numel()} cases, so the quotient has no meaning; "
             "an all-zero Jacobian or a trajectory that stands still cannot be measured"
+        )
+    size = denominator.detach().abs()
+    if tiny := int((size < torch.finfo(size.dtype).tiny ** 0.5).sum()):
+        raise UntrustworthyResultError(
+            f"the {what} is {float(size.min()):.0e} at least, too small in {tiny} of {size.numel()} cases for squares "
+            f"in {size.dtype}; multiply what it was computed from by a number, or pass float64"
         )
     return trustworthy(numerator / denominator, f"quotient by the {what}")

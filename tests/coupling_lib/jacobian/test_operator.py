@@ -274,3 +274,24 @@ def test_what_is_no_factor_is_refused_in_one_line(factor, message, formed):
 def test_a_complex_factor_is_refused():
     with pytest.raises(ParameterError, match=r"\(Tensor of torch\.complex64\); give a torch tensor"):
         traced(GPT2).jacobian(1) @ torch.ones(32, dtype=torch.complex64)
+
+
+@pytest.mark.parametrize("formed", [False, True], ids=["products", "formed"])
+def test_a_product_that_overflows_is_refused(formed):
+    J = traced(GPT2).jacobian(1)
+    if formed:
+        J.dense()
+    for operator in (J, J.T):
+        with pytest.raises(
+            UntrustworthyResultError, match=r"NaN or infinite in torch\.float64, .* is 2e\+308; scale it"
+        ):
+            operator @ torch.full((32,), 1.7e308, dtype=torch.float64)
+
+
+def test_a_matrix_that_is_written_over_leaves_the_jacobian_alone():
+    J = traced(GPT2).jacobian(1)
+    wanted = J.dense()
+    J.dense().zero_()
+    J.T.dense().zero_()
+    assert torch.equal(J.dense(), wanted)
+    assert torch.equal(J @ torch.eye(32, dtype=torch.float64), wanted)

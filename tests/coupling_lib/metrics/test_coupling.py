@@ -109,6 +109,23 @@ def test_a_zero_jacobian_is_refused():
     refused(UntrustworthyResultError, message, miscoupling, torch.zeros(3, 3), normalized=True)
 
 
+def test_norms_whose_squares_underflow_are_refused(jacobians):
+    A = torch.as_tensor(jacobians[0][:5, :5]).float()
+    message = (
+        "norm of the coupling matrix is .*e-2[0-9] at least, too small in 1 of 1 cases for squares in torch.float32"
+    )
+    refused(UntrustworthyResultError, message, miscoupling, 1e-23 * A, normalized=True)
+    value = miscoupling(A, normalized=True)
+    torch.testing.assert_close(miscoupling(1e-16 * A, normalized=True), value)
+    torch.testing.assert_close(miscoupling(1e-23 * A.double(), normalized=True).float(), value)
+
+
+def test_triplets_weakest_first_are_refused(jacobians):
+    U, S, Vh = torch.linalg.svd(jacobians[1])
+    grown = SimpleNamespace(U=U.flip(1), S=S.flip(0), Vh=Vh.flip(0))
+    refused(ParameterError, "the singular values of svd2 grow", coupling_matrix, jacobians[0], grown, k=5)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_nan_and_infinity_are_refused(bad):
     A = torch.tensor([[1.0, bad], [0.0, 1.0]])
