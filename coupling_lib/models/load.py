@@ -17,6 +17,7 @@ from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import weight_memory as memories
 from coupling_lib.blocks.attention_choice import quiet
+from coupling_lib.blocks.makeup import computed_buffers
 from coupling_lib.blocks.validate import recheck_changed_blocks, validate
 from coupling_lib.errors import (
     CouplingError,
@@ -112,7 +113,8 @@ def load_model(
         made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
         processor = _processor(origin.folder) if family.main_input_name == "pixel_values" else None
         found = prepare(hf, origin.name, partial(validate, hf, origin.name))
-        return Model(hf, tokenizer, *made, blocks=found, processor=processor, recheck=recheck_changed_blocks)
+        own = {"processor": processor, "recheck": recheck_changed_blocks, "buffers": computed_buffers(hf)}
+        return Model(hf, tokenizer, *made, blocks=found, **own)
 
 
 def _read(

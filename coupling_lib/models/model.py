@@ -28,6 +28,7 @@ class Model:
         blocks: the transformer blocks.
         processor: the image processor of a vision model's folder, if it has one.
         recheck: what checks blocks anew, at the states of a trace, that were changed since they were checked.
+        buffers: of a loaded model, digest of the buffers that it computed for itself (`makeup.computed_buffers`).
     """
 
     hf: PreTrainedModel
@@ -41,6 +42,7 @@ class Model:
     blocks: Blocks
     processor: BaseImageProcessor | None = None
     recheck: Callable[[PreTrainedModel, Blocks, Sequence[BlockCall]], Blocks] | None = None
+    buffers: str = ""
 
     @property
     def n_blocks(self) -> int:

@@ -106,6 +106,18 @@ def test_of_a_model_from_memory_modules_settings_and_buffers_are_known():
     assert len(set(found)) == 4
 
 
+def test_a_buffer_that_no_file_holds_is_seen_to_change():
+    model = cl.load_model("nano-neox")
+    before = identity.fingerprint(model)
+    cl.trace(model, "It was the best of times")
+    assert identity.fingerprint(model) == before
+    model.hf.gpt_neox.rotary_emb.inv_freq.mul_(0.5)
+    with pytest.raises(ParameterError, match="a buffer of nano-neox was changed: wrap it again"):
+        identity.fingerprint(model)
+    model.hf.gpt_neox.rotary_emb.inv_freq.mul_(2)
+    assert identity.fingerprint(model) == before
+
+
 def test_of_weights_that_stay_on_disk_the_files_are_known(tmp_path):
     saved = tiny.save_llama(tmp_path / "m")
     least = placing.plan(saved).bytes(torch.float32)
