@@ -5,14 +5,12 @@ derivative. A function that it calls by name (`F.silu`), a class's `forward` or 
 put on any module. All of it is compared with what it was at load (`validate`), and when the block was traced.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import chain
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from nnsight.intervention.source import Controller
 from torch import Tensor, nn
@@ -120,21 +118,6 @@ def makeups(blocks: Iterable[nn.Module]) -> tuple[Makeup, ...]:
 def without_settings(made: Iterable[Makeup]) -> list[Makeup]:
     """List of each block its modules and the functions that they call, and not their settings."""
     return [tuple((name, functions) for name, functions, _ in block) for block in made]
-
-
-def computed_buffers(hf: nn.Module) -> str:
-    """Hash the buffers that no file holds, such as rotary tables, which a model computes when it is made."""
-    found, total = dict(hf.named_buffers()), hashlib.sha256()
-    for name in sorted(found.keys() - hf.state_dict().keys()):
-        total.update(name.encode())
-        total.update(as_bytes(found[name]))
-    return total.hexdigest()
-
-
-def as_bytes(tensor: Tensor) -> np.ndarray:
-    """View the bytes of a tensor, copying them only from another device or layout; none of one without values."""
-    values = tensor.new_empty(0, device="cpu") if tensor.is_meta else tensor.detach().cpu()
-    return values.contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def settings(part: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -18,7 +18,6 @@ from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import weight_memory as memories
 from coupling_lib.blocks.attention_choice import quiet
-from coupling_lib.blocks.makeup import computed_buffers
 from coupling_lib.errors import (
     CouplingError,
     ModelUnavailableError,
@@ -30,6 +29,7 @@ from coupling_lib.errors import (
 from coupling_lib.memory import ran_out
 from coupling_lib.models import architecture, dequantised, gguf_weights, sources, tokenizers
 from coupling_lib.models import untrained as fresh_weights
+from coupling_lib.models.digests import as_made
 from coupling_lib.models.hub import PROCESSOR
 from coupling_lib.models.model import Model
 from coupling_lib.models.storages import prepared
@@ -112,7 +112,7 @@ def load_model(
         tokenizer = tokenizers.load(origin.tokenizer, origin.name) if reads == "input_ids" else None
         processor = _processor(origin.folder) if reads == "pixel_values" else None
         about = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
-        return replace(prepared(hf, tokenizer, *about, processor=processor), buffers=computed_buffers(hf))
+        return replace(prepared(hf, tokenizer, *about, processor=processor), as_made=as_made(hf))
 
 
 def _read(

@@ -14,14 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from transformers import PreTrainedModel
 
-from coupling_lib.blocks import makeup
-from coupling_lib.blocks.makeup import as_bytes, computed_buffers, makeups, modifications, without_settings
+from coupling_lib.blocks.makeup import makeups, modifications, without_settings
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.inputs.prompt_arguments import UpToWidth, prompt_inputs, prompt_tokens
 from coupling_lib.models import adapters, sources
+from coupling_lib.models.digests import as_bytes, as_made, description
 from coupling_lib.models.model import Model
 from coupling_lib.provenance import which_model
 
@@ -86,8 +84,8 @@ def fingerprint(model: Model) -> str:
     now, then = map(without_settings, made) if memory else made
     if now != then:
         raise ParameterError(f"a module, setting or function of {model.name} was changed: wrap it again, to be kept")
-    if not memory and computed_buffers(model.hf) != model.buffers:
-        raise ParameterError(f"a buffer of {model.name} was changed: wrap it again, to be kept")
+    if not memory and as_made(model.hf) != model.as_made:
+        raise ParameterError(f"a setting or buffer of {model.name} was changed: wrap it again, to be kept")
     # All parameters and buffers in memory are hashed. Of a model whose blocks stay on disk, the files stand for what
     # is not in memory: by commit or digest if their source has one, else by their names, sizes and times of change.
     config = {name: value for name, value in model.hf.config.to_dict().items() if name not in _ORIGIN}
@@ -96,8 +94,7 @@ def fingerprint(model: Model) -> str:
     tensors = model.hf.state_dict()
     if memory:
         tensors |= dict(model.hf.named_buffers())
-        parts = ((name, part) for name, part in model.hf.named_modules() if not isinstance(part, PreTrainedModel))
-        total.update(repr([(name, type(part).__qualname__, _settings_of(part)) for name, part in parts]).encode())
+        total.update(description(model.hf).encode())
     for name, tensor in tensors.items():
         if isinstance(tensor, torch.Tensor):
             total.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
@@ -105,14 +102,6 @@ def fingerprint(model: Model) -> str:
     if model.offloaded:
         total.update(_files(model).encode())
     return total.hexdigest()[:20]
-
-
-def _settings_of(part: nn.Module) -> list[tuple[str, str]]:
-    """Write what a module keeps beside weights, functions by their names, the same in every process."""
-    return [
-        (name, getattr(value, "__qualname__", type(value).__qualname__) if callable(value) else repr(value))
-        for name, value in makeup.settings(part)
-    ]
 
 
 def _files(model: Model) -> str:
