@@ -115,6 +115,11 @@ def makeups(blocks: Iterable[nn.Module]) -> tuple[Makeup, ...]:
     )
 
 
+def without_settings(made: Iterable[Makeup]) -> list[Makeup]:
+    """List of each block its modules and the functions that they call, and not their settings."""
+    return [tuple((name, functions) for name, functions, _ in block) for block in made]
+
+
 def settings(part: nn.Module) -> Iterator[tuple[str, Any]]:
     """Name what a module keeps beside weights and modules: numbers, words, and functions."""
     for name, value in vars(part).items():

@@ -182,9 +182,7 @@ def _pictures(folder: Path, n: int) -> list[tuple[str, int, torch.Tensor]]:
                 image = Image.fromarray((np.asarray(image, dtype=np.int64).clip(0, 65535) // 257).astype(np.uint8))
             array = np.asarray(image.convert("RGB"), dtype=np.float32) / 255
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            message = shown(error)
-            raise ParameterError(
-                f"the picture {str(file)!r} cannot be read ({message}); take it out, or fix it"
-            ) from None
+            why = f"the picture {str(file)!r} cannot be read ({shown(error)})"
+            raise ParameterError(f"{why}; take it out, or fix it") from None
         found.append((file.name, -1, torch.from_numpy(array).permute(2, 0, 1)))
     return found

@@ -71,22 +71,23 @@ def _digits() -> LabelledImages:
 def _cifar_batches(folder: Path) -> LabelledImages:
     """CIFAR-10 as its authors publish it: pickled batches, of which only plain arrays are accepted."""
 
+    def read(name: str) -> Any:
+        with (folder / name).open("rb") as stream:
+            return _Plain(stream, encoding="bytes").load()
+
     def split(*names: str) -> tuple[torch.Tensor, torch.Tensor]:
-        parts = [_Plain((folder / name).open("rb")).load() for name in names]
+        parts = list(map(read, names))
         pixels = np.concatenate([part[b"data"] for part in parts]).reshape(-1, 3, 32, 32)
         return torch.from_numpy(pixels), torch.tensor([label for part in parts for label in part[b"labels"]])
 
-    meta = folder / "batches.meta"
-    names = _Plain(meta.open("rb")).load()[b"label_names"] if meta.is_file() else [str(i).encode() for i in range(10)]
+    named = (folder / "batches.meta").is_file()
+    names = read("batches.meta")[b"label_names"] if named else [str(i).encode() for i in range(10)]
     train, test = split(*(f"data_batch_{i}" for i in range(1, 6))), split("test_batch")
     return LabelledImages("cifar10", *train, *test, tuple(name.decode() for name in names))
 
 
 class _Plain(pickle.Unpickler):
     """Read pickles that hold numpy arrays, lists and texts, and refuse everything that could run code."""
-
-    def __init__(self, stream: Any):
-        super().__init__(stream, encoding="bytes")
 
     def find_class(self, module: str, name: str) -> Any:
         allowed = {("multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}

@@ -1,7 +1,7 @@
 """What a model is given for one trace: texts made into token ids, and inputs that it cannot read refused."""
 
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -87,12 +87,10 @@ def _explained(model: Model, inputs: Mapping[str, Tensor]) -> Generator[None]:
 
 @torch.no_grad()
 def _runs(hf: PreTrainedModel, inputs: Mapping[str, Any]) -> bool:
-    with kept(hf):
-        try:
-            hf(**inputs)
-        except Exception:
-            return False
-    return True
+    with kept(hf), suppress(Exception):
+        hf(**inputs)
+        return True
+    return False
 
 
 def _checked(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
@@ -119,10 +117,9 @@ def _checked(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
 
 def _reads(model: Model, pixels: Tensor) -> bool:
     """Return whether a model takes images of this size."""
-    try:
+    with suppress(AssertionError, IndexError, RuntimeError, TypeError, ValueError):
         return bool(first_states(model.hf, model.blocks, pixels).numel())
-    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError):
-        return False
+    return False
 
 
 def _check_pixels(model: Model, given: Tensor) -> None:

@@ -5,6 +5,7 @@ Methods that put tokens of their own before the prompt change the input instead,
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,12 @@ def refuse_folder(folder: Path) -> None:
     """Refuse a folder that holds an adapter, and name the two lines that put it on its base model."""
     if not (folder / CONFIG).is_file():
         return
-    try:
+    base = None
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         base = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        base = None
     raise UnsupportedModelError(
         f"the folder {str(folder)!r} holds an adapter, which peft puts on a base model that fits into memory, "
-        "in two lines: "
-        f"base = cl.load_model({shown(base or 'path/to/base')}); "
+        f"in two lines: base = cl.load_model({shown(base or 'path/to/base')}); "
         f"model = cl.wrap_model(peft.PeftModel.from_pretrained(base.hf, {str(folder)!r}), base.tokenizer)"
     )
 
@@ -42,7 +41,12 @@ def unwrapped(model: Any) -> Any:
     if peft is None or not isinstance(model, peft.PeftModel | peft.PeftMixedModel):
         return model
     for name, config in model.peft_config.items():
-        if (does := _beyond_layers(config)) is not None:
+        beyond = {
+            "puts tokens of its own before every prompt": config.is_prompt_learning,
+            "looks for certain tokens in every prompt": getattr(config, "alora_invocation_tokens", None),
+            "wants a task with every prompt": config.peft_type.value == "POLY",
+        }
+        for does in filter(beyond.get, beyond):
             raise UnsupportedModelError(
                 f"the adapter {name!r} ({config.peft_type.value}) {does}, of which the model's layers know nothing; "
                 "take one that changes layers alone, such as plain LoRA"
@@ -66,10 +70,10 @@ def check_answer(model: nn.Module, hf: PreTrainedModel) -> None:
 def named(hf: nn.Module) -> str:
     """Return the active adapters of a model, such as " with LORA 'default'"; empty where none does."""
     configs, layers = getattr(hf, "peft_config", {}), [layer for _, layer in _layers(hf)]
-    active = {name for layer in layers if not layer.disable_adapters for name in layer.active_adapters}
-    active = active if layers else set(configs)
-    active_adapters = [f"{config.peft_type.value} {name!r}" for name, config in configs.items() if name in active]
-    return f" with {' and '.join(active_adapters)}" if active_adapters else ""
+    in_layers = {name for layer in layers if not layer.disable_adapters for name in layer.active_adapters}
+    active = in_layers if layers else configs.keys()
+    found = [f"{config.peft_type.value} {name!r}" for name, config in configs.items() if name in active]
+    return f" with {' and '.join(found)}" if found else ""
 
 
 def settings(hf: nn.Module) -> str:
@@ -84,15 +88,6 @@ def settings(hf: nn.Module) -> str:
     plain = {name: {key: part for key, part in one.items() if key not in _ORIGIN} for name, one in configs.items()}
     # A set has another order in another process.
     return json.dumps([layers, plain], sort_keys=True, default=lambda x: sorted(x) if isinstance(x, set) else str(x))
-
-
-def _beyond_layers(config: Any) -> str | None:
-    """Return what an adapter does beside changing layers; None if that is all."""
-    if config.is_prompt_learning:
-        return "puts tokens of its own before every prompt"
-    if getattr(config, "alora_invocation_tokens", None):
-        return "looks for certain tokens in every prompt"
-    return "wants a task with every prompt" if config.peft_type.value == "POLY" else None
 
 
 def _layers(hf: nn.Module) -> list[tuple[str, Any]]:

@@ -26,26 +26,27 @@ _MOST_BLOCKS = 10_000
 
 def read_config(folder: Path, name: str) -> PreTrainedConfig:
     """Read a model's configuration."""
+    file = f"config.json of {name!r}"
     try:
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         model_type = raw.get("model_type")
     except FileNotFoundError:
         raise ModelUnavailableError(f"{name!r} has no config.json; choose a model in the transformers format") from None
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise ModelUnavailableError(f"config.json of {name!r} is damaged; fetch it again") from error
+        raise ModelUnavailableError(f"{file} is damaged; fetch it again") from error
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING_NAMES:
-        raise UnsupportedModelError(_unknown(name, f"the model type {model_type!r}", "auto_map" in raw))
+        raise _unknown(name, f"the model type {model_type!r}", "auto_map" in raw)
     if (given := dequantised.find(raw)) and not isinstance(given, dict):
-        message = f"says that its weights are quantised already ({shown(given)}), and not how; check its values"
-        raise UnsupportedModelError(f"config.json of {name!r} {message}")
+        how = f"its weights are quantised already ({shown(given)}), and not how"
+        raise UnsupportedModelError(f"{file} says that {how}; check its values")
     try:
         config = dequantised.without(AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True))
     except Exception as error:
-        message = f"is not understood ({' '.join(str(error).split())[:200]}); check its values"
-        raise UnsupportedModelError(f"config.json of {name!r} {message}") from error
+        message = " ".join(str(error).split())[:200]
+        raise UnsupportedModelError(f"{file} is not understood ({message}); check its values") from error
     if (depth := getattr(config.get_text_config(), "num_hidden_layers", None) or 0) > _MOST_BLOCKS:
-        message = f"says that it has {depth:,} blocks, and at most {_MOST_BLOCKS:,} can be measured; check its values"
-        raise UnsupportedModelError(f"config.json of {name!r} {message}")
+        depths = f"it has {depth:,} blocks, and at most {_MOST_BLOCKS:,} can be measured"
+        raise UnsupportedModelError(f"{file} says that {depths}; check its values")
     if getattr(config, "is_encoder_decoder", False):
         refuse_two_stacks(weight_memory.skeleton(model_class(config, name), config), name)
     return config
@@ -55,10 +56,8 @@ def refuse_other_shapes(mismatched: Iterable[tuple], name: str) -> None:
     """Refuse weights of other shapes than the configuration asks for."""
     for key, *shapes in sorted(mismatched, key=lambda found: found[0]):
         stored, asked = (" x ".join(map(str, shape)) for shape in shapes)
-        message = f"{key} is {stored}, and config.json asks for {asked}"
-        raise UnsupportedModelError(
-            f"the weights in {name!r} and their configuration do not belong together: {message}"
-        )
+        apart = f"the weights in {name!r} and their configuration do not belong together"
+        raise UnsupportedModelError(f"{apart}: {key} is {stored}, and config.json asks for {asked}")
 
 
 def refuse_further_blocks(hf: PreTrainedModel, unused: Iterable[str], name: str) -> None:
@@ -68,10 +67,8 @@ def refuse_further_blocks(hf: PreTrainedModel, unused: Iterable[str], name: str)
     stored = 1 + max((int(found[1]) for found in numbers if found), default=-1)
     # What predicts further tokens in training is stored as further blocks, and is none of the model.
     if stored > len(blocks) + (getattr(hf.config, "num_nextn_predict_layers", None) or 0):
-        raise ModelUnavailableError(
-            f"config.json of {name!r} says {len(blocks)} blocks, and the weights are of {stored}; take both from one "
-            "source"
-        )
+        differing = f"says {len(blocks)} blocks, and the weights are of {stored}"
+        raise ModelUnavailableError(f"config.json of {name!r} {differing}; take both from one source")
 
 
 def model_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
@@ -93,13 +90,12 @@ def model_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
     # MPT's repositories write MPTForCausalLM where transformers has MptForCausalLM: the same class.
     remote = getattr(config, "auto_map", None) and named and found and named.lower() != found.__name__.lower()
     if found is None or remote:
-        raise UnsupportedModelError(_unknown(name, f"the architecture {named!r}", bool(remote)))
+        raise _unknown(name, f"the architecture {named!r}", bool(remote))
     return found
 
 
-def _unknown(name: str, what: str, remote: bool) -> str:
-    """Return why a model that transformers cannot evaluate by itself is refused."""
-    reason = f"transformers {transformers.__version__} has no such model"
-    if remote:
-        reason = "it needs remote code, which is never run"
-    return f"{name!r} has {what}: {reason}; choose a model that transformers supports itself"
+def _unknown(name: str, what: str, remote: bool) -> UnsupportedModelError:
+    """Return the error of a model that transformers cannot evaluate by itself."""
+    lack = f"transformers {transformers.__version__} has no such model"
+    reason = "it needs remote code, which is never run" if remote else lack
+    return UnsupportedModelError(f"{name!r} has {what}: {reason}; choose a model that transformers supports itself")

@@ -47,8 +47,7 @@ def choose_steps(name: str | Path, steps: str | int = "") -> tuple[int, ...]:
             f"{', '.join(models_with_steps())}, or pass -p steps 0,1000 if its repository has revisions of that name"
         )
     chosen = (PYTHIA_SPACED if known is PYTHIA else known) if steps == "" else parse_steps(steps)
-    unknown = sorted(set(chosen) - set(known)) if known else []
-    if unknown:
+    if known and (unknown := sorted(set(chosen) - set(known))):
         listed = known if len(known) < 20 else (*known[:12], "...", known[-1])
         folder, _ = sources.at_hand(name)
         elsewhere = sources.left_out(folder, f"step{unknown[0]}") if folder else ""

@@ -8,7 +8,7 @@ than MXFP4, FP8 and the plain formats of compressed-tensors are refused.
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -65,12 +65,6 @@ class Method:
         return next((weights["num_bits"] for group in groups if (weights := group.get("weights"))), 4)
 
 
-def method_of(folder: Path) -> Method | None:
-    """Read how a folder's weights are quantised; None where they are not."""
-    found = find(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    return Method(str(found.get("quant_method", "unknown")), found) if found else None
-
-
 def find(raw: Any) -> Any:
     """Find the quantisation in a configuration, or in one of its parts."""
     if not isinstance(raw, dict):
@@ -87,11 +81,13 @@ def without(config: PreTrainedConfig) -> PreTrainedConfig:
     return config
 
 
-def check(folder: Path, name: str) -> None:
-    """Refuse weights that are quantised in a way that is not dequantised here, before they are fetched."""
-    method = method_of(folder)
-    if method is None or method.is_read:
-        return
+def method_of(folder: Path, name: str) -> Method | None:
+    """Read how a folder's weights are quantised, and refuse what is not dequantised here before it is fetched."""
+    if not (given := find(json.loads((folder / "config.json").read_text(encoding="utf-8")))):
+        return None
+    method = Method(str(given.get("quant_method", "unknown")), given)
+    if method.is_read:
+        return method
     layout = " ".join(filter(None, (method.name, str(method.given.get("format", "")))))
     ways = "take the checkpoint that it was made from, or a GGUF file of it, or pass untrained=True"
     if method.name == "bitsandbytes":
@@ -108,15 +104,11 @@ def load(
     config: PreTrainedConfig,
     placing: Placing,
     dtype: torch.dtype,
-    name: str,
-    stored: Mapping[str, Any] | None = None,
+    stored: Mapping[str, Any] | None,
 ) -> PreTrainedModel:
-    """Load a model from a folder, dequantised where its weights are quantised, or from tensors of its own."""
+    """Load a model from a folder, or from tensors that become dense while they are read."""
     if stored is None:
-        if (method := method_of(folder)) is None:
-            return offload.load(partial(read, folder), placing)
-        stored = tensors(folder, method, name)
-        print(f"{name}: its weights are stored in {method.name} and become dense while they are read", flush=True)
+        return offload.load(partial(read, folder), placing)
     if not placing.on_disk:
         return offload.load(partial(read, folder, config=config, state_dict=stored), placing)
     return temporary_files.load(partial(_write, stored, config, dtype), placing, read)
@@ -134,29 +126,24 @@ class Stored:
 
 def tensors(folder: Path, method: Method, name: str) -> dict[str, Any]:
     """Return the plain tensors of a checkpoint by their plain names; each is read and dequantised when it is used."""
-    where = dict(_headers(folder))
-    plain: dict[str, Any] = {}
-    consumed: set[str] = set()
-    for key, (dtype, _) in where.items():
-        made = _quantised(key, dtype, where, method, name)
-        if made is not None:
-            (target, parts), consumed = made, consumed | set(made[1].values())
-            plain[target] = Stored(
-                partial(_dequantise, {what: (where[k][1], k) for what, k in parts.items()}, key, method, name)
-            )
-    rest = [key for key in where if key not in consumed and not _OF_ACTIVATIONS.fullmatch(key)]
-    return plain | {key: Stored(partial(_read, where[key][1], key)) for key in rest}
-
-
-def _headers(folder: Path) -> Iterator[tuple[str, tuple[str, Path]]]:
-    """List the tensors of a folder's files, each with its type and file."""
+    print(f"{name}: its weights are stored in {method.name} and become dense while they are read", flush=True)
+    where: dict[str, tuple[str, Path]] = {}  # the type of each tensor, and its file
     files = sorted(folder.glob("*.safetensors"))
     if (index := folder / "model.safetensors.index.json").is_file():
         files = [folder / file for file in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
     for file in files:
         with safe_open(file, framework="pt") as opened:
-            for key in opened.keys():
-                yield key, (opened.get_slice(key).get_dtype(), file)
+            where |= {key: (opened.get_slice(key).get_dtype(), file) for key in opened.keys()}
+    plain: dict[str, Any] = {}
+    consumed: set[str] = set()
+    for key, (dtype, _) in where.items():
+        if made := _quantised(key, dtype, where, method, name):
+            target, parts = made
+            consumed.update(parts.values())
+            places = {what: (where[part][1], part) for what, part in parts.items()}
+            plain[target] = Stored(partial(_dequantise, places, key, method, name))
+    rest = [key for key in where if key not in consumed and not _OF_ACTIVATIONS.fullmatch(key)]
+    return plain | {key: Stored(partial(_read, where[key][1], key)) for key in rest}
 
 
 def _quantised(
@@ -268,5 +255,4 @@ def _write(stored: Mapping[str, Any], config: PreTrainedConfig, dtype: torch.dty
         temporary_files.check_room(folder, value.nbytes, f"dense weights ({key})")
         index[key] = f"{number}.safetensors"
         save_file({key: value.contiguous()}, folder / index[key], metadata={"format": "pt"})
-    temporary_files.write_index(folder, index)
-    config.save_pretrained(folder)
+    temporary_files.write_index(folder, index, config)

@@ -7,12 +7,15 @@ embedding by the tensor `rope_freqs`: in transformers, longrope with the same fa
 """
 
 import math
+from collections import UserDict
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedConfig
 from transformers.integrations.gguf import GGUF_CONFIG_ARCHS, get_gguf_config, read_gguf_metadata
 from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from coupling_lib.errors import UnsupportedModelError, shown
 from coupling_lib.models.gguf_layout import Contents
@@ -51,32 +54,22 @@ _ALIKE = {
 }
 # What changes no number of a block: how far a file was prepared, what is done with a model's last states, and lengths
 # that also show in the shapes of weights.
-_HARMLESS = (
-    "context_length",
-    "feed_forward_length",
-    "rope.scaling.finetuned",
-    "tensor_data_layout",
-    "pooling_type",
-    "decoder_start_token_id",
-)
+_HARMLESS = {"context_length", "feed_forward_length", "rope.scaling.finetuned"}
+_HARMLESS |= {"tensor_data_layout", "pooling_type", "decoder_start_token_id"}
 # Values by which nothing changes.
 _NEUTRAL = {"logit_scale": 1, "attention.scale": 1, "residual_scale": 1, "embedding_scale": 1, "attention.causal": True}
 
 
-class _Noted(dict):
-    """Keys and values, and which of them were asked for."""
+class _Noted(UserDict):
+    """Keys and values, which notes the keys that are asked for, by `get` too."""
 
     def __init__(self, values: dict) -> None:
-        super().__init__(values)
         self.taken: set[str] = set()
+        super().__init__(values)
 
     def __getitem__(self, key: str) -> Any:
         self.taken.add(key)
         return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.taken.add(key)
-        return super().get(key, default)
 
 
 def completed(config: PreTrainedConfig, contents: Contents) -> PreTrainedConfig:
@@ -99,10 +92,8 @@ def refuse_left(tensors: Iterable[str | None], name: str) -> None:
     # What predicts further tokens in training is none of the model, and what scales the rotary embedding is in the
     # configuration. `attn_rot_embd` was written by the first versions of the format and never read.
     known = ("nextn.", "mtp.", "attn_rot_embd")
-    left = sorted(
-        {one for one in tensors if one and one not in _ROPE_TENSORS and not any(part in one for part in known)}
-    )
-    if left:
+    others = {tensor for tensor in tensors if tensor} - _ROPE_TENSORS
+    if left := sorted(tensor for tensor in others if not any(part in tensor for part in known)):
         raise UnsupportedModelError(
             f"{name!r} holds {len(left)} tensors that transformers does not take from GGUF files ({left[0]}, ...): it "
             f"would be another model without them; {_NEXT}"
@@ -159,13 +150,11 @@ def _values(config: PreTrainedConfig, key: str) -> list:
 
 def _same(mine: Any, theirs: Any) -> bool:
     """Compare a number of a configuration, or one a block, with that of a file, which is rounded to float32."""
-    if isinstance(mine, list | tuple) or isinstance(theirs, list | tuple):
-        one, other = (list(x) if isinstance(x, list | tuple) else [x] for x in (mine, theirs))
-        length = max(len(one), len(other))
-        one, other = (part * (length if len(part) == 1 else 1) for part in (one, other))
-        return len(one) == len(other) and all(map(_same, one, other))
-    numbers = all(isinstance(x, int | float) for x in (mine, theirs))
-    return math.isclose(mine, theirs, rel_tol=1e-6) if numbers else mine == theirs
+    try:
+        alike = np.isclose(mine, theirs, rtol=1e-6, atol=0)
+    except (TypeError, ValueError):  # no numbers, or not as many
+        return mine == theirs
+    return alike.size > 0 and bool(alike.all())
 
 
 # -- the rotary embedding
@@ -204,9 +193,8 @@ def _scaled(config: PreTrainedConfig, keys: dict, factors: dict[str, list], name
         original = original or config.max_position_embeddings
         new = {"rope_type": "longrope", "original_max_position_embeddings": original}
         new |= {"long_factor": factors.pop("rope_factors_long"), "short_factor": factors.pop("rope_factors_short")}
-        new |= {"factor": config.max_position_embeddings / original} | (
-            {"attention_factor": attention} if attention else {}
-        )
+        new["factor"] = config.max_position_embeddings / original
+        new |= {"attention_factor": attention} if attention else {}
         if hasattr(config, "original_max_position_embeddings"):
             config.original_max_position_embeddings = original
     elif "rope_freqs" in factors and kind in ("none", "linear", "longrope"):
@@ -243,15 +231,13 @@ def _scaled(config: PreTrainedConfig, keys: dict, factors: dict[str, list], name
 
 def _divides(config: PreTrainedConfig, factors: list[float]) -> bool:
     """Return whether a configuration already rotates by these divisors of its frequencies."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
     found = getattr(config, "rope_parameters", None) or {}
-    layer = next((kind for kind in ("full_attention",) if isinstance(found.get(kind), dict)), None)
     rope = _ropes(config)[0] if found else {}
     if (make := ROPE_INIT_FUNCTIONS.get(rope.get("rope_type"))) is None:
         return False
-    made = make(config, layer_type=layer)[0].tolist()
+    by_kind = isinstance(found.get("full_attention"), dict)
+    made = make(config, layer_type="full_attention" if by_kind else None)[0].tolist()
     plain = [rope["rope_theta"] ** (-at / len(factors)) for at in range(len(factors))]
     wanted = [frequency / factor for frequency, factor in zip(plain, factors, strict=True)]
     made += [0.0] * (len(wanted) - len(made))
-    return all(math.isclose(one, other, rel_tol=1e-4, abs_tol=1e-9) for one, other in zip(made, wanted, strict=True))
+    return bool(np.allclose(made, wanted, rtol=1e-4, atol=1e-9))

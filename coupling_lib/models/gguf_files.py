@@ -6,13 +6,11 @@ The configuration and the tokenizer are those that transformers makes of a file,
 
 import atexit
 import functools
-import math
 import os
 import re
 import shutil
 import tempfile
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import transformers
@@ -24,35 +22,13 @@ from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING
 from coupling_lib.blocks.attention_choice import quiet
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, needed
 from coupling_lib.models import gguf_contents, gguf_layout, packages
+from coupling_lib.models.gguf_layout import Contents
 
 SUFFIX = ".gguf"
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.gguf", re.IGNORECASE)
 _SAFE = {"trust_remote_code": False, "local_files_only": True}
 # Stands beside a tokenizer that was made of a GGUF file.
 RECORD = "gguf.json"
-
-
-@dataclass(frozen=True)
-class Gguf:
-    """A GGUF file: its digest, its contents, and a folder with configuration and tokenizer until the process ends."""
-
-    sha256: str
-    contents: gguf_layout.Contents
-    folder: Path
-
-    def quantisation(self) -> str:
-        """Name how the weights are stored, such as Q4_1, by their file."""
-        import gguf
-
-        try:
-            kind = gguf.LlamaFileType(int(self.contents.keys["general.file_type"]))
-            return re.sub(r"^(MOSTLY|ALL)_", "", kind.name)
-        except (KeyError, TypeError, ValueError):
-            # Where the file is silent: the type that holds most of its weights.
-            counts = Counter({"no tensors": 0})
-            for tensor in self.contents.tensors.values():
-                counts[tensor.kind.name] += math.prod(tensor.shape)
-            return max(counts, key=counts.__getitem__)
 
 
 def find(name: str | Path) -> Path | None:
@@ -64,38 +40,41 @@ def find(name: str | Path) -> Path | None:
         return None
     found = sorted(file for file in path.iterdir() if file.suffix.lower() == SUFFIX)
     if len(found) > 1 and not all(_PART.fullmatch(file.name) for file in found):
-        listed = ", ".join(file.name for file in found)
-        raise ModelUnavailableError(
-            f"the folder {str(name)!r} holds {len(found)} GGUF files: {listed}; name one of them"
-        )
+        holds = f"holds {len(found)} GGUF files: {', '.join(file.name for file in found)}"
+        raise ModelUnavailableError(f"the folder {str(name)!r} {holds}; name one of them")
     return found[0] if found else None
 
 
-def opened(name: str, file: Path) -> Gguf:
-    """Refuse a file that is not a whole GGUF, before anything is made of it."""
+def opened(name: str, file: Path) -> Contents:
+    """Refuse a file that is not a whole GGUF, before its folder is made, which lasts as long as the process."""
     if _PART.fullmatch(file.name):
         raise UnsupportedModelError(
             f"{file.name!r} is one part of a GGUF model in several files; join them "
             "(llama-gguf-split --merge) and name the one file"
         )
     with file.open("rb") as stream:
-        magic = stream.read(4)
-    if magic != b"GGUF":
-        message = f"is no GGUF file: it begins with {magic!r}, not b'GGUF'; fetch it anew, or name another file"
-        raise ModelUnavailableError(f"{name!r} {message}")
+        if (magic := stream.read(4)) != b"GGUF":
+            begins = f"it begins with {magic!r}, not b'GGUF'"
+            raise ModelUnavailableError(f"{name!r} is no GGUF file: {begins}; fetch it anew, or name another file")
     needed("gguf", "gguf", f"the GGUF file {name!r}")
     return _described(name, file, packages.sha256(file))
 
 
 @functools.lru_cache(maxsize=4)
-def _described(name: str, file: Path, sha256: str) -> Gguf:
+def _described(name: str, file: Path, _sha256: str) -> Contents:
     """Read a file's header, and write its configuration and its tokenizer to a temporary folder."""
     contents = gguf_layout.read(name, file)
     try:
         folder = Path(tempfile.mkdtemp(prefix="coupling_lib-"))
         atexit.register(_remove, folder, os.getpid())
         with quiet():
-            _describe(contents, folder)
+            config = gguf_contents.completed(_config(contents, folder), contents)
+            config.save_pretrained(folder)
+            if "tokenizer.ggml.model" in contents.keys:
+                made = TOKENIZER_MAPPING.get(type(config), None)
+                made = TokenizersBackend if made is None or made.__name__ == "MistralCommonBackend" else made
+                made.from_pretrained(file.parent, gguf_file=file.name, **_SAFE).save_pretrained(folder)
+                (folder / RECORD).write_text("{}", encoding="utf-8")
     except OSError as error:
         if error.errno is None:  # transformers raises it for what it cannot read
             raise
@@ -103,7 +82,7 @@ def _described(name: str, file: Path, sha256: str) -> Gguf:
             f"the configuration and the tokenizer of {name!r} cannot be written to a temporary folder ({error}); "
             "free some space, or set the environment variable TMPDIR to a folder with room"
         ) from error
-    return Gguf(sha256, contents, folder)
+    return replace(contents, folder=folder)
 
 
 def _remove(folder: Path, process: int) -> None:
@@ -112,18 +91,7 @@ def _remove(folder: Path, process: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _describe(contents: gguf_layout.Contents, folder: Path) -> None:
-    """Write the configuration and the tokenizer of a file."""
-    config = _config(contents, folder)
-    gguf_contents.completed(config, contents).save_pretrained(folder)
-    if "tokenizer.ggml.model" in contents.keys:
-        made = TOKENIZER_MAPPING.get(type(config), TokenizersBackend)
-        made = TokenizersBackend if made is None or made.__name__ == "MistralCommonBackend" else made
-        made.from_pretrained(contents.file.parent, gguf_file=contents.file.name, **_SAFE).save_pretrained(folder)
-        (folder / RECORD).write_text("{}", encoding="utf-8")
-
-
-def _config(contents: gguf_layout.Contents, folder: Path) -> PreTrainedConfig:
+def _config(contents: Contents, folder: Path) -> PreTrainedConfig:
     """Make the configuration that transformers makes of a file."""
     try:
         if contents.architecture in GGUF_CONFIG_ARCHS:

@@ -5,11 +5,13 @@ more than its dense form is ever held; pages of a mapped file would count toward
 """
 
 import math
+import re
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +26,7 @@ _ALIGNMENT = 32
 _AT_ONCE = 2**20
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """Where a tensor lies in its file, its shape in the order of torch, its type of `gguf`, and how long a row is."""
 
     shape: tuple[int, ...]
@@ -33,26 +34,36 @@ class Entry:
     start: int
     row: int
 
-    @property
-    def end(self) -> int:
-        """Where the next tensor may begin."""
-        return self.start + math.prod(self.shape[:-1]) * self.row
-
 
 @dataclass(frozen=True)
 class Contents:
-    """A GGUF file: its keys with their values and bytes, and its tensors."""
+    """A GGUF file: keys with their values and bytes, tensors, and a folder with its configuration and tokenizer."""
 
     name: str
     file: Path
     keys: dict[str, Any]
     raw: dict[str, bytes]
     tensors: dict[str, Entry]
+    folder: Path | None = None
 
     @property
     def architecture(self) -> str:
         """The name of the architecture, as llama.cpp has it."""
         return str(self.keys.get("general.architecture"))
+
+    @property
+    def quantisation(self) -> str:
+        """How the weights are stored, such as Q4_1: what the file says, or the type that holds most of them."""
+        import gguf
+
+        try:
+            kind = gguf.LlamaFileType(int(self.keys["general.file_type"]))
+            return re.sub(r"^(MOSTLY|ALL)_", "", kind.name)
+        except (KeyError, TypeError, ValueError):
+            counts = Counter({"no tensors": 0})
+            for tensor in self.tensors.values():
+                counts[tensor.kind.name] += math.prod(tensor.shape)
+            return counts.most_common(1)[0][0]
 
     def dense(self, tensor: str) -> torch.Tensor:
         """Read and dequantise one tensor into float32."""
@@ -64,11 +75,10 @@ class Contents:
         step = max(1, _AT_ONCE // rows.shape[1])
         with self.file.open("rb") as stream:
             stream.seek(stored.start)
-            for row in range(0, len(rows), step):
-                part = rows[row : row + step]
+            for part in np.split(rows, range(step, len(rows), step)):
                 packed = np.fromfile(stream, np.uint8, len(part) * stored.row)
                 if len(packed) < len(part) * stored.row:
-                    raise damaged(self.name, f"the tensor {tensor} ends beyond the file")
+                    raise _damaged(self.name, f"the tensor {tensor} ends beyond the file")
                 try:
                     part[...] = gguf.dequantize(packed.reshape(len(part), stored.row), stored.kind)
                 except NotImplementedError:
@@ -95,11 +105,10 @@ def read(name: str, file: Path) -> Contents:
     try:
         return _header(name, file)
     except (struct.error, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
-        raise damaged(name, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+        raise _damaged(name, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
 
 
-def damaged(name: str, why: str) -> ModelUnavailableError:
-    """Return the error of a file that is not whole."""
+def _damaged(name: str, why: str) -> ModelUnavailableError:
     return ModelUnavailableError(f"the GGUF file {name!r} is damaged or truncated ({why}); fetch it anew")
 
 
@@ -139,7 +148,7 @@ def _header(name: str, file: Path) -> Contents:
     for tensor, shape, kind, offset in table:
         if tensor in tensors:
             raise ValueError(f"the tensor {tensor} stands there twice")
-        tensors[tensor] = _entry(name, tensor, shape, kind, begin + offset)
-        if tensors[tensor].end > len(data):
+        tensors[tensor] = entry = _entry(name, tensor, shape, kind, begin + offset)
+        if entry.start + math.prod(shape[:-1]) * entry.row > len(data):
             raise ValueError(f"the tensor {tensor} ends beyond the file")
     return Contents(name, file, keys, raw, tensors)

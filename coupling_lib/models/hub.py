@@ -22,9 +22,9 @@ from coupling_lib.models import registry
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PROCESSOR = "preprocessor_config.json"
-_OLDER_TOKENIZER = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")
-_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-TOKENIZER_FILES = (*_TOKENIZER, *_OLDER_TOKENIZER)
+_OF_OLDER_TOKENIZERS = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+TOKENIZER_FILES += _OF_OLDER_TOKENIZERS
 
 
 def fetch(repo_id: str, revision: str | None = None) -> Path:
@@ -52,25 +52,19 @@ def complete_weights(folder: Path, name: str, repo_id: str | None) -> None:
             f"{name!r} has no {WEIGHTS}; pickled weights, which can run code when they are opened, are not read: "
             "convert them to safetensors, or choose a model or a revision that has them"
         )
-    files = _shards(folder / INDEX, name)
+    try:
+        files = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelUnavailableError(f"{INDEX} of {name!r} is damaged; fetch it again") from error
+    for file in files:
+        # A name with a folder in it could lie outside the repository; any other suffix may be a pickle.
+        if Path(file).name != file or not file.endswith(".safetensors"):
+            named = f"{INDEX} of {name!r} names {file!r}, which is no safetensors file"
+            raise ModelUnavailableError(f"{named}; choose another model")
     if repo_id and not all((folder / file).is_file() for file in files):
         _snapshot(repo_id, folder.name, files)
     if missing := [file for file in files if not (folder / file).is_file()]:
         raise ModelUnavailableError(f"{name!r} lacks {missing[0]}, which its {INDEX} names; take the complete set")
-
-
-def _shards(index: Path, name: str) -> list[str]:
-    """Read which files the weights are split into."""
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ModelUnavailableError(f"{INDEX} of {name!r} is damaged; fetch it again") from error
-    for shard in names:
-        # A name with a folder in it could lie outside the repository; any other suffix may be a pickle.
-        if Path(shard).name != shard or not shard.endswith(".safetensors"):
-            message = f"{INDEX} of {name!r} names {shard!r}, which is no safetensors file; choose another model"
-            raise ModelUnavailableError(message)
-    return names
 
 
 def _snapshot(repo_id: str, revision: str | None, names: Sequence[str]) -> Path:

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from coupling_lib.blocks import placing as places
 from coupling_lib.blocks import precision as precisions
 from coupling_lib.blocks import weight_memory as memories
 from coupling_lib.blocks.attention_choice import quiet
-from coupling_lib.blocks.validate import recheck_changed_blocks, validate
 from coupling_lib.errors import (
     CouplingError,
     ModelUnavailableError,
@@ -29,9 +29,10 @@ from coupling_lib.errors import (
 from coupling_lib.memory import ran_out
 from coupling_lib.models import architecture, dequantised, gguf_weights, sources, tokenizers
 from coupling_lib.models import untrained as fresh_weights
+from coupling_lib.models.digests import as_made
 from coupling_lib.models.hub import PROCESSOR
 from coupling_lib.models.model import Model
-from coupling_lib.models.storages import prepare
+from coupling_lib.models.storages import prepared
 from coupling_lib.modes import exclusive
 
 
@@ -101,32 +102,28 @@ def load_model(
             start = fresh == origin.started_from
             hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read, start)
         else:
-            dequantised.check(origin.folder, origin.name)
+            method = dequantised.method_of(origin.folder, origin.name)
             sources.bring_weights(origin)
-            stored = None
+            stored = method and dequantised.tensors(origin.folder, method, origin.name)
             if origin.gguf:
-                stored = gguf_weights.tensors(origin.gguf.contents, memories.skeleton(family, config))
-            hf = dequantised.load(read, origin.folder, config, placing, arguments["dtype"], origin.name, stored)
-        reads_text = family.main_input_name == "input_ids"
-        tokenizer = tokenizers.load(origin.tokenizer, origin.name) if reads_text else None
-        made = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
-        processor = _processor(origin.folder) if family.main_input_name == "pixel_values" else None
-        found = prepare(hf, origin.name, partial(validate, hf, origin.name))
-        return Model(hf, tokenizer, *made, blocks=found, processor=processor, recheck=recheck_changed_blocks)
+                stored = gguf_weights.tensors(origin.gguf, memories.skeleton(family, config))
+            hf = dequantised.load(read, origin.folder, config, placing, arguments["dtype"], stored)
+        reads = family.main_input_name
+        tokenizer = tokenizers.load(origin.tokenizer, origin.name) if reads == "input_ids" else None
+        processor = _processor(origin.folder) if reads == "pixel_values" else None
+        about = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
+        return replace(prepared(hf, tokenizer, *about, processor=processor), as_made=as_made(hf))
 
 
 def _read(
     family: type[PreTrainedModel], name: str, place: torch.device, arguments: dict, folder: Path, **more: Any
 ) -> PreTrainedModel:
     """Read weights from a folder, and refuse a folder that does not hold them all."""
-    arguments = arguments | more
-    if place.type != "cpu" or "quantization_config" in arguments:
-        arguments = {"device_map": {"": place}, **arguments}
     safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
-    arguments = {"output_loading_info": True, **safe, **arguments}
-    # What does not fit would be drawn at random, and is refused.
-    at = None if "state_dict" in arguments else folder
-    hf, report = family.from_pretrained(at, ignore_mismatched_sizes=True, **arguments)
+    asked = {"output_loading_info": True, "ignore_mismatched_sizes": True, **safe, **arguments, **more}
+    if place.type != "cpu" or "quantization_config" in arguments:
+        asked.setdefault("device_map", {"": place})
+    hf, report = family.from_pretrained(None if "state_dict" in more else folder, **asked)
     architecture.refuse_other_shapes(report["mismatched_keys"], name)
     # transformers draws what is missing at random and goes on: the model would be measured half untrained.
     if missing := sorted(report["missing_keys"]):
@@ -161,10 +158,8 @@ def _explained(origin: sources.Source, precision: str) -> Generator[None]:
     except CouplingError:
         raise
     except SafetensorError as error:
-        raise ModelUnavailableError(
-            f"the weights of {origin.name!r} are damaged or truncated ({error}); "
-            f"delete {origin.root} and fetch them anew"
-        ) from error
+        why = f"the weights of {origin.name!r} are damaged or truncated ({error})"
+        raise ModelUnavailableError(f"{why}; delete {origin.root} and fetch them anew") from error
     except Exception as error:
         message = " ".join(str(error).split())[:200]
         if ran_out(error):

@@ -28,6 +28,7 @@ class Model:
         blocks: the transformer blocks.
         processor: the image processor of a vision model's folder, if it has one.
         recheck: what checks blocks anew, at the states of a trace, that were changed since they were checked.
+        as_made: of a loaded model, digest of the settings and buffers that no file holds.
     """
 
     hf: PreTrainedModel
@@ -41,6 +42,7 @@ class Model:
     blocks: Blocks
     processor: BaseImageProcessor | None = None
     recheck: Callable[[PreTrainedModel, Blocks, Sequence[BlockCall]], Blocks] | None = None
+    as_made: str = ""
 
     @property
     def n_blocks(self) -> int:

@@ -1,6 +1,6 @@
 """Any `torch.nn.Module` whose blocks read and write one stream, as the one submodule of a transformers model.
 
-The few facts that transformers keeps in a configuration are found by running the module on a few token ids.
+What transformers keeps in a configuration is found by running the module on a few token ids.
 """
 
 from typing import Any
@@ -45,16 +45,14 @@ class PlainModel(PreTrainedModel):
 def as_pretrained(module: nn.Module, path: str | None) -> PreTrainedModel:
     """Put a plain module, whose blocks lie at a path, into the form of a transformers model."""
     if path is None:
-        lists = _lists(module)
-        advice = (
-            f"; name the list of its blocks, such as blocks={lists[0]!r}" if lists else ", and has no list of blocks"
-        )
+        advice = ", and has no list of blocks"
+        for first in _lists(module)[:1]:
+            advice = f"; name the list of its blocks, such as blocks={first!r}"
         raise ParameterError(f"hf_model is a {type(module).__name__} and no transformers model{advice}")
     blocks = list_at(module, path)
     embedding, stream = _probed(module, blocks[0])
-    config = PlainConfig(
-        hidden_size=stream.shape[-1], num_hidden_layers=len(blocks), vocab_size=embedding.num_embeddings
-    )
+    sizes = {"hidden_size": stream.shape[-1], "vocab_size": embedding.num_embeddings}
+    config = PlainConfig(num_hidden_layers=len(blocks), **sizes)
     # Messages and figures call it what the user's class is called.
     made = type(type(module).__name__, (PlainModel,), {})(config, module, embedding)
     vars(made)[PATH] = f"module.{path}"

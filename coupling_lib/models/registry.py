@@ -5,6 +5,7 @@ from __future__ import annotations  # `_PARSERS` goes by what the annotations ar
 import csv
 import difflib
 import functools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -70,9 +71,8 @@ def suggest(name: str) -> list[str]:
 
 def by_size(names: Iterable[str]) -> list[str]:
     """Order models by their number of parameters; those whose size is not known come last, as they were named."""
-    found = {name: lookup(name) for name in names}
-    sizes = {name: entry.parameters_b if entry else None for name, entry in found.items()}
-    return sorted(sizes, key=lambda name: float("inf") if sizes[name] is None else sizes[name])
+    sizes = {name: getattr(lookup(name), "parameters_b", None) for name in names}
+    return sorted(sizes, key=lambda name: math.inf if sizes[name] is None else sizes[name])
 
 
 @functools.cache
@@ -85,16 +85,14 @@ def _read(file: Path) -> tuple[Entry, ...]:
         raise CouplingError(f"{file.name} has columns {header}; those of `registry.Entry` were expected; restore it")
     rows = []
     for line, row in enumerate(table, start=2):
+        place, values = f"{file.name} line {line}", []
         if len(row) != len(columns):
-            raise CouplingError(
-                f"{file.name} line {line} has {len(row)} values; {len(columns)} were expected; correct it"
-            )
-        values = {}
+            raise CouplingError(f"{place} has {len(row)} values; {len(columns)} were expected; correct it")
         for field, text in zip(columns, row, strict=True):
             try:
-                values[field.name] = _PARSERS[field.type](text)
+                values.append(_PARSERS[field.type](text))
             except (KeyError, ValueError):
-                message = f"has {field.name} = {text!r}; {field.type} was expected; correct it"
-                raise CouplingError(f"{file.name} line {line} {message}") from None
-        rows.append(Entry(**values))
+                message = f"{field.name} = {text!r}; {field.type} was expected"
+                raise CouplingError(f"{place} has {message}; correct it") from None
+        rows.append(Entry(*values))
     return tuple(rows)

@@ -22,7 +22,7 @@ class Source:
     revision: str | None = None
     hub_id: str | None = None
     started_from: int | None = None  # the seed from which a model that was trained here drew its first weights
-    gguf: gguf_files.Gguf | None = None
+    gguf: gguf_files.Contents | None = None
 
     @property
     def root(self) -> Path:
@@ -42,16 +42,16 @@ def locate(name: str | Path, revision: str | None) -> Source:
         return _local(folder, text, text, revision)
     # "organisation/name/file.gguf" is a file of a repository.
     of_the_hub = re.fullmatch(r"([\w-][\w.-]*/[\w.-]+)/(.+\.gguf)", text, re.IGNORECASE)
-    repository, file = of_the_hub.groups() if of_the_hub else (text, None)
-    if isinstance(name, Path) or (file is None and text.lower().endswith(gguf_files.SUFFIX)):
-        kind = "file" if text.lower().endswith(gguf_files.SUFFIX) else "folder"
+    kind = "file" if text.lower().endswith(gguf_files.SUFFIX) else "folder"
+    if isinstance(name, Path) or (kind == "file" and not of_the_hub):
         raise ModelUnavailableError(f"the {kind} {text!r} does not exist; check the path")
     if folder is not None:
         if not folder.is_dir():
             elsewhere = f"{paths.in_a_checkout(folder)}: pass that folder"
             raise ModelUnavailableError(f"the embedded model {entry.alias!r} is not in {folder}; {elsewhere}")
         return _local(folder, entry.alias, f"embedded:{entry.alias}", revision)
-    if file is not None:
+    if of_the_hub:
+        repository, file = of_the_hub.groups()
         fetched, commit = hub.fetch_file(repository, file, revision)
         return replace(_gguf(text, fetched, f"{repository}@{commit}:{file}", None), revision=revision or "main")
     if entry is not None and text.lower() in packages.PACKAGES:
@@ -76,7 +76,7 @@ def locate(name: str | Path, revision: str | None) -> Source:
 
 def bring_weights(origin: Source) -> None:
     """Bring a model's weights to this machine, and refuse a folder without."""
-    if not origin.gguf:
+    if origin.gguf is None:
         hub.complete_weights(origin.folder, origin.name, origin.hub_id)
 
 
@@ -103,15 +103,11 @@ def at_hand(name: str | Path) -> tuple[Path | None, registry.Entry | None]:
     return (paths.CHECKPOINTS / entry.alias if entry is not None and entry.embedded else None), entry
 
 
-def has_tokenizer(folder: Path) -> bool:
-    """Return whether a tokenizer lies in a folder."""
-    return any((folder / name).is_file() for name in hub.TOKENIZER_FILES)
-
-
 def training(folder: Path | None) -> dict:
     """Read what a training recipe wrote beside a model's weights; empty where there is nothing."""
-    record = folder / "training.json" if folder else None
-    return json.loads(record.read_text(encoding="utf-8")) if record and record.is_file() else {}
+    if folder is None or not (record := folder / "training.json").is_file():
+        return {}
+    return json.loads(record.read_text(encoding="utf-8"))
 
 
 def steps_of(folder: Path) -> tuple[int, ...]:
@@ -131,9 +127,9 @@ def _gguf(name: str, file: Path, source: str, revision: str | None) -> Source:
     """Find a GGUF file's description of itself."""
     if revision is not None:
         raise ParameterError(f"revision is {revision!r}, and the GGUF file of {name!r} has none; leave revision out")
-    model = gguf_files.opened(name, file)
-    description = f"{source} ({model.quantisation()}, sha256 {model.sha256[:12]})"
-    return Source(name, model.folder, model.folder, description, gguf=model)
+    contents = gguf_files.opened(name, file)
+    description = f"{source} ({contents.quantisation}, sha256 {packages.sha256(file)[:12]})"
+    return Source(name, contents.folder, contents.folder, description, gguf=contents)
 
 
 def _local(folder: Path, name: str, source: str, revision: str | None) -> Source:
@@ -143,13 +139,10 @@ def _local(folder: Path, name: str, source: str, revision: str | None) -> Source
         if revision is not None:
             raise ParameterError(f"revision is {revision!r}, and the folder {name!r} has none; leave revision out")
         return Source(name, folder, folder, source)
-    last = f"step{record['steps']}"
-    if revision is None or revision == last:
-        return Source(name, folder, folder, source, last, started_from=record["seed"])
-    if revision == "step0":
-        return Source(name, folder, folder, source, revision, started_from=record["seed"])
-    steps = [f"step{step}" for step in steps_of(folder)]
+    last, steps = f"step{record['steps']}", [f"step{step}" for step in steps_of(folder)]
+    revision = last if revision is None else revision
     if revision not in steps:
         message = f"{name!r} has no revision {revision!r}; choose one of {', '.join(steps)}"
         raise ModelUnavailableError(message + left_out(folder, revision))
-    return Source(name, folder / revision, folder, source, revision, started_from=record["seed"])
+    place = folder if revision in (last, "step0") else folder / revision
+    return Source(name, place, folder, source, revision, started_from=record["seed"])

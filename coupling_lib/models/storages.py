@@ -3,7 +3,7 @@
 from coupling_lib.blocks import storage
 from coupling_lib.blocks.offload import OnDisk
 from coupling_lib.blocks.quantised import FewBits
-from coupling_lib.models.wrap import prepare as prepare
+from coupling_lib.models.wrap import prepared as prepared
 from coupling_lib.models.wrap import wrap_model as wrap_model
 
 storage.REGISTERED += [FewBits(), OnDisk()]

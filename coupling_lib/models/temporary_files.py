@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks import offload, weight_memory
 from coupling_lib.blocks.placing import Placing
@@ -33,8 +33,10 @@ def load(write: Callable[[Path], object], placing: Placing, read: Read) -> PreTr
     except BaseException:
         folder.cleanup()
         raise
-    done = folder.cleanup if not placing.on_disk else partial(weakref.finalize, hf, folder.cleanup)
-    done()
+    if placing.on_disk:
+        weakref.finalize(hf, folder.cleanup)
+    else:
+        folder.cleanup()
     return hf
 
 
@@ -47,10 +49,11 @@ def check_room(folder: Path, size: int, what: str) -> None:
         )
 
 
-def write_index(folder: Path, where: Mapping[str, str]) -> None:
-    """Write which file holds which weight."""
+def write_index(folder: Path, where: Mapping[str, str], config: PreTrainedConfig) -> None:
+    """Write which file holds which weight, and the configuration beside them."""
     index = json.dumps({"metadata": {}, "weight_map": where})
     (folder / "model.safetensors.index.json").write_text(index, encoding="utf-8")
+    config.save_pretrained(folder)
 
 
 def _clear_up() -> None:

@@ -9,7 +9,7 @@ import unicodedata
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, product
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_log
 
-from coupling_lib.models import gguf_files, sources
+from coupling_lib.models import gguf_files, hub
 
 TELLING = (
     "The 1234567 days of don't, I'LL and it's; 3.14e-5, x_y2z!?...\n\n\tif (a  ==   b):\r\n        return {'k': [0]}  ",
@@ -31,17 +31,13 @@ _FILE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
 
 def load(folder: Path, name: str) -> PreTrainedTokenizerBase | None:
     """Read the tokenizer, if the folder has one; input_ids can be measured without."""
-    if not sources.has_tokenizer(folder):
+    if not any((folder / file).is_file() for file in hub.TOKENIZER_FILES):
         return None
     with _log_as_warnings(name):
         made = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     settings = json.loads((folder / _CONFIG).read_text(encoding="utf-8")) if (folder / _CONFIG).is_file() else {}
     if (folder / _FILE).is_file():
-        # That of a GGUF file was written by transformers, without the NFC of its class, which training had: all else
-        # in it, such as how text is split, is the file's.
-        composed = (folder / gguf_files.RECORD).is_file()
-        texts = tuple(unicodedata.normalize("NFC", text) for text in TELLING) if composed else TELLING
-        made = _as_in_its_file(made, folder / _FILE, settings, texts, name)
+        made = _as_in_its_file(made, folder, settings, name)
     # A setting that asks for a first token, of which the class made nothing.
     first = made.bos_token_id
     if settings.get("add_bos_token") is True and (first is None or made("a").input_ids[:1] != [first]):
@@ -54,45 +50,37 @@ def load(folder: Path, name: str) -> PreTrainedTokenizerBase | None:
     return made
 
 
-def _as_in_its_file(
-    made: PreTrainedTokenizerBase, file: Path, settings: dict, texts: tuple[str, ...], name: str
-) -> PreTrainedTokenizerBase:
+def _as_in_its_file(made: PreTrainedTokenizerBase, folder: Path, settings: dict, name: str) -> PreTrainedTokenizerBase:
     """Return the tokenizer, or one with the steps of its file where a telling text has other ids there."""
     try:
-        backend = type(made.backend_tokenizer).from_file(str(file))
+        backend = type(made.backend_tokenizer).from_file(str(folder / _FILE))
     except Exception:  # the file of another version, which transformers reads and its library does not
         return made
     _set(backend, settings)
     # Lengths are set by whoever calls a tokenizer, and are no part of what a text's ids are.
     backend.no_truncation()
     backend.no_padding()
+    # The file of a GGUF model was written by transformers, without the NFC of its class, which training had: all else
+    # in it, such as how text is split, is the file's.
+    composed = (folder / gguf_files.RECORD).is_file()
+    texts = [unicodedata.normalize("NFC", text) if composed else text for text in TELLING]
     added = islice(backend.get_added_tokens_decoder().values(), 64)
-    texts = (*texts, "a".join(token.content for token in added))
+    texts.append("a".join(token.content for token in added))
+    # With special tokens around a text, too, where the file decides on these.
     framed = not any(settings.get(key) is not None for key in ("add_bos_token", "add_eos_token"))
-    differing = _differing(made, backend, texts, framed)
-    if differing is None:
-        return made
-    text, ours, files = differing
-    at = next((i for i, (one, other) in enumerate(zip(ours, files, strict=False)) if one != other), 0)
-    warnings.warn(
-        f"{name}: {type(made).__name__} of transformers makes other token ids than {_FILE} (of {text[:12]!r}..., "
-        f"{len(ours)} against {len(files)}, from position {at}); those of the file are used, as in its training",
-        stacklevel=4,
-    )
-    return _of_the_file(made, backend, settings)
-
-
-def _differing(
-    made: PreTrainedTokenizerBase, backend: Any, texts: tuple[str, ...], framed: bool
-) -> tuple[str, list[int], list[int]] | None:
-    """Find a text of which the two make other ids, with special tokens around it where the file decides on these."""
-    for text in filter(None, texts):
-        for special in {False, framed}:
-            ours = made(text, add_special_tokens=special, verbose=False)["input_ids"]
-            files = backend.encode(text, add_special_tokens=special).ids
-            if ours != files:
-                return text, ours, files
-    return None
+    for text, special in product(filter(None, texts), {False, framed}):
+        ours = made(text, add_special_tokens=special, verbose=False)["input_ids"]
+        files = backend.encode(text, add_special_tokens=special).ids
+        if ours != files:
+            at = next((i for i, (one, other) in enumerate(zip(ours, files, strict=False)) if one != other), 0)
+            differing = f"of {text[:12]!r}..., {len(ours)} against {len(files)}, from position {at}"
+            warnings.warn(
+                f"{name}: {type(made).__name__} of transformers makes other token ids than {_FILE} ({differing}); "
+                "those of the file are used, as in its training",
+                stacklevel=4,
+            )
+            return _of_the_file(made, backend, settings)
+    return made
 
 
 def _of_the_file(made: PreTrainedTokenizerBase, backend: Any, settings: dict) -> PreTrainedTokenizerBase:

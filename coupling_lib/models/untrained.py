@@ -84,10 +84,9 @@ def draw(
     temporary_files.check_room(folder, size, f"untrained weights of {family.__name__}")
     files = _Files(folder, dtype, set(hf.all_tied_weights_keys))
     _in_parts(_started(family, config, seed) if start else hf, None if start else seed, files.write, at_once)
-    temporary_files.write_index(folder, files.where)
     config = copy.deepcopy(config)
     config.architectures = [family.__name__]  # as `save_pretrained` notes it
-    config.save_pretrained(folder)
+    temporary_files.write_index(folder, files.where, config)
 
 
 def _started(family: type[PreTrainedModel], config: PreTrainedConfig, seed: int) -> PreTrainedModel:

@@ -4,8 +4,7 @@ Attention runs in its plain form (`blocks.attention`), where that is the same mo
 derivative on the CPU. Experts run one at a time, because the grouped product knows no float64.
 """
 
-from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -13,7 +12,6 @@ from transformers.image_processing_utils import BaseImageProcessor
 
 from coupling_lib.blocks import postnorm, storage
 from coupling_lib.blocks.find import PATH, within_nnsight
-from coupling_lib.blocks.record import Blocks
 from coupling_lib.blocks.validate import recheck_changed_blocks, validate
 from coupling_lib.errors import ParameterError, UnsupportedModelError, shown
 from coupling_lib.models import adapters, plain
@@ -75,13 +73,13 @@ def wrap_model(
     adapted = adapters.named(given)
     name = name or type(hf_model).__name__ + adapted
     refuse_two_stacks(hf_model, name)
-    made = (name, "memory" + adapted, None, precision or _stored_as(hf_model), False, None)
-    found = prepare(hf_model, name, partial(validate, hf_model, name))
+    about = (name, "memory" + adapted, None, precision or _stored_as(hf_model), False, None)
+    model = prepared(hf_model, tokenizer, *about, processor=processor)
     adapters.check_answer(given, hf_model)
-    return Model(hf_model, tokenizer, *made, blocks=found, processor=processor, recheck=recheck_changed_blocks)
+    return model
 
 
-def prepare(hf: PreTrainedModel, name: str, check: Callable[[], Blocks]) -> Blocks:
+def prepared(hf: PreTrainedModel, tokenizer: Any, name: str, *about: Any, processor: Any) -> Model:
     """Freeze a model, keep its layers in the form that can be differentiated, and check its blocks."""
     if any(weight.is_inference() for weight in hf.parameters()):
         raise UnsupportedModelError(
@@ -92,19 +90,17 @@ def prepare(hf: PreTrainedModel, name: str, check: Callable[[], Blocks]) -> Bloc
     hf.set_experts_implementation("eager")
     for stored in storage.REGISTERED:
         stored.prepare(hf, name)
-    found = check()
+    found = validate(hf, name)
     postnorm.warn_of_streams(found, name)
-    return found
+    return Model(hf, tokenizer, name, *about, blocks=found, processor=processor, recheck=recheck_changed_blocks)
 
 
 def refuse_two_stacks(hf: PreTrainedModel, name: str) -> None:
     """Refuse an encoder-decoder; one stack of such a model is none."""
-    config = hf.config
-    if getattr(config, "is_encoder_decoder", False) and {"encoder", "decoder"} <= {
-        path.rpartition(".")[2] for path, _ in hf.named_modules()
-    }:
+    parts = {path.rpartition(".")[2] for path, _ in hf.named_modules()}
+    if getattr(hf.config, "is_encoder_decoder", False) and {"encoder", "decoder"} <= parts:
         raise UnsupportedModelError(
-            f"{name!r} is an encoder-decoder ({config.model_type}), whose decoder blocks read a second stream; pass "
+            f"{name!r} is an encoder-decoder ({hf.config.model_type}), whose decoder blocks read a second stream; pass "
             "its encoder alone, cl.wrap_model(transformers.AutoModel.from_pretrained(...).get_encoder()), or choose a "
             "decoder, an encoder or a vision transformer"
         )

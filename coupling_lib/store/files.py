@@ -3,7 +3,6 @@
 In the safetensors format: arrays, and a text with key, attributes and dimensions, and a SHA-256 over all of it.
 """
 
-import contextlib
 import functools
 import hashlib
 import json
@@ -14,6 +13,7 @@ import tarfile
 import tempfile
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def write(root: str | Path, key: Mapping[str, Any], ds: xr.Dataset, complete: bo
         file.flush()
         os.fsync(file.fileno())
     # The rename as well, where the system can. Some network file systems know no such thing; the file is complete.
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -126,12 +126,8 @@ def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | 
         return None
     except DamagedError as error:
         return _set_aside(path, str(error))
-    _compare_versions(path, str(ds.attrs.get("versions", "")))
-    return ds, record["complete"]
-
-
-def _compare_versions(path: Path, stored: str) -> None:
-    """Warn, once for all files alike, where a number that is read back was measured by other releases."""
+    # Of files that were measured by the same other releases, the first one warns.
+    stored = str(ds.attrs.get("versions", ""))
     if stored not in _compared and (moved := changed_since(stored)):
         warnings.warn(
             f"{path.name} and its like were measured with {', '.join(moved)}; the numbers are read back as they are: "
@@ -140,6 +136,7 @@ def _compare_versions(path: Path, stored: str) -> None:
             stacklevel=2,
         )
     _compared.add(stored)
+    return ds, record["complete"]
 
 
 def open_file(path: Path) -> tuple[dict[str, Any], xr.Dataset]:
@@ -160,16 +157,15 @@ def listing(model: str | None = None, root: str | Path | None = None) -> pd.Data
     """List the measurements that are kept, without reading or checking their numbers."""
     start = paths.RESULTS if root is None else Path(root)
     found = [(path, _record(path)) for path in sorted(start.glob(f"*/{FOLDER}/*{SUFFIX}"))]
-    rows = [_row(record, path) for path, record in found if record and model in (None, record["key"].get("model"))]
+    rows = []
+    for path, record in found:
+        if record and model in (None, (key := record["key"]).get("model")):
+            row = {name: "" if key.get(name) is None else key[name] for name in COLUMNS}
+            prompts = [v["texts"][0] for v in record["variables"] if v["name"] == "prompt" and v.get("texts")]
+            row["settings"] = json.dumps(key.get("settings", {}), sort_keys=True)
+            row |= {"prompt": prompts[0] if prompts else "", "made": record["made"]}
+            rows.append(row | {"bytes": path.stat().st_size, "path": str(path)})
     return pd.DataFrame(rows, columns=list(COLUMNS)).sort_values(["made", "path"], ignore_index=True)
-
-
-def _row(record: dict[str, Any], path: Path) -> dict[str, Any]:
-    key = record["key"]
-    row = {name: "" if key.get(name) is None else key[name] for name in COLUMNS}
-    prompts = [v["texts"][0] for v in record["variables"] if v["name"] == "prompt" and v.get("texts")]
-    row |= {"prompt": prompts[0] if prompts else "", "settings": json.dumps(key.get("settings", {}), sort_keys=True)}
-    return row | {"made": record["made"], "bytes": path.stat().st_size, "path": str(path)}
 
 
 def _record(path: Path) -> dict[str, Any] | None:

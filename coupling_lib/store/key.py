@@ -14,14 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from transformers import PreTrainedModel
 
-from coupling_lib.blocks.makeup import makeups, modifications
-from coupling_lib.blocks.makeup import settings as makeup_settings
+from coupling_lib.blocks.makeup import makeups, modifications, without_settings
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.inputs.prompt_arguments import UpToWidth, prompt_inputs, prompt_tokens
 from coupling_lib.models import adapters, sources
+from coupling_lib.models.digests import as_bytes, as_made, description
 from coupling_lib.models.model import Model
 from coupling_lib.provenance import which_model
 
@@ -60,7 +58,7 @@ def prompt_key(model: Model, given: str | torch.Tensor) -> str:
         # Token ids mean the same in every width of integer.
         values = given.detach().cpu()
         values = values if values.is_floating_point() else values.long()
-        content = f"{values.dtype}{tuple(values.shape)}".encode() + _bytes(values).tobytes()
+        content = f"{values.dtype}{tuple(values.shape)}".encode() + as_bytes(values).tobytes()
     return hashlib.sha256(content).hexdigest()[:20]
 
 
@@ -81,13 +79,13 @@ def fingerprint(model: Model) -> str:
         place = f"{found[0][0] or 'the whole'} of {model.name}"
         raise ParameterError(f"a hook stands on {place}, and the store knows a model by its weights alone")
     memory = model.source.startswith("memory")  # where the configuration need not say what the modules compute
-    # Settings of those are in the key; functions of other classes or modules are not.
-    now, then = (
-        [[part[: 2 if memory else 3] for part in block] for block in blocks]
-        for blocks in (makeups(model.blocks.modules), model.blocks.makeup)
-    )
+    made = (makeups(model.blocks.modules), model.blocks.makeup)
+    # Settings and buffers of those are in the key; functions of other classes or modules are not.
+    now, then = map(without_settings, made) if memory else made
     if now != then:
         raise ParameterError(f"a module, setting or function of {model.name} was changed: wrap it again, to be kept")
+    if not memory and as_made(model.hf) != model.as_made:
+        raise ParameterError(f"a setting or buffer of {model.name} was changed: wrap it again, to be kept")
     # All parameters and buffers in memory are hashed. Of a model whose blocks stay on disk, the files stand for what
     # is not in memory: by commit or digest if their source has one, else by their names, sizes and times of change.
     config = {name: value for name, value in model.hf.config.to_dict().items() if name not in _ORIGIN}
@@ -96,24 +94,14 @@ def fingerprint(model: Model) -> str:
     tensors = model.hf.state_dict()
     if memory:
         tensors |= dict(model.hf.named_buffers())
-        parts = ((name, part) for name, part in model.hf.named_modules() if not isinstance(part, PreTrainedModel))
-        total.update(repr([(name, type(part).__qualname__, _settings_of(part)) for name, part in parts]).encode())
+        total.update(description(model.hf).encode())
     for name, tensor in tensors.items():
         if isinstance(tensor, torch.Tensor):
             total.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-            if tensor.device.type != "meta":
-                total.update(_bytes(tensor))
+            total.update(as_bytes(tensor))
     if model.offloaded:
         total.update(_files(model).encode())
     return total.hexdigest()[:20]
-
-
-def _settings_of(part: nn.Module) -> list[tuple[str, str]]:
-    """Write what a module keeps beside weights, functions by their names, the same in every process."""
-    return [
-        (name, getattr(value, "__qualname__", type(value).__qualname__) if callable(value) else repr(value))
-        for name, value in makeup_settings(part)
-    ]
 
 
 def _files(model: Model) -> str:
@@ -130,11 +118,6 @@ def _files(model: Model) -> str:
     except (CouplingError, OSError) as error:
         raise ParameterError(f"the files of {model.name!r} cannot be found any more ({error})") from None
     return json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
-
-
-def _bytes(tensor: torch.Tensor) -> np.ndarray:
-    """View the bytes of a tensor, copying them only from another device or layout."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def _plain(name: str, value: Any) -> Any:

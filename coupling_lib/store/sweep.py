@@ -145,10 +145,8 @@ def in_shard(given: Sequence[Any], shard: str | None) -> list[tuple[int, Any]]:
     return [placed for placed, part in numbered if part % count == number - 1]
 
 
-def _root(store: str | Path | None) -> Path:
-    """Return the folder of results, and refuse one that cannot be written."""
-    if store is None:
-        return paths.RESULTS
+def _folder(store: str | Path) -> Path:
+    """Return the folder of a store, and refuse what is none."""
     if not isinstance(store, str | Path) or not str(store).strip() or "\0" in str(store):
         raise ParameterError(f"store is {shown(store)}; it must be a folder, or None for the usual one")
     if Path(store).is_file():
@@ -160,7 +158,8 @@ class Shelf:
     """A store of measurements by their keys; disk errors are reported once and otherwise ignored."""
 
     def __init__(self, store: str | Path | None = None) -> None:
-        self.root, self.usual, self.warned = _root(store), store is None, False
+        self.usual, self.warned = store is None, False
+        self.root = paths.RESULTS if store is None else _folder(store)
 
     def key(self, measure: Measure, model: Model, settings: dict[str, Any]) -> Key:
         """Describe a measurement but for its prompt; None where it cannot be kept."""

@@ -106,6 +106,20 @@ def test_of_a_model_from_memory_modules_settings_and_buffers_are_known():
     assert len(set(found)) == 4
 
 
+def test_of_a_loaded_model_what_no_file_holds_is_seen_to_change():
+    model = cl.load_model("nano-neox")
+    before, inside = identity.fingerprint(model), model.hf.gpt_neox
+    cl.trace(model, "It was the best of times")
+    assert identity.fingerprint(model) == before
+    for place, name, value in [(inside.rotary_emb, "inv_freq", torch.ones(12)), (inside.final_layer_norm, "eps", 1.0)]:
+        kept = getattr(place, name)
+        setattr(place, name, value)
+        with pytest.raises(ParameterError, match="a setting or buffer of nano-neox was changed: wrap it again"):
+            identity.fingerprint(model)
+        setattr(place, name, kept)
+        assert identity.fingerprint(model) == before
+
+
 def test_of_weights_that_stay_on_disk_the_files_are_known(tmp_path):
     saved = tiny.save_llama(tmp_path / "m")
     least = placing.plan(saved).bytes(torch.float32)
