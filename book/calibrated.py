@@ -23,7 +23,7 @@ def errors() -> pd.DataFrame:
 
 
 def calibration_page() -> str:
-    """Write the errors of verdicts, of single readings, and which verdicts were judged anew."""
+    """Write the errors of verdicts and of single tests, and which verdicts were judged anew."""
     shapes, alone, anew = errors(), pd.read_csv(TABLE), pd.read_csv(REJUDGED)
     texts = {claim["id"]: claim["claim"] for claim in read_claims()}
     wrong = [f"{line.shape} ({line.error:.3f})" for line in shapes.itertuples() if line.error > ALLOWED]
@@ -34,7 +34,7 @@ def calibration_page() -> str:
         worst=f"{shapes['error'].max():.3f}",
         missing=wrong,
         shapes=_shown(shapes.drop(columns="error")),
-        alone=_shown(alone),
+        alone=_shown(alone.rename(columns={"reading": "test"})),
         rejudged=_shown(anew.assign(claim=anew["claim"].map(texts), place=anew["place"].map(PLACES))),
     )
 

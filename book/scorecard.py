@@ -47,9 +47,9 @@ _KINDS = {
     "trained": ("network trained here", "networks trained here"),
 }
 _REFUTED = {
-    verdicts.EVERY: "one reading against it",
-    verdicts.TYPICAL: "more than half of the readings against it or negligible, and none for it",
-    verdicts.SOME: "all readings against it or negligible",
+    verdicts.EVERY: "one test against it",
+    verdicts.TYPICAL: "more than half of the tests against it or negligible, and none for it",
+    verdicts.SOME: "all tests against it or negligible",
 }
 
 
@@ -147,7 +147,7 @@ def _summary(found: list[Judged]) -> str:
     outcomes = Counter(one.evidence.outcome for one in found if one.decides)
     counts = [f"{outcomes[name]} {name}" for name in _OUTCOMES if outcomes[name]]
     beside = [f"{n} beside"] if (n := sum(not one.decides for one in found)) else []
-    return f"Readings: {', '.join([*counts, *beside])}" if found else "How it is measured"
+    return f"Tests: {', '.join([*counts, *beside])}" if found else "How it is measured"
 
 
 def _absent(everything: list[tuple[dict[str, Any], list[Judged]]]) -> list[tuple[str, int, int]]:

@@ -166,9 +166,9 @@ def test_a_row_shows_the_headline_effect_and_folds_the_readings(tmp_path):
     assert "Local more: 1.00\u00a0[0.80,\u00a01.20]; by chance 0.50" in before and "\nMore\n" in before
     assert ">1 network trained here: one</td>" in before and given(before) == [("trained", "reproduced")]
     assert "local 1.00, 5 prompts: **✓ for** (p < .001, corrected < .001)" in folded and "prompts" not in before
-    assert folded.startswith(' class="claim-numbers short">\n<summary>Readings: 1 for<')
+    assert folded.startswith(' class="claim-numbers short">\n<summary>Tests: 1 for<')
     assert "of “More is more”</span></summary>" in folded and "](../results/one/depth.ipynb#in-numbers)" in folded
-    assert "*What would refute it:* more than half of the readings" in folded
+    assert "*What would refute it:* more than half of the tests" in folded
     both = one | {"models": ["one", "two"]}
     row = scorecard.row(both, decided(both, tmp_path)[1], "more", tmp_path)
     assert re.search(r"Local more:\s+- one: 1\.00\xa0\[", row) and ">2 networks trained here: one, two</td>" in row
@@ -259,7 +259,7 @@ def test_the_claims_print_in_at_most_six_sheets_with_short_details_open(chromium
         text = " ".join(" ".join(sheet.extract_text() for sheet in printed.pages).split())
         short = written.count('class="claim-numbers short"')
         assert len(printed.pages) <= 6 and 0 < short == text.count("What is asked") < len(CLAIMS)
-        assert text.count("Readings:") == len(CLAIMS) and "that matter" in text and "Holm" in text
+        assert text.count("Tests:") == len(CLAIMS) and "that matter" in text and "Holm" in text
     page.close()
 
 
