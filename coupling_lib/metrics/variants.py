@@ -224,6 +224,10 @@ def measure_variants(
             "expected (L, d, K), (L, K), (L, K, d)"
         )
     ks = checked_ks(ks, available=min(U.shape[-1], S.shape[-1], Vh.shape[-2]))
+    if A is not None:
+        real("A", A, 4, 4)
+        if A.shape[:2] != (n_blocks, n_blocks) or min(A.shape[2:]) < max(ks):
+            raise ParameterError(f"A has shape {tuple(A.shape)}; expected {(n_blocks, n_blocks, max(ks), max(ks))}")
     U, S, V = U[..., : max(ks)], S[..., : max(ks)], Vh[:, : max(ks)].mT
     return values_of_pairs(J, U, S, V, U, V, ks, names, A)
 

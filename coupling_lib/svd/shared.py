@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import UntrustworthyResultError
-from coupling_lib.svd.operators import formed
+from coupling_lib.svd.operators import formed, real_factor
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets
 
 # Where less than this of a norm is left, it is the rounding of float32 entries and no part of the block.
@@ -54,7 +54,7 @@ class SharedPart:
         return SharedPart(self._whole.mT)
 
     def __matmul__(self, V: Tensor) -> Tensor:
-        return self._dense @ torch.as_tensor(V).to(self._dense)
+        return self._dense @ real_factor(torch.as_tensor(V), self.shape[1]).to(self._dense)
 
     def dense(self) -> Tensor:
         """Form the matrix `(d, d)`, once, and keep it."""
