@@ -118,10 +118,9 @@ def _few(call: BlockCall, positions: Tensor) -> BlockCall:
 
 def cache_name(block: nn.Module) -> str | None:
     """Find the argument of a block that is a cache, by its annotation, or by its name where it has none."""
-    for each in inspect.signature(type(block).forward).parameters.values():
-        if _CACHE.search(each.name if each.annotation is each.empty else str(each.annotation)):
-            return each.name
-    return None
+    of_all = inspect.signature(type(block).forward).parameters.values()
+    texts = {each.name: each.name if each.annotation is each.empty else str(each.annotation) for each in of_all}
+    return next((name for name, text in texts.items() if _CACHE.search(text)), None)
 
 
 @torch.no_grad()
@@ -155,8 +154,7 @@ def state_size(call: BlockCall, block: nn.Module) -> int:
     """Count the numbers in the state that one token leaves."""
     cache = DynamicCache(config=call.config)
     advance(call, block, cache, 0, call.input[:, :1].to(dtype_of(block)))
-    kept = [state for states in _states(cache) for state in states.values()]
-    return sum(state.numel() for state in kept if state is not None)
+    return sum(state.numel() for states in _states(cache) for state in states.values() if state is not None)
 
 
 def with_states(cache: DynamicCache) -> list[LinearAttentionCacheLayerMixin]:

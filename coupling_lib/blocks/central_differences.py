@@ -10,7 +10,6 @@ changes its sign on the way, $f(x + h v) + f(x - h v) - 2 f(x)$ shows it, and a 
 """
 
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -109,21 +108,18 @@ def _along(call: BlockCall, block: nn.Module, attempt: int, dtype: torch.dtype) 
                 row = torch.autograd.grad(y, leaf, u, allow_unused=True, materialize_grads=True)[0] - u
         with torch.no_grad():  # in which a block may compute something else than with a graph
             y = replay(x.clone())
-        (fine, _), (coarse, bend) = (_difference(replay, x, y, v, step) for step in (h / 2, h))
-    D = (4 * fine - coarse) / 3
+            differences = []
+            for step in (h / 2, h):
+                there, back = x + step * v, x - step * v
+                far, near = replay(there.clone()), replay(back.clone())
+                # Of the block minus the identity, as far as the stream was moved in its number format.
+                differences.append(((far - near) - (there - back)) / (2 * step))
+            bend = (far + near - 2 * y) / h
+    D = (4 * differences[0] - differences[1]) / 3
     found, wanted = float((row * v).sum()), float((u * D).sum())
     size = max(float(D.norm()), abs(found), torch.finfo(dtype).tiny)
     rounding = _ROUNDING * torch.finfo(dtype).eps * float(y.norm()) / h
     return Compared(max(0.0, abs(found - wanted) - rounding) / size, float(bend.norm()) / size, dtype)
-
-
-@torch.no_grad()
-def _difference(replay: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, v: Tensor, h: float) -> tuple[Tensor, Tensor]:
-    """Compute a central difference of a block minus the identity, and the second difference over the step."""
-    there, back = x + h * v, x - h * v
-    far, near = replay(there.clone()), replay(back.clone())
-    # As far as the stream was moved in its number format.
-    return ((far - near) - (there - back)) / (2 * h), (far + near - 2 * y) / h
 
 
 class _Wide(TorchFunctionMode):

@@ -30,7 +30,10 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
             "list of equal blocks can be measured"
         )
     # Of stacks that are equally deep, the one beside the embedding of what is read.
-    beside = _embedding_path(hf).split(".")
+    beside = [""]
+    with suppress(NotImplementedError, AttributeError):
+        embedding = hf.get_input_embeddings()
+        beside = next((name for name, module in hf.named_modules() if module is embedding), "").split(".")
     apart = {
         name: next((at for at, (a, b) in enumerate(zip(beside, name.split("."), strict=False)) if a != b), 0)
         for _, name, _ in fitting
@@ -42,14 +45,6 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
             "called; wrap the model before it is compiled, or compile a block in place: block.compile()"
         )
     return Blocks(name, module)
-
-
-def _embedding_path(hf: PreTrainedModel) -> str:
-    """Find where a model's tokens or patches are embedded."""
-    with suppress(NotImplementedError, AttributeError):
-        embedding = hf.get_input_embeddings()
-        return next((name for name, module in hf.named_modules() if module is embedding), "")
-    return ""
 
 
 def within_nnsight(model: Any, tokenizer: Any) -> tuple[Any, Any]:

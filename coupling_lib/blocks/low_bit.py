@@ -62,20 +62,15 @@ def halves(table: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
     """Look up both halves of every byte in a table of 16 values."""
     # One look-up a byte gives both of its weights: a pair of numbers is moved as one complex number.
     pairs = torch.complex(table.repeat_interleave(16), table.repeat(16))
-    return torch.view_as_real(_entries(pairs, packed)).flatten()
+    return torch.view_as_real(pairs.index_select(0, packed.flatten().int())).flatten()
 
 
 def scales(state: Any, wide: torch.dtype) -> torch.Tensor:
     """Return one scale for each block of a matrix."""
     if not state.nested:
         return state.absmax.to(wide)
-    within, whole = state.state2, _entries(state.state2.code.to(wide), state.absmax)
+    within, whole = state.state2, state.state2.code.to(wide).index_select(0, state.absmax.flatten().int())
     return scaled(whole, within.absmax.to(wide), within.blocksize) + state.offset.to(wide)
-
-
-def _entries(table: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Look entries of a table up."""
-    return table.index_select(0, indices.flatten().int())
 
 
 def scaled(values: torch.Tensor, scales: torch.Tensor, size: int) -> torch.Tensor:

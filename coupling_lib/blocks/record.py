@@ -90,8 +90,8 @@ def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
     return tracer, attrgetter(blocks.path)(tracer)
 
 
-class _EnoughError(Exception):
-    """What ends a pass after the last block that is recorded."""
+class EnoughError(Exception):
+    """What ends a pass after the last block that is wanted."""
 
 
 @contextmanager
@@ -106,9 +106,9 @@ def _observed(blocks: Blocks, count: int | None = None) -> Generator[tuple[list[
     def leave(_: nn.Module, __: tuple, ___: dict[str, Any], output: Any) -> None:
         calls.append((*entered.pop(), output))
         if calls[-1][0] + 1 == count:
-            raise _EnoughError
+            raise EnoughError
 
-    with ExitStack() as hooks, suppress(_EnoughError):
+    with ExitStack() as hooks, suppress(EnoughError):
         for number, block in enumerate(blocks.modules):
             first = partial(enter, number)
             hooks.enter_context(block.register_forward_pre_hook(first, prepend=True, with_kwargs=True))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from coupling_lib.blocks import attention, postnorm, storage
+from coupling_lib.blocks import attention, postnorm
 from coupling_lib.blocks.agreement import accepted, first_line, replay_error, route_error
 from coupling_lib.blocks.blockmap import NO_CACHE, advance, cache_name, cached, dtype_of, with_states
 from coupling_lib.blocks.call import BlockCall
@@ -30,11 +30,10 @@ class Validated(NamedTuple):
 
 
 def validate_route(
-    call: BlockCall, as_it_came: BlockCall, module: nn.Module, label: str, dtype: torch.dtype, default: str
+    call: BlockCall, as_it_came: BlockCall, block: nn.Module, label: str, dtype: torch.dtype, default: str
 ) -> Validated:
-    """Choose a block's route, validate it, and find the norms of its stream."""
+    """Choose the route of a block with plain weights, validate it, and find the norms of its stream."""
     # `as_it_came` is the block's call with the attention `default`, on the same stream.
-    block = storage.dense_copy(module, dtype)
     try:
         with torch.no_grad():
             found = call.replay(block, call.input.to(dtype))

@@ -57,17 +57,22 @@ class Function(torch.autograd.Function):
 def linearised(block: nn.Module) -> AbstractContextManager[None]:
     """Keep the derivative of a block's activations: for y = a(x), entry by entry, u is pulled back to a'(x) u."""
 
-    def apply(module: nn.Module, given: tuple[Tensor, ...], _: Tensor) -> Tensor | None:
-        return _Pointwise.apply(given[0], module)[0] if given else None
+    def keep(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> Tensor | None:
+        if not given:
+            return None
+        with torch.enable_grad():
+            point = given[0].detach().requires_grad_(True)
+            (slope,) = torch.autograd.grad(module.forward(point).sum(), point)
+        return _PulledBack.apply(given[0], y.detach(), slope, torch.mul)
 
-    return hooked(block, _is_activation, apply)
+    return hooked(block, _is_activation, keep)
 
 
 def picking_rows(block: nn.Module) -> AbstractContextManager[None]:
     """Pull rows back through a block's linear layers: for y = W x + b, c e_i is pulled back to c times row i of W."""
 
     def rows(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> Tensor | None:
-        return _Linear.apply(given[0], y.detach(), _WEIGHTS[type(module)](module).detach()) if given else None
+        return _pulled_by_rows(given[0], y, _WEIGHTS[type(module)](module).detach()) if given else None
 
     return hooked(block, _is_large, rows)
 
@@ -121,7 +126,7 @@ def _merged(h: Tensor, made: Mapping[Any, _Made]) -> Tensor | None:
     M = slopes[0].reshape(-1, 1) * layers[0].W
     for slope, layer in zip(slopes[1:], layers[1:], strict=True):
         M.addcmul_(slope.reshape(-1, 1), layer.W)
-    return _Linear.apply(layers[0].x, h.detach(), M)
+    return _pulled_by_rows(layers[0].x, h, M)
 
 
 def _sources(h: Tensor, made: Mapping[Any, _Made]) -> list[_Made]:
@@ -167,46 +172,28 @@ def _is_known(module: nn.Module) -> bool:
     return _KNOWN.get(type(module)) is type(module).forward
 
 
-class _Pointwise(Function):
-    """Apply an activation and keep its derivative at the point."""
+class _PulledBack(Function):
+    """Return what a layer made of x as it is, and pull a cotangent u of it back to `pull(u, constant)`."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, module: nn.Module) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            point = x.detach().requires_grad_(True)
-            y = module.forward(point)
-            (slope,) = torch.autograd.grad(y.sum(), point)
-        return y.detach(), slope
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, nn.Module], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        return gradient * ctx.saved_tensors[0], None
-
-
-class _Linear(Function):
-    """Return a linear layer's output as it is, and pull its cotangents back by `_TimesWeight`."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, y: Tensor, W: Tensor) -> Tensor:
+    def forward(x: Tensor, y: Tensor, constant: Tensor, pull: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         # A copy, because families write over what a layer gave, and a view of it may not be written over.
         return y.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(inputs[2])
+        ctx.pull = inputs[3]
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _TimesWeight.apply(gradient, ctx.saved_tensors[0]), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.pull(gradient, *ctx.saved_tensors), None, None, None
+
+
+def _pulled_by_rows(x: Tensor, y: Tensor, W: Tensor) -> Tensor:
+    return _PulledBack.apply(x, y.detach(), W, _TimesWeight.apply)
 
 
 class TimesConstant(Function):

@@ -21,7 +21,7 @@ from coupling_lib.blocks.agreement import REPLAY as TOLERANCE
 from coupling_lib.blocks.call import BlockCall, FixedChoices, on_tensors, residual_stream
 from coupling_lib.blocks.free_memory import available
 from coupling_lib.blocks.makeup import modifications
-from coupling_lib.blocks.record import Blocks, passed, uncached
+from coupling_lib.blocks.record import Blocks, EnoughError, passed, uncached
 from coupling_lib.blocks.state import kept
 from coupling_lib.errors import UnsupportedModelError
 from coupling_lib.modes import differentiating, exclusive
@@ -35,10 +35,6 @@ _SHARE = 0.5
 # Relative change that is more than the rounding of two passes, of which one has other numbers in half its tokens: at
 # least this, and so many times the rounding of one number.
 _MOVED, _ROUNDINGS, _QUANTISED = 1e-3, 4, 0.1
-
-
-class _EnoughError(Exception):
-    """What ends a pass after the last block."""
 
 
 @dataclass
@@ -63,10 +59,7 @@ def differentiated(
     """Run a model from the first block to the last with a graph, at the states of a trace, in `dtype`."""
     model, seen = storage.dense_copy(hf, dtype), Pass()
     given = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
-    within = (kept(model), differentiating(), attention.differentiable())
-    with ExitStack() as contexts:
-        for each in (*within, _at_states(model, blocks, calls, dtype, seen)):
-            contexts.enter_context(each)
+    with kept(model), differentiating(), attention.differentiable(), _at_states(model, blocks, calls, dtype, seen):
         model(**uncached(model, given))
     return seen
 
@@ -108,10 +101,10 @@ def _at_states(
         recorded = calls[len(seen.streams) - 1].output.to(found.device, dtype)
         seen.streams.append(found + (recorded - found).detach())
         if len(seen.streams) > len(calls):
-            raise _EnoughError
+            raise EnoughError
         return type(output)([seen.streams[-1], *output[1:]]) if isinstance(output, tuple | list) else seen.streams[-1]
 
-    with suppress(_EnoughError), ExitStack() as held, ExitStack() as hooks:
+    with suppress(EnoughError), ExitStack() as held, ExitStack() as hooks:
         for block in model.get_submodule(blocks.path):
             hooks.enter_context(block.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
             hooks.enter_context(block.register_forward_hook(leave, with_kwargs=True))

@@ -23,10 +23,8 @@ _PREFIX = "shared_"
 
 def prefixed(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Name variables as those of the traceless part, and the axis of variants as that of the few it has."""
-    named = {}
-    for name, (dims, values) in variables.items():
-        named[f"{_PREFIX}{name}"] = (tuple("shared_variant" if dim == "variant" else dim for dim in dims), values)
-    return named
+    axes = {"variant": "shared_variant"}
+    return {f"{_PREFIX}{name}": (tuple(axes.get(dim, dim) for dim in dims), x) for name, (dims, x) in variables.items()}
 
 
 def has_parts(ds: xr.Dataset) -> bool:
@@ -77,15 +75,10 @@ def with_shared_part(both: xr.Dataset) -> xr.Dataset:
     if not has_parts(both):
         return both
     names = pd.Index([*map(str, both.network.values), SHARED], name="network")
-    wholes = [_whole(both.sel(network=name, drop=True)) for name in both.network.values]
+    whole = both.drop_vars([name for name in both.variables if str(name).startswith(_PREFIX)])
+    wholes = [whole.sel(network=name, drop=True) for name in both.network.values]
     shared = shared_part(both.sel(network="trained", drop=True))
     return xr.concat([*wholes, shared], names, join="outer", combine_attrs="override")
-
-
-def _whole(ds: xr.Dataset) -> xr.Dataset:
-    """Leave the traceless part out of a dataset."""
-    names = [name for name in ds.data_vars if str(name).startswith(_PREFIX)]
-    return ds.drop_vars([*names, "shared_variant"], errors="ignore")
 
 
 def known_shared_part(ds: xr.Dataset, variant: str) -> xr.Dataset | None:

@@ -53,7 +53,7 @@ def block_jacobians(trace: Traced, block: int, pairs: Sequence[tuple[int, int]],
         >>> cl.block_jacobians(trace, 3, [(0, 0), (2, 2)]).shape
         torch.Size([2, 96, 96])
     """
-    check_whole("block", block, -trace.n_blocks, trace.n_blocks - 1)
+    block = check_whole("block", block, -trace.n_blocks, trace.n_blocks - 1) % trace.n_blocks
     if np.shape(pairs)[1:] != (2,) or not all(is_whole(t, 0) and t < trace.n_tokens for pair in pairs for t in pair):
         raise ParameterError(f"pairs is {shown(pairs)}; expected (t1, t2), ... with t from 0 to {trace.n_tokens - 1}")
     J = torch.empty(len(pairs), trace.d_model, trace.d_model, dtype=trace.dtype, device=trace.device)

@@ -210,7 +210,6 @@ def _check_modifications(trace: Traced, block: int) -> None:
     raise UntrustworthyResultError(f"{trace.model.name!r}, block {block}: {what}; trace again")
 
 
-@_as_traced
 def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
     """Return the route by which a block is evaluated at some pairs."""
     route = trace.routes[block]
@@ -238,17 +237,12 @@ def n_evaluated(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> 
     return trace.calls[block].input.shape[1] if route == "sequence" else len(pairs)
 
 
-def _random_cotangent(trace: Traced) -> Tensor:
-    """Draw a cotangent `(d,)`, the same each time."""
-    return torch.randn(trace.d_model, generator=torch.Generator().manual_seed(0))
-
-
 @_as_traced
 def rounding_error(trace: Traced, block: int, pair: tuple[int, int], boundary: str) -> tuple[float, float]:
     """Bound what rounding makes of a Jacobian, and estimate its length, both in the norm of Frobenius."""
     # By its product with a normal cotangent, which is as long on average: how far that moves where states change by
     # their last digit, and in float64. What is left of a large sum moves, a product of small numbers hardly.
-    u = _random_cotangent(trace).double()
+    u = torch.randn(trace.d_model, generator=torch.Generator().manual_seed(0)).double()
 
     def product(scale: float = 1.0, **how: Any) -> Tensor:
         x, y = evaluate(trace, block, [pair], boundary, **how)
@@ -271,7 +265,7 @@ def refuse_rounding(
     trace: Traced, block: int, pair: tuple[int, int], boundary: str, pulled: Callable[[Tensor], Tensor]
 ) -> None:
     """Refuse a Jacobian between two tokens that is zero or nothing but rounding, by what it makes of a cotangent."""
-    u = _random_cotangent(trace)
+    u = torch.randn(trace.d_model, generator=torch.Generator().manual_seed(0))
     if not (found := pulled(u)).any():
         raise zero_jacobian(trace, block, pair)
     small = _TINY * torch.finfo(trace.dtype).eps * float(u.norm())

@@ -43,7 +43,7 @@ class Lens:
     @property
     def _formed(self) -> bool:
         """Whether the matrices are multiplied with, rather than the blocks' own."""
-        return "_dense" in self.__dict__
+        return "_dense" in self.__dict__ or not self._blocks
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -120,11 +120,7 @@ class SummedLens(Lens):
     """The derivative of all later last states by a token's own, averaged over tokens: `lens` documents which."""
 
     def __init__(self, trace: Trace, token: int, skip: int):
-        self.trace, self.token, self.skip = trace, token, skip
-
-    @property
-    def _formed(self) -> bool:
-        return True
+        self.trace, self.token, self.skip, self._blocks = trace, token, skip, []
 
     @cached_property
     def _dense(self) -> Tensor:

@@ -7,7 +7,7 @@ returns zeros without a word on quantised layers, and on some attention kernels 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -90,8 +90,8 @@ class BlockJacobian:
         """Compute J V or J^T V, for a factor V of shape `(d,)` or `(d, m)`."""
         V = real_factor(factor, self.shape[1])
         if "_dense" in self.__dict__:
-            self._refuse_rounding()
-            product = (self._dense.T if transposed else self._dense) @ V.to(self._dense)
+            J = self._sound()
+            product = (J.T if transposed else J) @ V.to(J)
         else:
             columns = (V.unsqueeze(0) if V.ndim == 1 else V.T).to(self.device, self.dtype)
             product = (self._graph or _Graph(self)).product(columns, transposed=transposed)
@@ -136,11 +136,16 @@ class BlockJacobian:
             return True
         return False
 
-    def _refuse_rounding(self) -> None:
-        """Refuse a matrix that was formed, if it is lost in rounding."""
+    def _sound(self) -> Tensor:
+        """Form the matrix, and refuse it if it is lost in rounding."""
+        J = self._dense
+        self._refuse_rounding(lambda u: u.to(J) @ J)
+        return J
+
+    def _refuse_rounding(self, pulled: Callable[[Tensor], Tensor]) -> None:
+        # A token's own derivative holds the identity; that between two tokens may be zero throughout.
         if not self._checked and self.token_in != self.token_out:
-            J = self._dense
-            refuse_rounding(self.trace, self.block, self._pair, self.boundary, lambda u: u.to(J) @ J)
+            refuse_rounding(self.trace, self.block, self._pair, self.boundary, pulled)
         self._checked = True
 
     def svd(self, k: int = 10, formed: bool | None = None) -> SingularTriplets:
@@ -159,27 +164,17 @@ class BlockJacobian:
         if not formed and "_dense" not in self.__dict__:
             with self.held(), suppress(UntrustworthyResultError):
                 return top_triplets(self, k)
-        matrix = self._dense
-        self._refuse_rounding()
-        return top_triplets(matrix, k)
+        return top_triplets(self._sound(), k)
 
 
 class _Graph:
     """A block that was evaluated once, for any number of products with its Jacobian, the identity included."""
 
     def __init__(self, jacobian: BlockJacobian):
-        trace, block = jacobian.trace, jacobian.block
-        pairs = [jacobian._pair]
-        self._x, self._y = evaluate(trace, block, pairs, jacobian.boundary)
-        self._batch = batch_size(trace, n_evaluated(trace, block, pairs))
-        # A token's own derivative holds the identity here; that between two tokens may be zero throughout.
-        if not jacobian._checked and jacobian.token_in != jacobian.token_out:
-
-            def pulled(u: Tensor) -> Tensor:
-                return self.product(u.to(self._y)[None], transposed=True)[0]
-
-            refuse_rounding(trace, block, pairs[0], jacobian.boundary, pulled)
-        jacobian._checked = True
+        given = jacobian.trace, jacobian.block, [jacobian._pair]
+        self._x, self._y = evaluate(*given, jacobian.boundary)
+        self._batch = batch_size(jacobian.trace, n_evaluated(*given))
+        jacobian._refuse_rounding(lambda u: self.product(u.to(self._y)[None], transposed=True)[0])
 
     def product(self, columns: Tensor, *, transposed: bool) -> Tensor:
         """Multiply columns, given as rows."""

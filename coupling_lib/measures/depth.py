@@ -89,15 +89,13 @@ def measure_depth(
 
 
 def _formed(J: torch.Tensor, ks: list[int], names: list[str]) -> xr.Dataset:
-    whole = _of_one_prompt(J, top_triplets_stacked(J, max(ks)), ks, names)
-    whole |= {
-        "frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J)),
-        "isotropic": (("block_1",), isotropic_part(J)),
-    }
-    # From here on J is without its isotropic part.
-    rest = _of_one_prompt(without_isotropic(J), top_triplets_stacked(J, max(ks)), ks, list(VARIANTS_OF_PARTS))
-    rest |= {"frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J))}
-    return common.plain(whole | prefixed(rest))
+    def of_part(names: list[str]) -> common.Variables:
+        variables = _of_one_prompt(J, top_triplets_stacked(J, max(ks)), ks, names)
+        return variables | {"frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J))}
+
+    whole = of_part(names) | {"isotropic": (("block_1",), isotropic_part(J))}
+    without_isotropic(J)  # in place
+    return common.plain(whole | prefixed(of_part(list(VARIANTS_OF_PARTS))))
 
 
 def _unformed(traced: Trace, ks: list[int], names: list[str], token: int, boundary: str) -> xr.Dataset:

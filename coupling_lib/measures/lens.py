@@ -50,14 +50,13 @@ def measure_lens(
         {'prompt': 1, 'depth': 2, 'output': 96, 'input': 96}
     """
     given = prompt_inputs(prompts, model)
-    if isinstance(tokens, str) and tokens != "all":
+    if (isinstance(tokens, str) and tokens != "all") or not len(tokens):
         raise ParameterError(f"tokens is {shown(tokens)}; it must be token positions, such as (-1,), or 'all'")
-    chosen = range(model.n_blocks + 1) if depths is None else list(depths)
+    chosen = list(range(model.n_blocks + 1) if depths is None else depths)
     for depth in chosen:
         check_whole("a depth", depth, 0, model.n_blocks, f"{model.name} has {model.n_blocks} blocks")
-    each = (_of_one_prompt(traced, tokens, list(chosen)) for traced in common.traces(model, given))
-    more = {"tokens_chosen": str(tokens)}
-    return common.over_prompts(model, given, each, {"depth": list(chosen)}, measure="lens", **more)
+    each = (_of_one_prompt(traced, tokens, chosen) for traced in common.traces(model, given))
+    return common.over_prompts(model, given, each, {"depth": chosen}, measure="lens", tokens_chosen=str(tokens))
 
 
 def _of_one_prompt(traced: Trace, tokens: Sequence[int] | str, depths: list[int]) -> common.Variables:
@@ -70,8 +69,8 @@ def _of_one_prompt(traced: Trace, tokens: Sequence[int] | str, depths: list[int]
         for depth in range(traced.n_blocks, -1, -1):
             if depth < traced.n_blocks:
                 M = torch.baddbmm(M, M, block_jacobians(traced, depth, pairs).to(M))
-            if depth in depths:
-                total[depths.index(depth)] += M.sum(dim=0)
+            for place in [place for place, kept in enumerate(depths) if kept == depth]:
+                total[place] += M.sum(dim=0)
     return {"lens": (("depth", "output", "input"), total / len(positions)), "tokens": len(positions)}
 
 

@@ -3,14 +3,13 @@
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.metrics.coupling import coupling_matrix, miscoupling
 from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null, seeded
 from coupling_lib.metrics.nulls import filled_spectrum
 from coupling_lib.metrics.surrogates import conjugated
-from coupling_lib.svd.operators import as_torch_operator
+from coupling_lib.svd.operators import formed
 from coupling_lib.svd.triplets import top_triplets
 
 VARIANT = "normalized_miscoupling"
@@ -62,7 +61,7 @@ def coupling(J1: Any, J2: Any, k: int = 10, seed: int = 0) -> PairCoupling:
         >>> f"{found.coupling:.2f}; by chance {found.by_chance:.3f}, of one pair give or take {found.error:.2f}"
         '0.08; by chance 0.052, of one pair give or take 0.02'
     """
-    J1, J2 = _formed("J1", J1), _formed("J2", J2)
+    J1, J2 = formed("J1", J1), formed("J2", J2)
     d = len(J1)
     if len(J2) != d:
         raise ParameterError(f"J1 has width {d} and J2 has {len(J2)}; take both from blocks of one width")
@@ -77,14 +76,3 @@ def coupling(J1: Any, J2: Any, k: int = 10, seed: int = 0) -> PairCoupling:
     by_turning = torch.stack([miscoupling(u.mT @ J1 @ v, normalized=True) for u, v in turned])
     own, random, rotated = (1 - float(x.mean()) for x in (value, chance, by_turning))
     return PairCoupling(own, random, float(pairs.std()), rotated, float(by_turning.std()))
-
-
-def _formed(name: str, J: Any) -> Tensor:
-    """Form a square matrix, in float32 at least."""
-    J = as_torch_operator(J)
-    if len(set(J.shape)) != 1:
-        raise ParameterError(f"{name} has shape {tuple(J.shape)}; a square matrix (d, d), or an operator of one, fits")
-    matrix = J.dense() if hasattr(J, "dense") else J
-    if not isinstance(matrix, Tensor):
-        raise ParameterError(f"{name} is a {type(J).__name__} without `dense()`; pass the matrix")
-    return matrix.to(torch.promote_types(matrix.dtype, torch.float32))

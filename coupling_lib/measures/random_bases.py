@@ -67,12 +67,10 @@ def null_of(
     names = [named.name for named in chosen_variants(names)]
     S, width, ks, blank = _at_hand(ds)
     found = expected_null(S, width, ks, names, n_samples, seed)
-    parts = {
-        part: np.stack([getattr(found[name], part).numpy().reshape(blank.shape) for name in names])
-        for part in ("value", "error", "mean_square")
-    }
-    dims = ("variant", *blank.dims)
-    null = xr.Dataset({part: (dims, x) for part, x in parts.items()}, {"variant": names, **blank.coords})
+    null = xr.Dataset(coords={"variant": names, **blank.coords})
+    for part in ("value", "error", "mean_square"):
+        values = [getattr(found[name], part).numpy().reshape(blank.shape) for name in names]
+        null[part] = (("variant", *blank.dims), np.stack(values))
     note = f"closed form of the mean square, where there is one, and up to {n_samples:,} draws"
     null = null.isel(variant=0, drop=True).assign_attrs(variant=variant) if single else null
     return null.assign_attrs(draws=n_samples, seed=seed, note=note)

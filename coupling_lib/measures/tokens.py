@@ -102,11 +102,18 @@ def measure_tokens(
 
     def each() -> Iterator[xr.Dataset]:
         for prompt, traced in zip(given, common.traces(model, given), strict=True):
-            generator = common.generator_for(prompt, 0)
             default = 1 if kind == "input" else -1
             anchor = None if kind == "self" else traced.position(default if fixed is None else fixed)
             chosen = chosen_tokens(traced, {block, other}, kind, anchor, tokens)
-            ds = common.plain(_of_one_prompt(traced, block, other, kind, anchor, chosen, k, generator))
+            pairs = [{"self": (t, t), "input": (anchor, t), "output": (t, anchor)}[kind] for t in chosen]
+            variables = _of_pairs(traced, (block, other), pairs, k, common.generator_for(prompt, 0))
+            names = traced.tokens or [""] * traced.n_tokens
+            ds = common.plain(variables).assign(
+                position=("token_1", chosen),
+                text=("token_1", [names[token] for token in chosen]),
+                fixed_position=-1 if anchor is None else anchor,
+                fixed_text="" if anchor is None else names[anchor],
+            )
             filling: dict[str, Any] = {name: np.nan for name in ds.data_vars} | {"position": -1, "text": ""}
             missing = (0, tokens - len(chosen))
             yield ds.pad({"token_1": missing, "token_2": missing}, constant_values=filling)
@@ -133,28 +140,15 @@ def token_reports(comparisons: Mapping[str, Mapping[str, Any]]) -> tuple[list[st
     return names[: len(KINDS)], names[-len(KINDS) :]
 
 
-def _of_one_prompt(
-    traced: Trace,
-    block: int,
-    other: int,
-    kind: str,
-    anchor: int | None,
-    chosen: list[int],
-    k: int,
-    generator: torch.Generator,
+def _of_pairs(
+    traced: Trace, blocks: tuple[int, int], pairs: list[tuple[int, int]], k: int, generator: torch.Generator
 ) -> common.Variables:
-    n, names = len(chosen), traced.tokens or [""] * traced.n_tokens
-    pairs = [{"self": (token, token), "input": (anchor, token), "output": (token, anchor)}[kind] for token in chosen]
-    J = torch.cat([block_jacobians(traced, index, pairs) for index in dict.fromkeys((block, other))])
-    # Rows are the Jacobians of block l, columns the vectors of block l': the last n, which are the first if l' = l.
+    """Measure one prompt's Jacobians of block l against the vectors of block l', and their traceless parts."""
+    n, J = len(pairs), torch.cat([block_jacobians(traced, index, pairs) for index in dict.fromkeys(blocks)])
+    # The vectors of block l' are the last n, which are the first if l' = l.
     whole = _of_jacobians(J, n, k, None, generator) | {"isotropic": (("token_1",), isotropic_part(J[:n]))}
     rest = _of_jacobians(without_isotropic(J), n, k, VARIANTS_OF_PARTS, generator)
-    return (whole | prefixed(rest)) | {
-        "position": (("token_1",), np.array(chosen)),
-        "text": (("token_1",), np.array([names[token] for token in chosen])),
-        "fixed_position": -1 if anchor is None else anchor,
-        "fixed_text": "" if anchor is None else names[anchor],
-    }
+    return whole | prefixed(rest)
 
 
 def _of_jacobians(
@@ -163,23 +157,18 @@ def _of_jacobians(
     """Measure the first n Jacobians against the vectors of the last n."""
     found, values = common.coupled(J, [k], names)
     variables: common.Variables = {name: (("token_1", "token_2"), v[0, :n, -n:]) for name, v in values.items()}
-    A = coupling_matrices(J[:n], found.U[-n:], found.Vh[-n:])
-    return (variables | _conjugated(J[:n], found.U[-n:], found.Vh[-n:].mT, generator)) | {
-        "singular_values": (("token_1", "rank"), found.S[:n]),
-        "frobenius_norm": (("token_1",), torch.linalg.matrix_norm(J[:n])),
-        "residual": ((), found.residual.max()),
-        "matrix": (("token_1", "token_2", "row", "column"), A),
-    }
-
-
-def _conjugated(J: torch.Tensor, U: torch.Tensor, V: torch.Tensor, generator: torch.Generator) -> common.Variables:
-    """Measure mis-coupling with each token's left and right vectors turned as one, over several draws."""
-    turned = (surrogate_vectors(U, V, "conjugated", generator) for _ in range(_DRAWS))
+    J, U, Vh = J[:n], found.U[-n:], found.Vh[-n:]
+    # With each token's left and right vectors turned as one.
+    turned = (surrogate_vectors(U, Vh.mT, "conjugated", generator) for _ in range(_DRAWS))
     draws = torch.stack([miscoupling(coupling_matrices(J, u, v.mT), normalized=True) for u, v in turned]).double()
-    means = draws[:, ~torch.eye(len(J), dtype=torch.bool, device=J.device)].mean(dim=-1)
-    return {
+    means = draws[:, ~torch.eye(n, dtype=torch.bool, device=J.device)].mean(dim=-1)
+    return variables | {
         "conjugated": (("token_1", "token_2"), draws.mean(dim=0)),
         "conjugated_error": ((), means.std() / _DRAWS**0.5),
+        "singular_values": (("token_1", "rank"), found.S[:n]),
+        "frobenius_norm": (("token_1",), torch.linalg.matrix_norm(J)),
+        "residual": ((), found.residual.max()),
+        "matrix": (("token_1", "token_2", "row", "column"), coupling_matrices(J, U, Vh)),
     }
 
 

@@ -75,7 +75,7 @@ def carried_states(J: Tensor, x: Tensor) -> Agreement:
 def linear_part(J: Tensor, x: Tensor) -> Agreement:
     r"""Compare $J_l\,x^{l-1}$, all that one block adds by the paper's equation 23, with the true $f^l(x^{l-1})$."""
     J, x = _checked(J, x)
-    return agreement(_applied(J, x[:-1]), x.diff(dim=0))
+    return agreement((J @ x[:-1, :, None])[..., 0], x.diff(dim=0))
 
 
 def contributions(J: Tensor, x: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def contributions(J: Tensor, x: Tensor) -> Tensor:
     # $$x^L = P_{0}\,x^0 + \sum_{l=1}^{L} P_{l}\,b_l, \qquad P_l = (I + J_L) \cdots (I + J_{l+1}),$$
     # an identity. Each term counts by its component along $x^L$, as a share of $\lVert x^L \rVert$.
     J, x = _checked(J, x)
-    remainders = x.diff(dim=0) - _applied(J, x[:-1])
+    remainders = x.diff(dim=0) - (J @ x[:-1, :, None])[..., 0]
     columns = x[:1]
     for matrix, remainder in zip(J, remainders, strict=True):
         columns = torch.cat([_stepped(columns, matrix), remainder[None]])
@@ -143,10 +143,6 @@ def random_steps(S: Tensor, start: Tensor, n_samples: int, generator: torch.Gene
 def _stepped(rows: Tensor, matrix: Tensor) -> Tensor:
     """Apply I + J to every row."""
     return rows + rows @ matrix.mT
-
-
-def _applied(J: Tensor, states: Tensor) -> Tensor:
-    return (J @ states.unsqueeze(-1)).squeeze(-1)
 
 
 def _checked(J: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

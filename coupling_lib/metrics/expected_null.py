@@ -1,6 +1,6 @@
 """What each variant is in the mean under the null of `coupling_lib.metrics.nulls`, and draws of it."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,8 +9,8 @@ from torch import Tensor
 from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.metrics.coupling import widened
 from coupling_lib.metrics.nulls import DRAWS
-from coupling_lib.metrics.subspaces import FramePairs, frames_in_two_bases
-from coupling_lib.metrics.variants import PairProducts, Variant, checked_ks, chosen_variants, evaluated
+from coupling_lib.metrics.subspaces import frames_in_two_bases
+from coupling_lib.metrics.variants import Variant, checked_ks, chosen_variants, evaluated
 
 # Draws below which a standard error is not believed, and the relative error from which on a mean needs no more of them.
 _FEWEST, _SETTLED = 200, 2e-5
@@ -32,7 +32,7 @@ def random_orthogonal_null(
     # equal ones (`coupling_lib.metrics.subspaces`). Values of different blocks in one sample are not independent.
     S, ks = _checked(S, d, ks, n_samples)
     variants = chosen_variants(names)
-    parts = [evaluated(variants, products, ks) for products in _null_products(S, d, ks, n_samples, generator, variants)]
+    parts = [evaluated(variants, *drawn, ks) for drawn in _null_products(S, d, ks, n_samples, generator, variants)]
     joined = {v.name: torch.cat([part[v.name] for part in parts], dim=-1) for v in variants}
     return {name: value.expand(-1, len(S), -1).permute(2, 0, 1) for name, value in joined.items()}
 
@@ -54,30 +54,28 @@ def expected_null(
     S, ks = _checked(S.double(), d, ks, n_samples)
     variants = chosen_variants(names, ks)
     # Each K has draws of its own, so that a value does not depend on which other K are asked for.
-    each = [{v.name: found for v, found in _expected(S, d, k, variants, n_samples, seed)} for k in ks]
+    each = [_expected(S, d, k, variants, n_samples, seed) for k in ks]
     return {v.name: Expectation(*torch.stack([found[v.name] for found in each], dim=1)) for v in variants}
 
 
-def _expected(
-    S: Tensor, d: int, k: int, variants: Sequence[Variant], n_samples: int, seed: int
-) -> Iterator[tuple[Variant, Tensor]]:
-    """Mean, its standard error and the mean square of variants at one K, each (3, L), as soon as they are known."""
-    drawn = {v.name: S.new_empty(len(S), 0) for v in variants}
-    squares, waiting, generator = {v.name: mean_square(v, S, d, k) for v in variants}, list(variants), seeded(seed)
-    for products in _null_products(S, d, [k], n_samples, generator, variants):
-        for name, value in evaluated(waiting, products, [k]).items():
+def _expected(S: Tensor, d: int, k: int, variants: Sequence[Variant], n_samples: int, seed: int) -> dict[str, Tensor]:
+    """Mean, its standard error and the mean square of variants at one K, each (3, L)."""
+    found, drawn, waiting = {}, {v.name: S.new_empty(len(S), 0) for v in variants}, variants
+    squares = {v.name: mean_square(v, S, d, k) for v in variants}
+    for s, products in _null_products(S, d, [k], n_samples, seeded(seed), variants):
+        for name, value in evaluated(waiting, s, products, [k]).items():
             drawn[name] = torch.cat([drawn[name], value[0].expand(len(S), -1)], dim=-1)
-        for v in list(waiting):
+        for v in waiting:
             m, q = drawn[v.name], squares[v.name].sqrt().unsqueeze(-1)
             # $m - (m^2 - q^2) / 2q$ has the mean of $m$, and hardly varies.
             m = m if v.null is None else torch.where(q > 0, q - (m - q).square() / (2 * q), m)
             mean, n = m.mean(dim=-1), m.shape[-1]
             error = m.std(dim=-1) / n**0.5
             if n == n_samples or (n >= _FEWEST and bool((error <= _SETTLED * mean).all())):
-                waiting.remove(v)
-                yield v, torch.stack([mean, error, squares[v.name]])
-        if not waiting:
-            return
+                found[v.name] = torch.stack([mean, error, squares[v.name]])
+        if not (waiting := [v for v in waiting if v.name not in found]):
+            break
+    return found
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -100,14 +98,9 @@ def _checked(S: Tensor, d: int, ks: Iterable[int], n_samples: int = 1) -> tuple[
 
 
 def _null_products(
-    S: Tensor,
-    d: int,
-    ks: Sequence[int],
-    n_samples: int,
-    generator: torch.Generator | None,
-    variants: Sequence[Variant],
-) -> Iterator[PairProducts]:
-    """Products of blocks with spectra S (L, r) against random blocks, as (L, n, k, k), some n at a time."""
+    S: Tensor, d: int, ks: Sequence[int], n_samples: int, generator: torch.Generator | None, variants: Sequence[Variant]
+) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """Spectra (L, 1, k) of blocks S (L, r), and their products (L, n, k, k) with random blocks, some n at a time."""
     k, wanted = max(ks), {product for variant in variants for product in variant.needs}
     full = torch.cat([S, S.new_zeros(len(S), d - S.shape[-1])], dim=-1)
     # Coordinates from the last change in any spectrum on are alike to all blocks.
@@ -117,12 +110,15 @@ def _null_products(
     group = max(1, min(500, _MAX_ENTRIES // (len(S) * k * r)))
     for first in range(0, n_samples, group):
         pairs = frames_in_two_bases(min(group, n_samples - first), d, r, k, generator)
-        yield _products(FramePairs(*(x.to(S) for x in pairs)), S[:, None, :k], head, flat, wanted)
+        made = _products(*(x.to(S) for x in pairs), head, flat)
+        yield S[:, None, :k], {name: made[name]() for name in wanted}
 
 
-def _products(pairs: FramePairs, s: Tensor, head: Tensor, flat: Tensor | int, wanted: Collection[str]) -> PairProducts:
-    """Products that are wanted, of the vectors U_2 and V_2 as the bases U_1 and V_1 see them."""
-    (n_blocks, _, k), (left, right, tail) = s.shape, pairs
+def _products(
+    left: Tensor, right: Tensor, tail: Tensor, head: Tensor, flat: Tensor | int
+) -> dict[str, Callable[[], Tensor]]:
+    """Products of the vectors U_2 and V_2 as the bases U_1 and V_1 see them, each formed when it is asked for."""
+    n_blocks, k = len(head), tail.shape[-1] // 2
     u, v = slice(0, k), slice(k, 2 * k)
 
     def projected(one: slice, other: slice) -> Tensor:
@@ -130,7 +126,7 @@ def _products(pairs: FramePairs, s: Tensor, head: Tensor, flat: Tensor | int, wa
         product = (left[..., one].mT.unsqueeze(1) * head).flatten(1, 2) @ right[..., other]
         return product.unflatten(1, (n_blocks, k)).transpose(0, 1) + flat * tail[..., one, other]
 
-    made: dict[str, Callable[[], Tensor]] = {
+    return {
         "ujv": lambda: projected(u, v),
         "vju": lambda: projected(v, u),
         "uu": lambda: left[:, :k, u].mT.unsqueeze(0),
@@ -138,4 +134,3 @@ def _products(pairs: FramePairs, s: Tensor, head: Tensor, flat: Tensor | int, wa
         "uv": lambda: right[:, :k, u].mT.unsqueeze(0),
         "vu": lambda: left[:, :k, v].mT.unsqueeze(0),
     }
-    return PairProducts(s=s, **{name: made[name]() for name in wanted})

@@ -22,14 +22,15 @@ from torch import Generator, Tensor
 
 def random_frame(d: int, k: int, generator: Generator | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
     """Draw orthonormal vectors of width d, uniformly distributed: the first k columns of a Haar orthogonal matrix."""
+    return random_frames(1, d, k, generator, dtype)[0]
+
+
+def random_frames(
+    n: int, d: int, k: int, generator: Generator | None = None, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Draw n independent frames (n, d, k), each as `random_frame` does."""
     # The Q factor of a Gaussian matrix is Haar only after the signs of R's diagonal are moved into it.
-    Q, R = torch.linalg.qr(torch.randn(d, k, generator=generator, dtype=dtype))
-    return Q * R.diagonal().sign()
-
-
-def random_frames(n: int, d: int, k: int, generator: Generator | None = None) -> Tensor:
-    """Draw n independent frames (n, d, k), each as `random_frame` does; float64."""
-    Q, R = torch.linalg.qr(_gaussian(n, d, k, generator))
+    Q, R = torch.linalg.qr(torch.randn(n, d, k, generator=generator, dtype=dtype))
     return Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
 
 

@@ -49,8 +49,10 @@ def surrogate_vectors(
             order[free] = free[torch.randperm(len(free), generator=generator)]
         orders = orders.to(U.device).unsqueeze(-1)
         return U.take_along_dim(orders, dim=1), V.take_along_dim(orders, dim=1)
-    orders = torch.stack([_derangement(k, generator) for _ in U]).to(U.device).unsqueeze(1)
-    return U, V.take_along_dim(orders, dim=2)
+    # Cyclic orders in random sequence: nothing stays where it is, if there are two at least.
+    orders = torch.stack([torch.randperm(k, generator=generator) for _ in U])
+    partners = torch.empty_like(orders).scatter_(1, orders, orders.roll(1, dims=1))
+    return U, V.take_along_dim(partners.to(U.device).unsqueeze(1), dim=2)
 
 
 def conjugated(U: Tensor, V: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -59,11 +61,3 @@ def conjugated(U: Tensor, V: Tensor, generator: torch.Generator) -> tuple[Tensor
     R = torch.linalg.qr(torch.cat([U, V], dim=-1), mode="r").R
     turned = random_frame(len(U), len(R), generator, U.dtype).to(U.device) @ R
     return turned[:, : U.shape[-1]], turned[:, U.shape[-1] :]
-
-
-def _derangement(k: int, generator: torch.Generator) -> Tensor:
-    """A cyclic order of k things in random sequence: nothing stays where it is, if there are two at least."""
-    order = torch.randperm(k, generator=generator)
-    partners = torch.empty_like(order)
-    partners[order] = order.roll(1)
-    return partners

@@ -2,7 +2,8 @@ r"""Every published reading of "coupling", each under its own name.
 
 The paper's text, its project page, the released code, the pre-release code and an older version of it compute
 different numbers from the same pair of Jacobians. `VARIANTS` lists them. With $l$ the block whose Jacobian is measured
-and $l'$ the block whose singular vectors are used, all are read off six small matrices of the top $K$ vectors:
+and $l'$ the block whose singular vectors are used, all are read off six small matrices of the top $K$ vectors, `ujv`,
+`vju`, `uu`, `vv`, `uv` and `vu`:
 
 $$U_{l'}^\top J_l V_{l'}, \quad V_{l'}^\top J_l U_{l'}, \quad
   U_{l'}^\top U_l, \quad V_l^\top V_{l'}, \quad U_{l'}^\top V_l, \quad V_{l'}^\top U_l.$$
@@ -10,7 +11,7 @@ $$U_{l'}^\top J_l V_{l'}, \quad V_{l'}^\top J_l U_{l'}, \quad
 Every variant is a distance: 0 for perfect coupling. What the paper plots as *coupling* is one of `TRANSFORMS` of it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,33 +40,14 @@ Formula = Callable[..., Tensor]
 _Array = TypeVar("_Array", Tensor, np.ndarray)
 
 
-class PairProducts(NamedTuple):
-    """The small matrices that all variants are read off, for L1 Jacobians and the vectors of L2 blocks."""
-
-    # Each product has the shape (L1, L2, K, K); one that no requested variant needs is None.
-
-    s: Tensor  #: Top singular values of block $l$ (L1, 1, K): of the Jacobian, not of the vectors' block.
-    ujv: Tensor | None = None  #: $U_{l'}^\top J_l V_{l'}$.
-    vju: Tensor | None = None  #: $V_{l'}^\top J_l U_{l'}$.
-    uu: Tensor | None = None  #: $U_{l'}^\top U_l$.
-    vv: Tensor | None = None  #: $V_l^\top V_{l'}$.
-    uv: Tensor | None = None  #: $U_{l'}^\top V_l$.
-    vu: Tensor | None = None  #: $V_{l'}^\top U_l$.
-
-    def top(self, k: int) -> "PairProducts":
-        """Products of the k strongest vectors alone."""
-        s, *products = self
-        return PairProducts(s[..., :k], *(None if m is None else m[..., :k, :k] for m in products))
-
-
 class Variant(NamedTuple):
     """One reading of coupling, 0 when the two blocks are perfectly coupled."""
 
     name: str  #: In `VARIANTS`, in data sets and in captions.
     source: str  #: Where it stands: "paper text", "project page", "released code", "pre-release code" or "old code".
     formula: str  #: In LaTeX; subscript 1 is the Jacobian's block, 2 the vectors' block, all cut to the top K.
-    needs: tuple[str, ...]  #: Fields of `PairProducts` that it is read off.
-    value: Formula  #: Singular values and those products (L1, L2, K, K) to values (L1, L2).
+    needs: tuple[str, ...]  #: Matrices that it is read off.
+    value: Formula  #: Of the Jacobian's singular values and those matrices (L1, L2, K, K), values (L1, L2).
     absolute: bool = True  #: Whether the entries' absolute values are taken; a signed variant sees the diagonal's sign.
     #: Exact mean square with random bases, from spectra (L, r), width and K; None where none is known, as of a new one.
     null: Callable[[Tensor, int, int], Tensor] | None = None
@@ -81,39 +63,30 @@ def _diagonal_only(s: Tensor, A: Tensor) -> Tensor:
 
 
 def _off_over_diagonal(s: Tensor, A: Tensor) -> Tensor:
-    size, k = _sizes(A)
+    if (k := A.shape[-1]) == 1:
+        raise ParameterError(
+            "k is 1; old_off_over_diagonal needs off-diagonal entries: k of at least 2, or other names"
+        )
+    size = A.abs()
     diagonal = size.diagonal(dim1=-2, dim2=-1)
     off_diagonal = size - torch.diag_embed(diagonal)
     return divided(off_diagonal.sum(dim=(-2, -1)) / (k * (k - 1)), diagonal.mean(dim=-1), "mean diagonal")
 
 
-def _sizes(A: Tensor) -> tuple[Tensor, int]:
-    if A.shape[-1] == 1:
-        raise ParameterError(
-            "k is 1; old_off_over_diagonal needs off-diagonal entries: k of at least 2, or other names"
-        )
-    return A.abs(), A.shape[-1]
-
-
 def _both(
-    names: str,
-    source: str,
-    matrix: str,
-    *needs: str,
-    absolute: bool = True,
-    formed: Formula = lambda s, M: M,
+    names: str, source: str, matrix: str, *needs: str, absolute: bool = True, formed: Formula = lambda s, M: M
 ) -> list[Variant]:
     """The distance of a product from the singular values in two normalisations: Frobenius norm and trace."""
-
-    def variant(name: str, p: int) -> Variant:
-        formula = rf"\lVert {matrix} - S_1 \rVert_F \,/\, \lVert s_1 \rVert_{p}"
-        null = partial(mismatch_square, absolute=absolute, p=p, cut=len(needs) > 1)
-        return Variant(name, source, formula, needs, partial(value, p=p), absolute, null)
 
     def value(s: Tensor, *M: Tensor, p: int) -> Tensor:
         return mismatch(formed(s, *M), s, absolute, p)
 
-    return [variant(name, p) for name, p in zip(names.split(), (2, 1), strict=True)]
+    found = []
+    for name, p in zip(names.split(), (2, 1), strict=True):
+        formula = rf"\lVert {matrix} - S_1 \rVert_F \,/\, \lVert s_1 \rVert_{p}"
+        null = partial(mismatch_square, absolute=absolute, p=p, cut=len(needs) > 1)
+        found.append(Variant(name, source, formula, needs, partial(value, p=p), absolute, null))
+    return found
 
 
 _TEXT, _PAGE, _RELEASE, _PRE, _OLD = "paper text", "project page", "released code", "pre-release code", "old code"
@@ -186,12 +159,15 @@ def chosen_variants(names: Iterable[str] | None, ks: Iterable[int] = ()) -> list
     return [VARIANTS[name] for name in names]
 
 
-def evaluated(variants: Iterable[Variant], products: PairProducts, ks: Sequence[int]) -> dict[str, Tensor]:
-    """Values of some variants at several numbers of singular vectors."""
-    tops = [products.top(k) for k in ks]
-    return {
-        v.name: torch.stack([v.value(top.s, *(getattr(top, n) for n in v.needs)) for top in tops]) for v in variants
-    }
+def evaluated(
+    variants: Iterable[Variant], s: Tensor, products: Mapping[str, Tensor], ks: Sequence[int]
+) -> dict[str, Tensor]:
+    """Values of variants at several K, from singular values (L1, 1, K) of the Jacobians and products (L1, L2, K, K)."""
+
+    def at(v: Variant, k: int) -> Tensor:
+        return v.value(s[..., :k], *(products[name][..., :k, :k] for name in v.needs))
+
+    return {v.name: torch.stack([at(v, k) for k in ks]) for v in variants}
 
 
 def checked_ks(ks: Iterable[int], available: int) -> list[int]:
@@ -248,6 +224,10 @@ def measure_variants(
             "expected (L, d, K), (L, K), (L, K, d)"
         )
     ks = checked_ks(ks, available=min(U.shape[-1], S.shape[-1], Vh.shape[-2]))
+    if A is not None:
+        real("A", A, 4, 4)
+        if A.shape[:2] != (n_blocks, n_blocks) or min(A.shape[2:]) < max(ks):
+            raise ParameterError(f"A has shape {tuple(A.shape)}; expected {(n_blocks, n_blocks, max(ks), max(ks))}")
     U, S, V = U[..., : max(ks)], S[..., : max(ks)], Vh[:, : max(ks)].mT
     return values_of_pairs(J, U, S, V, U, V, ks, names, A)
 
@@ -279,8 +259,8 @@ def values_of_pairs(
     group, parts = max(1, _MAX_ENTRIES // (n_blocks * k * max(d, k))), []
     for first in range(0, n_blocks, group):
         rows = slice(first, first + group)
-        products = PairProducts(S[rows, None], **{name: formulas[name](rows) for name in needed})
-        parts.append(evaluated(variants, products, ks))
+        products = {name: formulas[name](rows) for name in needed}
+        parts.append(evaluated(variants, S[rows, None], products, ks))
     return {v.name: torch.cat([part[v.name] for part in parts], dim=1) for v in variants}
 
 

@@ -59,11 +59,12 @@ def golub_kahan(operator: Any, k: int, tolerance: float = 1e-5, block: int = BLO
         bases.grow()
         if bases.columns < next_check and not bases.full:
             continue
-        S, residual = bases.ritz(min(k + 1, bases.columns))
+        P, image, residual = bases.ritz(k)
+        S = image.norm(dim=0)
         bound = max(tolerance * S[k - 1], FLOOR[bases.dtype] * S[0])
         excess = float(residual[:k].max() / bound)
         if excess <= 1:
-            found = bases.triplets(k)
+            found = bases.triplets(k, P, image)
             if block <= k and bool((found.S[: 1 - block] - found.S[block - 1 :] <= 10 * bound).any()):
                 return golub_kahan(operator, k, tolerance, 2 * block)
             return found
@@ -134,27 +135,23 @@ class _Bases:
         self._V[end : end + room] = Q.T
         self.columns, self.width = end, room
 
-    def ritz(self, k: int) -> tuple[Tensor, Tensor]:
-        """Return the k largest singular values of B and |J^T u - s v| of each."""
+    def ritz(self, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the k + 1 strongest left singular vectors p of B, if it has them, B^T p, and |J^T u - s v| of each."""
         B = self._B[: self.columns, : self.columns].double()
-        P = top_eigenvectors(B @ B.T, k)
+        P = top_eigenvectors(B @ B.T, min(k + 1, self.columns))
         last = self._last.double() @ P[self.columns - self._last.shape[1] :]
-        return (B.T @ P).norm(dim=0), last.norm(dim=0)
+        return P, B.T @ P, last.norm(dim=0)
 
-    def triplets(self, k: int) -> KrylovTriplets:
+    def triplets(self, k: int, P: Tensor, image: Tensor) -> KrylovTriplets:
         """Carry the singular triplets of B back by the bases."""
-        m = self.columns
-        B = self._B[:m, :m].double()
-        P = top_eigenvectors(B @ B.T, min(k + 1, m))
+        m, S = self.columns, image.norm(dim=0)
         # The eigenvectors of B B^T err by rounding times (s_1 / s_i)^2; all of B where that matters.
-        image = B.T @ P
-        S = image.norm(dim=0)
         if float(S[k - 1]) > 1e-3 * float(S[0]):
             Y, R = torch.linalg.qr(image)
             X, S, Zh = lapack_svd(R)
             P, Qh = P @ Zh.T, (Y @ X).T
         else:
-            P, S, Qh = lapack_svd(B)
+            P, S, Qh = lapack_svd(self._B[:m, :m].double())
         left, right = P[:, :k].T.to(self.dtype), Qh[:k].to(self.dtype)
         parts = ((left @ self._U[:m]).T, S[:k].to(self.dtype), right @ self._V[:m])
         images = ((right @ self._JV[:m]).T, (left @ self._JTU[:m]).T)
@@ -271,21 +268,18 @@ class _StackedBases:
 
     def triplets(self, following: Tensor, Q: Tensor, usable: Tensor) -> KrylovTriplets:
         """Carry right singular vectors of B back by the basis V, and take the triplets of J on their span."""
-        each = [self._triplets(index, *given) for index, given in enumerate(zip(Q, usable, strict=True))]
+        each = []
+        for J, V, vectors, sound in zip(self.J, self._V, Q, usable, strict=True):
+            Vh = (vectors.mT.to(J) @ V[: self.columns]).where(sound, 0.0)
+            # From V alone, so that rounding which the recurrence left in U and B goes no further.
+            image = (Vh @ J.mT).double()
+            # The squares' eigenvectors err by rounding times (s_1 / s_i)^2; the caller has other routes for outliers.
+            squares, Y = lapack_eigh(image @ image.mT)
+            S, Y = squares.clamp_min(0).sqrt().flip(-1), Y.flip(-1)
+            U = (Y.mT @ image / S[:, None].clamp_min(torch.finfo(S.dtype).tiny)).to(J)
+            each.append((U, S.to(J), Y.mT.to(J) @ Vh))
         U, S, Vh = map(torch.stack, zip(*each, strict=True))
         return KrylovTriplets(U.mT, S, Vh, following.to(self.J), self.columns)
-
-    def _triplets(self, index: int, Q: Tensor, usable: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the left singular vectors of one matrix as rows, its singular values, and the right ones as rows."""
-        J = self.J[index]
-        Vh = (Q.mT.to(J) @ self._V[index, : self.columns]).where(usable, 0.0)
-        # From V alone, so that rounding which the recurrence left in U and B goes no further.
-        image = (Vh @ J.mT).double()
-        # The squares' eigenvectors err by rounding times (s_1 / s_i)^2; the caller has other routes for outliers.
-        squares, Y = lapack_eigh(image @ image.mT)
-        S, Y = squares.clamp_min(0).sqrt().flip(-1), Y.flip(-1)
-        U = (Y.mT @ image / S[:, None].clamp_min(torch.finfo(S.dtype).tiny)).to(J)
-        return U, S.to(J), Y.mT.to(J) @ Vh
 
     def _orthonormalised(self, W: Tensor) -> tuple[Tensor, Tensor]:
         """Orthonormalise rows, W = R^T Q; a matrix with rows that depend on each other is no longer sound."""

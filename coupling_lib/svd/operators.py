@@ -36,6 +36,18 @@ def as_torch_operator(operator: Any) -> Any:
     return operator
 
 
+def formed(name: str, J: Any) -> Tensor:
+    """Form a square matrix, or an operator of one that has `dense()`, in float32 at least."""
+    operator = as_torch_operator(J)
+    if len(set(operator.shape)) != 1:
+        shape = tuple(operator.shape)
+        raise ParameterError(f"{name} has shape {shape}; a square matrix (d, d), or an operator of one, is expected")
+    matrix = operator.dense() if hasattr(operator, "dense") else operator
+    if not isinstance(matrix, Tensor):
+        raise ParameterError(f"{name} is a {type(J).__name__} without `dense()`; all of it is needed, pass the matrix")
+    return matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+
+
 def real_factor(factor: Any, width: int) -> Tensor:
     """Check a factor of finite real numbers, `(width,)` or `(width, m)`, and return it as a tensor."""
     if isinstance(factor, np.ndarray) and factor.dtype.kind in "fiub":

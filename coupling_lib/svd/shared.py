@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.svd.operators import as_torch_operator
+from coupling_lib.errors import UntrustworthyResultError
+from coupling_lib.svd.operators import formed, real_factor
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets
 
 # Where less than this of a norm is left, it is the rounding of float32 entries and no part of the block.
@@ -39,31 +39,22 @@ def without_isotropic(J: Tensor) -> Tensor:
 class SharedPart:
     """J - tr(J)/d I of one square Jacobian, as an operator; `shared` makes it."""
 
-    def __init__(self, J: Any):
-        self._whole = as_torch_operator(J)
-        self.shape = tuple(self._whole.shape)
-
-    @cached_property
-    def isotropic(self) -> float:
+    def __init__(self, J: Tensor):
+        self._whole, self.shape = J, tuple(J.shape)
+        self.isotropic = float(isotropic_part(J))
         """Factor t of the identity, what is taken off the diagonal."""
-        return float(isotropic_part(self._formed))
-
-    @cached_property
-    def _formed(self) -> Tensor:
-        J = self._whole.dense() if hasattr(self._whole, "dense") else self._whole
-        return J.to(torch.promote_types(J.dtype, torch.float32))
 
     @cached_property
     def _dense(self) -> Tensor:
-        return without_isotropic(self._formed.clone())
+        return without_isotropic(self._whole.clone())
 
     @property
     def T(self) -> "SharedPart":  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
         """Transposed operator."""
-        return SharedPart(self._formed.mT)
+        return SharedPart(self._whole.mT)
 
     def __matmul__(self, V: Tensor) -> Tensor:
-        return self._dense @ torch.as_tensor(V).to(self._dense)
+        return self._dense @ real_factor(torch.as_tensor(V), self.shape[1]).to(self._dense)
 
     def dense(self) -> Tensor:
         """Form the matrix `(d, d)`, once, and keep it."""
@@ -99,9 +90,4 @@ def shared(J: Any) -> SharedPart:
         >>> J.isotropic, J.dense().diagonal().tolist(), J.svd(k=1).S.tolist()
         (2.0, [2.0, 1.0, -3.0], [3.0])
     """
-    found = SharedPart(J)
-    if len(found.shape) != 2 or found.shape[0] != found.shape[1]:
-        raise ParameterError(f"J has shape {found.shape}; a square matrix (d, d), or an operator of one, is expected")
-    if not isinstance(found._whole, Tensor) and not hasattr(found._whole, "dense"):
-        raise ParameterError(f"J is a {type(J).__name__} without `dense()`; its trace needs all of it, pass the matrix")
-    return found
+    return SharedPart(formed("J", J))

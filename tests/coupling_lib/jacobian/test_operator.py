@@ -180,6 +180,8 @@ def test_boundary_of_the_released_code_differs_at_the_last_block_only():
     wanted = rows(after_norm, leaf)[:, -1] - torch.eye(32, dtype=torch.float64)
     assert relative_error(released[2], wanted) < 1e-6
     assert relative_error(ours[2], wanted) > 0.1
+    last = (trace.n_tokens - 1,) * 2
+    assert torch.equal(block_jacobians(trace, -1, [last], "hidden_states")[0], released[2])
 
 
 @pytest.mark.parametrize("factor", [1.5, torch.nan])

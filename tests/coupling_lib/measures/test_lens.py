@@ -20,11 +20,11 @@ def neox():
 
 @pytest.mark.parametrize("tokens", [(-1,), (2, -1), "all"])
 def test_a_measure_is_the_mean_of_the_lenses_of_its_tokens(neox, tokens):
-    ds = cl.measure_lens(neox, TEXTS, tokens=tokens, depths=(0, 7, 12))
+    ds = cl.measure_lens(neox, TEXTS, tokens=tokens, depths=(0, 7, 12, 7))
     for number, text in enumerate(TEXTS):
         traced = cl.trace(neox, text)
         chosen = range(traced.n_tokens) if tokens == "all" else tokens
-        wanted = torch.stack([cl.lens(traced, token).dense() for token in chosen]).mean(dim=0)[[0, 7, 12]]
+        wanted = torch.stack([cl.lens(traced, token).dense() for token in chosen]).mean(dim=0)[[0, 7, 12, 7]]
         found = torch.from_numpy(ds.lens.isel(prompt=number).values)
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
         assert int(ds.tokens[number]) == len(chosen)
@@ -50,6 +50,7 @@ def test_bad_input_is_one_line(neox):
     for settings, message in (
         (dict(depths=(13,)), "a depth is 13; .* has 12 blocks"),
         (dict(tokens="last"), "tokens is 'last'; it must be token positions, such as"),
+        (dict(tokens=()), r"tokens is \(\); it must be token positions, such as"),
         (dict(tokens=(99,)), "token is 99; this input has"),
     ):
         with pytest.raises(ParameterError, match=message):

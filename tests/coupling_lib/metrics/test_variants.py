@@ -141,6 +141,14 @@ def test_impossible_numbers_of_singular_vectors_are_refused(ks):
         measure_variants(J, *torch.linalg.svd(J), ks=ks)
 
 
+def test_coupling_matrices_of_too_few_vectors_or_blocks_are_refused():
+    J = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0))
+    U, S, Vh = torch.linalg.svd(J)
+    for A in (torch.zeros(3, 3, 4, 4), torch.zeros(2, 3, 8, 8)):
+        with pytest.raises(ParameterError, match=r"A has shape .*; expected \(3, 3, 5, 5\)"):
+            measure_variants(J, U, S, Vh, [5], ["normalized_miscoupling"], A)
+
+
 def test_transforms_turn_distances_into_couplings():
     m = torch.tensor([0.0, 0.5, 2.0])
     assert TRANSFORMS["negative"](m).tolist() == [0, -0.5, -2]

@@ -64,6 +64,11 @@ def test_what_is_no_square_matrix_is_refused(J, message):
         cl.shared(J)
 
 
+def test_a_factor_that_is_not_real_is_refused():
+    with pytest.raises(ParameterError, match="give a torch tensor or a numpy array of real numbers"):
+        cl.shared(drawn(3, 3)) @ torch.ones(3, dtype=torch.complex64)
+
+
 def test_whole_numbers_are_widened():
     assert cl.shared(torch.tensor([[3, 1], [0, 2]])).dense().tolist() == [[0.5, 1.0], [0.0, -0.5]]
 
