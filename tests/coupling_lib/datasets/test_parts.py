@@ -1,7 +1,5 @@
 """What measures hold of the traceless part, against the whole matrices in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,12 +1,11 @@
 """Intervals on data of known truth, against scipy and by how often they hold, and lines."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 import scipy.stats
+from refusals import refused
 from skewed import shrunken_skewness
 
 from coupling_lib.datasets.statistics import linear_fit, mean_interval, skewness
@@ -38,10 +37,8 @@ def test_any_axis_may_be_the_one_of_the_values_and_one_value_has_no_interval():
     values = np.random.default_rng(5).exponential(size=(3, 12))
     across, alone = mean_interval(values, axis=1), [mean_interval(row) for row in values]
     assert across.low.tolist() == pytest.approx([float(one.low) for one in alone])
-    with pytest.raises(ParameterError, match="at least two"):
-        mean_interval([1.0])
-    with pytest.raises(UntrustworthyResultError, match="1 NaN"):
-        mean_interval([1.0, float("nan")])
+    refused(ParameterError, "at least two", mean_interval, [1.0])
+    refused(UntrustworthyResultError, "1 NaN", mean_interval, [1.0, float("nan")])
 
 
 @pytest.mark.parametrize("n", [12, 24, 48])
@@ -64,19 +61,16 @@ def test_a_mean_of_fewer_lognormal_values_is_covered_less(n, coverage):
     assert np.mean((found.low <= mean) & (mean <= found.high)) == pytest.approx(coverage, abs=0.006)
 
 
-def test_no_rule_sees_the_rare_large_value_that_was_not_drawn():
+def test_a_mean_of_skewed_values_is_covered_less_by_student_and_without_its_rare_large_value():
     rng = np.random.default_rng(9)
     found = mean_interval(rng.normal(size=(12, 20_000)) + 5 * (rng.random((12, 20_000)) < 0.1))
     assert np.mean((found.low <= 0.5) & (found.high >= 0.5)) == pytest.approx(0.918, abs=0.006)
-
-
-def test_a_mean_of_skewed_values_is_covered_where_student_s_interval_is_not():
     draws = np.random.default_rng(6).lognormal(size=(12, 10_000))
     half, mean = scipy.stats.t.ppf(0.975, 11) * scipy.stats.sem(draws), math.exp(0.5)
     assert np.mean(np.abs(draws.mean(axis=0) - mean) <= half) == pytest.approx(0.845, abs=0.01)
 
 
-def test_linear_fit_equals_the_normal_equations():
+def test_linear_fit_equals_the_normal_equations_and_refuses_what_is_no_line():
     rng = np.random.default_rng(4)
     x, y = rng.normal(size=25), rng.normal(size=25)
     slope, intercept = np.polyfit(x, y, 1)
@@ -84,10 +78,5 @@ def test_linear_fit_equals_the_normal_equations():
     fit, wanted = linear_fit(x, y), scipy.stats.linregress(x, y)
     assert (fit.slope, fit.intercept, fit.p_value, fit.n) == pytest.approx((slope, intercept, wanted.pvalue, 25))
     assert fit.r_squared == pytest.approx(1 - residual.var() / y.var())
-
-
-def test_linear_fit_refuses_what_is_no_line():
-    with pytest.raises(ParameterError, match="at least 3"):
-        linear_fit([1, 2], [1, 2])
-    with pytest.raises(ParameterError, match="different abscissae"):
-        linear_fit([2, 2, 2], [1, 2, 3])
+    refused(ParameterError, "at least 3", linear_fit, [1, 2], [1, 2])
+    refused(ParameterError, "different abscissae", linear_fit, [2, 2, 2], [1, 2, 3])

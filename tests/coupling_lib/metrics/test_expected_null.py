@@ -1,7 +1,5 @@
 """Means under the null hypothesis: closed forms against 100,000 draws, and standard errors that keep their word."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -36,19 +34,14 @@ def shares(A):
     return energy.diagonal(dim1=-2, dim2=-1).sum(dim=-1) / energy.sum(dim=(-2, -1))
 
 
-def test_the_mean_square_of_the_normalised_miscoupling_is_exact_for_every_spectrum(direct):
+def test_shares_of_the_diagonal_have_their_mean_and_variance_for_every_spectrum(direct):
     for S, A in zip(SPECTRA, direct, strict=True):
         D_share = shares(A)
         error = (D_share.std() / math.sqrt(MANY)).item()
         assert D_share.mean().item() == pytest.approx(1 / K, abs=4 * error)
         assert VARIANTS["normalized_miscoupling"].null(S, D, K).item() == pytest.approx(1 - 1 / K)
-
-
-def test_the_variance_of_the_diagonal_share_follows_from_the_mean_purity(direct):
-    for A in direct:
         gram = A.mT @ A
         purity = (gram.square().sum(dim=(-2, -1)) / gram.diagonal(dim1=-2, dim2=-1).sum(dim=-1).square()).mean().item()
-        D_share = shares(A)
         error = ((D_share - 1 / K).square().std() / math.sqrt(MANY)).item()
         assert D_share.var().item() == pytest.approx(diagonal_share_variance(K, purity), abs=4 * error)
 
@@ -93,22 +86,16 @@ def test_standard_errors_are_honest():
         assert values.std().item() == pytest.approx(claimed.item(), rel=0.35), name
 
 
-def test_readings_of_one_distribution_have_one_mean():
+def test_single_and_many_vectors_and_equal_distributions():
     found = expected_null(SPECTRA, D, [K], n_samples=500)
     for one, other in (("released_norm", "released_norm_vju"), ("basis_uu", "basis_vv"), ("basis_uv", "basis_vu")):
         both = torch.hypot(found[one].error, found[other].error)
         assert ((found[one].value - found[other].value).abs() < 4 * both).all()
         assert torch.equal(found[one].mean_square, found[other].mean_square)
-
-
-def test_one_singular_vector_leaves_nothing_off_the_diagonal():
     found = expected_null(SPECTRA, D, [1, K], n_samples=50)
     assert "old_off_over_diagonal" not in found
     for name in ("miscoupling", "normalized_miscoupling"):
         assert found[name].value[0].tolist() == [0, 0, 0] and found[name].error[0].tolist() == [0, 0, 0]
-
-
-def test_many_vectors_are_known_to_a_millionth():
     found = expected_null(torch.ones(1, 128, dtype=torch.float64), 128, [64], ["normalized_miscoupling"])
     value, error, square = found["normalized_miscoupling"]
     assert square.item() == pytest.approx(1 - 1 / 64)

@@ -1,7 +1,5 @@
 """The mathematics under whatever it is given: properties that hold for all matrices, and an end in one clear line."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +10,7 @@ import torch
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.datasets.summaries import interval
@@ -212,5 +211,4 @@ def test_whatever_is_given_ends_in_finite_numbers_or_in_one_line(name):
 
 @pytest.mark.parametrize("values", [xr.DataArray([1.0], dims="k"), xr.DataArray(["a"], dims="prompt")])
 def test_values_without_prompts_or_numbers_have_no_interval(values):
-    with pytest.raises(CouplingError, match="expected numbers with one or more along 'prompt'"):
-        interval(values)
+    refused(CouplingError, "expected numbers with one or more along 'prompt'", interval, values)

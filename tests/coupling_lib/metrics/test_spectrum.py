@@ -62,15 +62,12 @@ def test_inverse_sigma_fit_leaves_out_the_early_blocks():
     assert [first_block_of_fit(n) for n in (3, 8, 12, 19, 20, 80)] == [0, 2, 3, 4, 9, 9]
 
 
-def test_alignment_is_the_mean_cosine_of_left_and_right_vectors_of_one_rank():
+def test_alignment_is_the_mean_cosine_and_that_of_chance_for_unrelated_vectors():
     U, _, Vh = torch.linalg.svd(torch.randn(2, 9, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64))
     alignment = left_right_alignment(U[..., :4], Vh[..., :4, :])
     for batch in range(2):
         cosines = [abs(U[batch, :, i] @ Vh[batch, i]).item() for i in range(4)]
         assert alignment[batch].item() == pytest.approx(sum(cosines) / 4, abs=1e-14)
-
-
-def test_unrelated_vectors_align_as_the_null_value_says():
     J = torch.randn(400, 64, 64, generator=torch.Generator().manual_seed(3))
     U, _, Vh = torch.linalg.svd(J)
     alignment = left_right_alignment(U, Vh)
@@ -78,7 +75,7 @@ def test_unrelated_vectors_align_as_the_null_value_says():
     assert alignment.mean().item() == pytest.approx(mean_absolute_coordinate(64), abs=four_errors)
 
 
-def test_exchanged_miscoupling_is_zero_for_symmetric_matrices_only():
+def test_exchanged_miscoupling_and_its_null():
     M = torch.randn(5, 20, 20, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     for J, bound in ((M + M.mT, (0, 1e-7)), (M, (0.5, 1))):
         U, _, Vh = torch.linalg.svd(J)
@@ -87,9 +84,6 @@ def test_exchanged_miscoupling_is_zero_for_symmetric_matrices_only():
         off = [math.sqrt(sum(b[i, j] ** 2 for i in range(6) for j in range(6) if i != j) / (b**2).sum()) for b in B]
         assert values.tolist() == pytest.approx(off, abs=1e-7)
         assert bound[0] <= values.min().item() and values.max().item() <= bound[1]
-
-
-def test_exchanged_null_has_the_distribution_of_orthogonal_matrices():
     d, k = 12, 3
     S = torch.linspace(3, 0.1, d, dtype=torch.float64)[None]
     quick = exchanged_null(S, k, 3000, torch.Generator().manual_seed(5))[:, 0]
