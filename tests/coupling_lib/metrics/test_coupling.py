@@ -63,7 +63,7 @@ def test_all_pairs_and_lists_of_operators_equal_one_pair_at_a_time(jacobians):
     assert calls == operators
 
 
-def test_miscoupling_counts_the_off_diagonal_entries_in_float32():
+def test_miscoupling_counts_off_diagonal_entries_and_mismatch_divides_by_its_norm():
     A = torch.tensor([[2.0, 3.0], [-4.0, 20.0]], dtype=torch.float64)
     assert miscoupling(A).item() == pytest.approx(5.0, abs=1e-14)
     assert miscoupling(A, normalized=True).item() == pytest.approx(5 / (4 + 9 + 16 + 400) ** 0.5, abs=1e-14)
@@ -71,16 +71,13 @@ def test_miscoupling_counts_the_off_diagonal_entries_in_float32():
     assert miscoupling(A).dtype == torch.float32
     assert miscoupling(A).item() == pytest.approx(300 * 2**0.5)
     assert miscoupling(A.double()).dtype == torch.float64
+    for norm, divisor in [(2, 5), ("trace", 7), (1, 7), (3, 91 ** (1 / 3)), (float("inf"), 4)]:
+        A, s1 = torch.tensor([[3.0, 35.0], [0.0, 4.0]]).double(), torch.tensor([3.0, 4.0]).double()
+        assert mismatch(A, s1, norm=norm).item() == pytest.approx(35 / divisor)
+        assert norm != 2 or mismatch(A, s1) == mismatch(A, s1, norm=norm)  # the default
 
 
-@pytest.mark.parametrize(("norm", "divisor"), [(2, 5), ("trace", 7), (1, 7), (3, 91 ** (1 / 3)), (float("inf"), 4)])
-def test_mismatch_divides_by_the_norm_it_names(norm, divisor):
-    A, s1 = torch.tensor([[3.0, 35.0], [0.0, 4.0]]).double(), torch.tensor([3.0, 4.0]).double()
-    assert mismatch(A, s1, norm=norm).item() == pytest.approx(35 / divisor)
-    assert norm != 2 or mismatch(A, s1) == mismatch(A, s1, norm=norm)  # the default
-
-
-def test_batches_of_matrices_are_measured_one_by_one(jacobians):
+def test_batches_and_several_spectra_are_measured_one_by_one(jacobians):
     svds = torch.linalg.svd(jacobians)
     A = coupling_matrices(jacobians, svds.U[..., :5], svds.Vh[:, :5])
     together = mismatch(A, svds.S[:, None, :5], norm="trace")
@@ -89,9 +86,14 @@ def test_batches_of_matrices_are_measured_one_by_one(jacobians):
         for second in range(4):
             alone = mismatch(A[first, second], svds.S[first, :5], norm="trace")
             torch.testing.assert_close(together[first, second], alone, **TIGHT)
+    for absolute in [False, True]:
+        A = torch.tensor([[-3.0, 0.0], [0.0, 4.0]])
+        several = torch.tensor([[3.0, 4.0], [1.0, 2.0], [5.0, 12.0]])
+        found = mismatch(A, several, absolute=absolute)
+        assert torch.equal(found, torch.stack([mismatch(A, s1, absolute=absolute) for s1 in several]))
 
 
-def test_zero_nan_and_infinity_are_refused():
+def test_zeros_widths_numbers_and_norms_that_cannot_be_are_refused(jacobians):
     for bad in (float("nan"), float("inf")):
         A = torch.tensor([[1.0, bad], [0.0, 1.0]])
         refused(UntrustworthyResultError, "1 NaN or infinite", miscoupling, A)
@@ -101,9 +103,6 @@ def test_zero_nan_and_infinity_are_refused():
     refused(UntrustworthyResultError, message, mismatch, torch.ones(2, 3, 3), some_zero)
     message = "norm of the coupling matrix is 0"
     refused(UntrustworthyResultError, message, miscoupling, torch.zeros(3, 3), normalized=True)
-
-
-def test_widths_numbers_and_norms_that_cannot_be_are_refused(jacobians):
     svd, narrow = torch.linalg.svd(jacobians[1]), torch.linalg.svd(torch.eye(8, dtype=jacobians.dtype))
     for k in (0, 25, -1, 2.0, True, "5"):
         refused(ParameterError, r"k is .*from 1 to 24", coupling_matrix, jacobians[0], svd, k=k)
@@ -158,23 +157,12 @@ def test_stacks_that_do_not_fit_are_refused(jacobians):
     refused(ParameterError, rf"for {n - 1} Jacobians", measure_variants, jacobians[1:], U, S, Vh, (5,))
 
 
-@pytest.mark.parametrize("absolute", [False, True])
-def test_one_matrix_is_set_against_the_singular_values_of_several(absolute):
-    A = torch.tensor([[-3.0, 0.0], [0.0, 4.0]])
-    several = torch.tensor([[3.0, 4.0], [1.0, 2.0], [5.0, 12.0]])
-    found = mismatch(A, several, absolute=absolute)
-    assert torch.equal(found, torch.stack([mismatch(A, s1, absolute=absolute) for s1 in several]))
-
-
-def test_perfect_coupling_without_shared_strongest_directions():
+def test_coupling_needs_neither_shared_directions_nor_learning():
     """Disjoint sets of ten strongest directions, and perfect coupling: the vectors of one diagonalise the other."""
     first, second = torch.diag(torch.arange(1.0, 41)), torch.diag(torch.arange(40.0, 0, -1))
     left, right = (torch.linalg.svd(J).U[:, :10].abs().argmax(0).tolist() for J in (first, second))
     assert set(left) & set(right) == set()
     assert float(miscoupling(coupling_matrix(first, torch.linalg.svd(second), k=10), normalized=True)) == 0
-
-
-def test_independent_symmetric_traceless_matrices_couple_more_than_random_bases():
     generator, values = torch.Generator().manual_seed(0), []
     for _ in range(800):
         J1, J2 = (torch.randn(64, 64, generator=generator, dtype=torch.float64) for _ in range(2))

@@ -32,7 +32,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
 
 
-def test_carried_states_and_contributions_are_those_of_loops(system):
+def test_states_are_carried_as_by_loops_and_exactly_by_linear_networks(system):
     J, x = (part.numpy() for part in system)
     found = carried_states(*system)
     for start in range(L + 1):
@@ -55,9 +55,6 @@ def test_carried_states_and_contributions_are_those_of_loops(system):
         assert found[block + 1].item() == pytest.approx(term @ x[-1] / (x[-1] @ x[-1]), abs=1e-12)
     message = r"J has shape \(5, 12, 12\) and x \(5, 12\)"
     refused(ParameterError, message, carried_states, system[0], system[1][1:])
-
-
-def test_linear_networks_are_carried_exactly_and_scale_free_ones_have_no_linear_part(system):
     J, x = system
     states = [x[0]]
     for matrix in J:
@@ -81,12 +78,27 @@ def test_linear_networks_are_carried_exactly_and_scale_free_ones_have_no_linear_
     torch.testing.assert_close(contributions(J, x), torch.stack([x0 @ x[1], branch(x0) @ x[1]]) / (x[1] @ x[1]))
 
 
-def test_agreement_tells_direction_and_length_apart():
+def test_agreement_and_growth_are_those_of_a_loop_over_blocks(system):
     found = agreement(torch.tensor([[0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]]), torch.tensor([1.0, 0.0]).expand(3, 2))
     assert found.cosine.tolist() == [0, -1, 0]
     assert found.norm_ratio.tolist() == [3, 1, 0]
     assert found.relative_error.tolist() == pytest.approx([math.sqrt(10), 2, 1])
     refused(UntrustworthyResultError, "norm of a state is 0", agreement, torch.ones(2), torch.zeros(2))
+    J, x = system
+    U, S, _ = torch.linalg.svd(J.mean(dim=0))
+    found = growth(J, x, U[:, :3], S.expand(L, D))
+    flipped = growth(J, x, -U[:, :3], S.expand(L, D))
+    for ours, other in zip(found, flipped, strict=True):
+        torch.testing.assert_close(ours, other)
+    for k in range(3):
+        u, carried, along = U[:, k].numpy(), U[:, k].numpy(), 0.0
+        for block in range(L):
+            carried = carried + J[block].numpy() @ carried
+            along += math.log(abs(1 + u @ J[block].numpy() @ u))
+            assert found.response[block + 1, k].item() == pytest.approx(math.log(abs(u @ carried)), abs=1e-10)
+            assert found.along[block + 1, k].item() == pytest.approx(along, abs=1e-10)
+            state = math.log(abs(u @ x[block + 1].numpy()) / abs(u @ x[0].numpy()))
+            assert found.state[block + 1, k].item() == pytest.approx(state, abs=1e-10)
 
 
 def test_growth_under_full_coupling_opposite_vectors_and_erasure():
@@ -110,24 +122,6 @@ def test_growth_under_full_coupling_opposite_vectors_and_erasure():
     found = growth(J, x, torch.eye(2).double()[:, :1], torch.ones(1, 2).double())
     for values in (found.state, found.response, found.along):
         assert values[1].item() == pytest.approx(math.log(torch.finfo(torch.float64).eps))
-
-
-def test_growth_is_that_of_a_loop_over_blocks_and_does_not_depend_on_the_sign_of_a_direction(system):
-    J, x = system
-    U, S, _ = torch.linalg.svd(J.mean(dim=0))
-    found = growth(J, x, U[:, :3], S.expand(L, D))
-    flipped = growth(J, x, -U[:, :3], S.expand(L, D))
-    for ours, other in zip(found, flipped, strict=True):
-        torch.testing.assert_close(ours, other)
-    for k in range(3):
-        u, carried, along = U[:, k].numpy(), U[:, k].numpy(), 0.0
-        for block in range(L):
-            carried = carried + J[block].numpy() @ carried
-            along += math.log(abs(1 + u @ J[block].numpy() @ u))
-            assert found.response[block + 1, k].item() == pytest.approx(math.log(abs(u @ carried)), abs=1e-10)
-            assert found.along[block + 1, k].item() == pytest.approx(along, abs=1e-10)
-            state = math.log(abs(u @ x[block + 1].numpy()) / abs(u @ x[0].numpy()))
-            assert found.state[block + 1, k].item() == pytest.approx(state, abs=1e-10)
 
 
 def test_randomised_jacobians_keep_their_singular_values_alone_and_random_steps_their_distribution(system):

@@ -43,9 +43,6 @@ def close(a: Any, b: Any) -> None:
     torch.testing.assert_close(*wide, rtol=1e-8, atol=1e-8)
 
 
-# -- properties
-
-
 @fuzz
 @given(seed=SEEDS, k=st.integers(2, 7), scale=SCALES)
 def test_miscoupling_is_bounded_and_changes_with_the_scale_as_its_formula_does(seed, k, scale):
@@ -138,8 +135,6 @@ def test_an_interval_holds_its_mean_and_moves_with_the_values(seed, prompts, shi
     for name in ("mean", "low", "high"):
         np.testing.assert_allclose(moved[name], found[name] + shift, rtol=1e-8, atol=1e-8)
 
-
-# -- whatever is given
 
 ENTRIES = (0.0, 1.0, -1.0, 1e-30, 1e30, 1e-300, 1e300, math.nan, math.inf, -math.inf)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64)

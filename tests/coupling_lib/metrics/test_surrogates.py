@@ -35,13 +35,27 @@ def mean_over_pairs(*given, **settings):
     return {name: different_pairs(values).double().mean(dim=-1) for name, values in found.items()}
 
 
-def test_permuted_coordinates_keep_angles_and_rotated_ones_do_not():
+def test_surrogates_keep_angles_subspaces_or_outliers():
     (_, U, _, V), (U2, V2) = drawn("permuted")
     assert torch.equal(U2.sort(dim=1).values, U.sort(dim=1).values)
     torch.testing.assert_close(U2.mT @ V2, U.mT @ V)
     assert (U2 - U).abs().amax(dim=(1, 2)).min() > 0.1
     (_, U, _, V), (U2, V2) = drawn("rotated")
     assert not torch.allclose(U2.mT @ V2, U.mT @ V, atol=0.05)
+    (_, U, _, V), (U2, V2) = drawn("unpaired")
+    assert torch.equal(U2, U)
+    torch.testing.assert_close(V2 @ V2.mT, V @ V.mT)
+    overlaps = (V.mT @ V2).abs()
+    assert overlaps.diagonal(dim1=-2, dim2=-1).max() < 1e-9
+    torch.testing.assert_close(overlaps.sum(dim=1), torch.ones(4, 6).double())
+    _, U, _, V = blocks()
+    message = "'shaken'; expected one of rotated, conjugated, permuted, outliers kept, unpaired"
+    refused(ParameterError, message, surrogate_vectors, U, V, "shaken", torch.Generator())
+    U2, V2 = surrogate_vectors(U, V, "outliers kept", torch.Generator().manual_seed(1), outliers=[3, 7])
+    assert torch.equal(U2[:, [3, 7]], U[:, [3, 7]]) and torch.equal(V2[:, [3, 7]], V[:, [3, 7]])
+    torch.testing.assert_close(U2.mT @ V2, U.mT @ V)
+    others = [i for i in range(24) if i not in (3, 7)]
+    assert ((U2 - U)[:, others].abs() > 1e-3).float().mean() > 0.8
 
 
 def test_conjugated_vectors_have_the_distribution_of_whole_rotations():
@@ -65,26 +79,6 @@ def test_conjugated_vectors_have_the_distribution_of_whole_rotations():
     _, U, _, V = blocks(d=8, k=6)
     U2, V2 = surrogate_vectors(U, V, "conjugated", torch.Generator().manual_seed(0))
     torch.testing.assert_close(U2.mT @ V2, U.mT @ V)
-
-
-def test_outliers_stay_in_place_and_an_unknown_surrogate_is_refused():
-    _, U, _, V = blocks()
-    message = "'shaken'; expected one of rotated, conjugated, permuted, outliers kept, unpaired"
-    refused(ParameterError, message, surrogate_vectors, U, V, "shaken", torch.Generator())
-    U2, V2 = surrogate_vectors(U, V, "outliers kept", torch.Generator().manual_seed(1), outliers=[3, 7])
-    assert torch.equal(U2[:, [3, 7]], U[:, [3, 7]]) and torch.equal(V2[:, [3, 7]], V[:, [3, 7]])
-    torch.testing.assert_close(U2.mT @ V2, U.mT @ V)
-    others = [i for i in range(24) if i not in (3, 7)]
-    assert ((U2 - U)[:, others].abs() > 1e-3).float().mean() > 0.8
-
-
-def test_unpaired_vectors_keep_both_subspaces_and_no_partner():
-    (_, U, _, V), (U2, V2) = drawn("unpaired")
-    assert torch.equal(U2, U)
-    torch.testing.assert_close(V2 @ V2.mT, V @ V.mT)
-    overlaps = (V.mT @ V2).abs()
-    assert overlaps.diagonal(dim1=-2, dim2=-1).max() < 1e-9
-    torch.testing.assert_close(overlaps.sum(dim=1), torch.ones(4, 6).double())
 
 
 def test_means_are_those_of_all_pairs_in_groups_or_at_once(monkeypatch):

@@ -65,7 +65,7 @@ def test_block_windows_are_every_run_of_blocks_and_narrow_in_shallow_models(x):
         refused(ParameterError, message, window_width, 12, wanted)
 
 
-def test_lengths_are_euclidean_and_a_single_step_has_no_variance():
+def test_lengths_are_euclidean_and_entropies_in_nats():
     x = path([3.0, 4.0], [0.0, 0.0], [5.0, 12.0])
     assert norms(x).tolist() == [5, 0, 13]
     assert step_lengths(x).tolist() == [5, 13]
@@ -73,6 +73,10 @@ def test_lengths_are_euclidean_and_a_single_step_has_no_variance():
     assert norms(half).dtype == torch.float32
     assert norms(half).tolist() == [800, 2400, 7200]
     assert expodistance(path([1.0], [3.0])).item() == equidistance(path([1.0], [3.0])).item() == 0
+    p = torch.tensor([0.5, 0.25, 0.25, 0.0], dtype=torch.float64)
+    assert logit_entropy(p.log() + 17).item() == pytest.approx(1.5 * math.log(2), rel=1e-12)
+    assert logit_entropy(torch.zeros(3, 1000).double()).tolist() == pytest.approx([math.log(1000)] * 3)
+    assert logit_entropy(torch.tensor([0.0, 1e4])).item() == 0
 
 
 ONE_STEP = "a path of 1 step has no sample variance"
@@ -106,13 +110,6 @@ def test_a_path_without_a_score_is_refused(score, states, message):
 )
 def test_a_shape_that_is_no_trajectory_is_refused(score, shape, message):
     refused(ParameterError, message, score, torch.ones(shape))
-
-
-def test_entropy_in_nats_of_known_distributions():
-    p = torch.tensor([0.5, 0.25, 0.25, 0.0], dtype=torch.float64)
-    assert logit_entropy(p.log() + 17).item() == pytest.approx(1.5 * math.log(2), rel=1e-12)
-    assert logit_entropy(torch.zeros(3, 1000).double()).tolist() == pytest.approx([math.log(1000)] * 3)
-    assert logit_entropy(torch.tensor([0.0, 1e4])).item() == 0
 
 
 @pytest.fixture

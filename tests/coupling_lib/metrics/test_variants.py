@@ -119,17 +119,7 @@ def test_operators_and_groups_of_blocks_give_what_one_batch_gives(monkeypatch):
         torch.testing.assert_close(grouped[name], whole[name], rtol=1e-12, atol=1e-12)
 
 
-def test_unknown_variants_and_impossible_numbers_are_refused():
-    J = random_jacobians()
-    svd = torch.linalg.svd(J)
-    with pytest.raises(ParameterError, match="'released' is unknown; choose from miscoupling, "):
-        measure_variants(J, *svd, ks=[5], names=["released"])
-    refused(ParameterError, "expected a list of names", measure_variants, J, *svd, ks=[5], names="mismatch")
-    for ks in ([], [0], [65], [10, 2.5], [True]):
-        refused(ParameterError, "from 1 to 64", measure_variants, J, *svd, ks=ks)
-
-
-def test_transforms_and_means_over_distances():
+def test_transforms_means_and_pairs_and_what_is_refused():
     m = torch.tensor([0.0, 0.5, 2.0])
     assert TRANSFORMS["negative"](m).tolist() == [0, -0.5, -2]
     assert TRANSFORMS["one_minus"](m).tolist() == [1, 0.5, -1]
@@ -138,11 +128,15 @@ def test_transforms_and_means_over_distances():
     assert locality(values).tolist() == [4, (1 + 5 + 3 + 7) / 4, (2 + 6) / 2]
     assert torch.equal(locality(values.expand(2, 5, 3, 3)), locality(values).expand(2, 5, 3))
     refused(ParameterError, r"\(3, 2\)", locality, values[:, :2])
-
-
-@pytest.mark.parametrize("shape", [(4, 4), (2, 3, 5, 5), (3, 1, 1)])
-def test_pairs_of_different_blocks_are_all_but_the_diagonal_row_by_row(shape):
-    values = torch.arange(math.prod(shape)).reshape(shape)
-    wanted = values[..., *(~torch.eye(shape[-1], dtype=torch.bool)).nonzero(as_tuple=True)]
-    assert torch.equal(different_pairs(values), wanted)
-    assert np.array_equal(different_pairs(values.numpy()), wanted.numpy())
+    for shape in [(4, 4), (2, 3, 5, 5), (3, 1, 1)]:
+        values = torch.arange(math.prod(shape)).reshape(shape)
+        wanted = values[..., *(~torch.eye(shape[-1], dtype=torch.bool)).nonzero(as_tuple=True)]
+        assert torch.equal(different_pairs(values), wanted)
+        assert np.array_equal(different_pairs(values.numpy()), wanted.numpy())
+    J = random_jacobians()
+    svd = torch.linalg.svd(J)
+    with pytest.raises(ParameterError, match="'released' is unknown; choose from miscoupling, "):
+        measure_variants(J, *svd, ks=[5], names=["released"])
+    refused(ParameterError, "expected a list of names", measure_variants, J, *svd, ks=[5], names="mismatch")
+    for ks in ([], [0], [65], [10, 2.5], [True]):
+        refused(ParameterError, "from 1 to 64", measure_variants, J, *svd, ks=ks)

@@ -52,7 +52,7 @@ def test_triplets_of_a_krylov_basis_are_those_of_lapack(dtype, S, k):
     assert found.columns <= 200
 
 
-def test_gaussian_and_repeated_values_are_found_with_part_of_the_columns():
+def test_part_of_the_columns_finds_gaussian_and_repeated_values():
     J = torch.randn(400, 400, generator=torch.Generator().manual_seed(1))
     found = golub_kahan(J, 5)
     torch.testing.assert_close(found.S, torch.linalg.svdvals(J)[:5], rtol=1e-5, atol=0)
@@ -60,6 +60,9 @@ def test_gaussian_and_repeated_values_are_found_with_part_of_the_columns():
     J = with_spectrum(plateau(240, 40))
     torch.testing.assert_close(golub_kahan(J, 45, block=16).S[:40], torch.ones(40, dtype=torch.float64))
     assert golub_kahan(J, 16, block=16).next_value == pytest.approx(1)
+    for n in [40, 400, 600]:
+        G = torch.diag_embed(torch.arange(1, n + 1, dtype=torch.float64).expand(2, n))
+        torch.testing.assert_close(top_eigenvectors(G, 3).abs(), torch.eye(n).flip(1)[:, :3].double().expand(2, n, 3))
 
 
 @pytest.mark.parametrize("ratio", [7, 354, 7000])
@@ -119,7 +122,7 @@ def test_zeros_and_unconverged_bases_raise_with_the_reason(monkeypatch):
     refused(UntrustworthyResultError, r"after 64 columns the largest residual of 20 .* \d\.\de-0\d", golub_kahan, J, 20)
 
 
-def test_operators_are_only_multiplied_and_two_calls_are_bit_equal():
+def test_operators_and_block_jacobians_are_only_multiplied():
     J = Counted(with_spectrum(decaying(256)))
     found = golub_kahan(J, 8)
     assert found.U.dtype == torch.float64
@@ -128,9 +131,6 @@ def test_operators_are_only_multiplied_and_two_calls_are_bit_equal():
     J = with_spectrum(decaying(150)).float()
     first, second = golub_kahan(J, 12), golub_kahan(J.clone(), 12)
     assert all(torch.equal(a, b) for a, b in zip(first[:3], second[:3], strict=True))
-
-
-def test_block_jacobian_is_decomposed_without_being_formed():
     J = cl.trace(cl.load_model("nano-neox"), "She looked at the sea and").jacobian(block=8)
     found = top_triplets(J, 10)
     assert "_dense" not in J.__dict__
@@ -165,21 +165,12 @@ def test_operators_of_other_libraries_multiply_arrays_and_refuse_what_is_no_fact
             operator @ factor
 
 
-def test_what_is_no_operator_is_refused_and_a_flat_spectrum_warns():
-    refused(ParameterError, "the operator is a str", as_torch_operator, "J")
-    with pytest.warns(IllDefinedSubspaceWarning, match="k=10"):
-        top_triplets(Counted(torch.eye(64)), 10)
-
-
-def test_products_pay_only_for_few_triplets_of_wide_models():
+def test_products_pay_for_wide_models_and_flat_spectra_warn():
     assert not fewer_products(d=768, k=10, n_blocks=12)
     assert not fewer_products(d=1024, k=10, n_blocks=24)
     assert not fewer_products(d=2048, k=10, n_blocks=16) and fewer_products(d=2560, k=10, n_blocks=32)
     assert fewer_products(d=4096, k=10, n_blocks=32) and fewer_products(d=4096, k=30, n_blocks=32)
     assert not fewer_products(d=4096, k=50, n_blocks=32)
-
-
-@pytest.mark.parametrize("n", [40, 400, 600])
-def test_top_eigenvectors_are_the_last_of_the_complete_decomposition(n):
-    G = torch.diag_embed(torch.arange(1, n + 1, dtype=torch.float64).expand(2, n))
-    torch.testing.assert_close(top_eigenvectors(G, 3).abs(), torch.eye(n).flip(1)[:, :3].double().expand(2, n, 3))
+    refused(ParameterError, "the operator is a str", as_torch_operator, "J")
+    with pytest.warns(IllDefinedSubspaceWarning, match="k=10"):
+        top_triplets(Counted(torch.eye(64)), 10)

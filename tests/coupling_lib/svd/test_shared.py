@@ -15,7 +15,7 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> tor
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def test_the_isotropic_part_is_the_nearest_multiple_of_the_identity():
+def test_the_isotropic_part_and_the_operator_are_those_of_numpy():
     J = drawn(3, 20, 20) + 0.4 * torch.eye(20)
     for matrix, t in zip(J, isotropic_part(J), strict=True):
         assert float(t) == pytest.approx(np.trace(matrix.numpy()) / 20, abs=1e-14)
@@ -23,9 +23,6 @@ def test_the_isotropic_part_is_the_nearest_multiple_of_the_identity():
         assert nearby[1] < min(nearby[0], nearby[2])
     assert float(without_isotropic(J.clone()).diagonal(dim1=1, dim2=2).sum(1).abs().max()) < 1e-12
     assert cl.shared(torch.tensor([[3, 1], [0, 2]])).dense().tolist() == [[0.5, 1.0], [0.0, -0.5]]
-
-
-def test_the_operator_is_what_numpy_makes_of_the_matrix():
     J = drawn(24, 24, seed=1) - 0.7 * torch.eye(24)
     wanted = J.numpy() - np.trace(J.numpy()) / 24 * np.eye(24)
     shared, V = cl.shared(J), drawn(24, 3, seed=2)
