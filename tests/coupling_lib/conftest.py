@@ -1,8 +1,14 @@
 """What tests of several rooms of the library need."""
 
-from __future__ import annotations
-
 import pytest
+
+import coupling_lib as cl
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A trained model, for files that have none of their own."""
+    return cl.load_model("nano-neox")
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Bad input through the library and through papermill: one clear line, nothing stored, nothing run."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import subprocess

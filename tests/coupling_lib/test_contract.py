@@ -1,7 +1,5 @@
 """The public names that scripts outside the project call, as they are written down for them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -12,21 +10,16 @@ import coupling_lib as cl
 from coupling_lib.inputs.prompts import PARIS
 
 
-@pytest.fixture(scope="module")
-def model():
-    return cl.load_model("nano-neox")
-
-
-def test_every_public_name_can_be_reached():
+def test_public_names_are_reached_models_take_arguments_and_drawing_no_torch():
     assert all(callable(getattr(cl, name)) or isinstance(getattr(cl, name), dict) for name in cl.__all__)
     assert set(cl.__all__) <= set(dir(cl)) and len(cl.__all__) <= 42
     with pytest.raises(AttributeError, match="no attribute 'measure_deth'"):
         cl.measure_deth  # ruff: ignore[useless-expression]
-
-
-def test_load_model_takes_every_argument_of_the_contract():
     model = cl.load_model("nano-llama", precision="nf4", untrained=False, revision=None, device=None)
     assert (model.n_blocks, model.d_model, model.precision) == (12, 96, "nf4")
+    figures = "depth, emergence, show, style, trajectories"
+    code = f"import sys; from companion.figures import {figures}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_trace_and_jacobian(model):
@@ -43,9 +36,3 @@ def test_trace_and_jacobian(model):
     ids = torch.tensor([model.tokenizer(PARIS)["input_ids"]])
     assert torch.equal(cl.trace(model, ids).hidden, trace.hidden)
     assert trace.route in ("attention", "cache", "state", "sequence")
-
-
-def test_drawing_needs_no_torch():
-    figures = "depth, emergence, show, style, trajectories"
-    code = f"import sys; from companion.figures import {figures}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,7 +1,5 @@
 """Docstrings: the public names teach, everything else has one line that says what its name does not."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -17,7 +17,7 @@ MODEL = SimpleNamespace(
 )  # fmt: skip
 
 
-def test_a_record_holds_what_a_repetition_needs():
+def test_records_survive_netcdf_and_fingerprints_follow_prompts(tmp_path, monkeypatch):
     record = provenance.provenance(MODEL, ["one", "two"], measure="depth", token=-1)
     expected = {
         "model": "nano-neox", "source": "embedded:nano-neox", "revision": "", "precision": "nf4", "untrained": 1,
@@ -27,29 +27,17 @@ def test_a_record_holds_what_a_repetition_needs():
     assert f"torch {version('torch')}" in record["versions"] and f"nnsight {version('nnsight')}" in record["versions"]
     assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in record["versions"]
     assert record["command"]
-
-
-def test_a_record_survives_netcdf(tmp_path):
     record = provenance.provenance(MODEL, ["one"], measure="depth", boundary=None)
     xr.Dataset({"x": 1.0}, attrs=record).to_netcdf(tmp_path / "measured.nc")
     read = xr.load_dataset(tmp_path / "measured.nc").attrs
     assert {key: value.item() if isinstance(value, np.generic) else value for key, value in read.items()} == record
-
-
-def test_the_fingerprint_of_prompts_follows_text_order_and_ids():
     same = [provenance.prompts_hash(["a", "b"]) for _ in range(2)]
     ids = torch.tensor([[1, 2]])
     others = [["b", "a"], ["a"], ["ab"], [ids], [ids.T], [ids + 1]]
     assert same[0] == same[1] and re.fullmatch(r"[0-9a-f]{12}", same[0])
     assert len({same[0], *map(provenance.prompts_hash, others)}) == 7
-
-
-def test_the_command_names_the_program_without_its_folder(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/home/me/bin/measure.py", "--k", "a b"])
     assert provenance.command_line() == "measure.py --k 'a b'"
-
-
-def test_a_kernels_own_command_is_not_recorded(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/lib/ipykernel_launcher.py", "-f", "/run/kernel-1.json"])
     monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
     assert provenance.command_line() == "notebook"

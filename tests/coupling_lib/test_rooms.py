@@ -1,7 +1,5 @@
 """The house: its rooms, which import one way only, and the sizes that keep it small."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -72,32 +70,17 @@ def needed(module: str) -> set[Path]:
     return {MODULES.get(name) or ROOT / name.replace(".", "/") / "__init__.py" for name in found}
 
 
-def test_every_folder_is_a_known_room():
+def test_rooms_import_from_rooms_before_them_and_files_are_few_and_short():
     assert {room(module) for module in MODULES} == set(ROOMS)
-
-
-def test_a_room_imports_only_from_rooms_before_it():
     assert upward(GRAPH) == []
     wrong = {"coupling_lib.measures.depth": {"companion.figures.depth"}, "coupling_lib.errors": set()}
     assert upward(wrong) == ["coupling_lib.measures.depth imports companion.figures.depth"]
-
-
-def test_no_module_imports_itself_by_a_detour():
     assert circle(GRAPH) == set()
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == {"a", "b", "c"}
-
-
-def test_imports_inside_functions_and_for_annotations_count():
     inside = "def f():\n    from coupling_lib.svd import krylov\n"
     annotations = "if TYPE_CHECKING:\n    from coupling_lib.metrics.coupling import mismatch\n"
     assert imports(inside + annotations) == {"coupling_lib.svd.krylov", "coupling_lib.metrics.coupling"}
-
-
-def test_the_ground_floor_holds_at_most_seven_files():
     assert len(list((ROOT / "coupling_lib").glob("*.py"))) <= 7
-
-
-def test_every_file_is_short():
     rooms = ("coupling_lib", "companion", "book", "workflow", "benchmarks", "tests")
     paths = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
     lengths = {path.relative_to(ROOT): len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
@@ -112,11 +95,20 @@ def core() -> list[str]:
     return ["coupling_lib." + file.replace("/", ".") for file in files]
 
 
-def test_each_file_of_the_core_needs_only_those_before_it():
+def test_files_of_the_core_need_only_those_before_them_and_traces_no_others():
     order = core()
-    assert len(order) == 24 and [(each, GRAPH[each] - set(order[:n])) for n, each in enumerate(order)] == [
-        (each, set()) for each in order
-    ]
+    assert len(order) == 24
+    assert {each: GRAPH[each] - set(order[:n]) for n, each in enumerate(order)} == {each: set() for each in order}
+    files = needed("coupling_lib.jacobian.tracing")
+    named = {MODULES[each] for each in core() if not each.startswith("coupling_lib.metrics.")}
+    assert {path for path in files if path.name != "__init__.py"} == named
+    count, lines = written(files)
+    assert count <= 20 and lines <= 3400
+    files = needed("coupling_lib.jacobian.tracing") | needed("coupling_lib.models.wrap")
+    above = {"load", "hub", "packages", "offload", "packed", "quantised", "low_bit", "prompts", "placing", "paths"}
+    assert not above & {path.stem for path in files}
+    count, lines = written(files)
+    assert count <= 31 and lines <= 4600
 
 
 def written(files: set[Path]) -> tuple[int, int]:
@@ -125,23 +117,7 @@ def written(files: set[Path]) -> tuple[int, int]:
     return len(texts), sum(len(text.splitlines()) for text in texts)
 
 
-def test_a_trace_and_its_jacobians_import_the_core_alone():
-    files = needed("coupling_lib.jacobian.tracing")
-    named = {MODULES[each] for each in core() if not each.startswith("coupling_lib.metrics.")}
-    assert {path for path in files if path.name != "__init__.py"} == named
-    count, lines = written(files)
-    assert count <= 20 and lines <= 3400
-
-
-def test_a_model_of_ones_own_needs_neither_loading_nor_other_storages():
-    files = needed("coupling_lib.jacobian.tracing") | needed("coupling_lib.models.wrap")
-    above = {"load", "hub", "packages", "offload", "packed", "quantised", "low_bit", "prompts", "placing", "paths"}
-    assert not above & {path.stem for path in files}
-    count, lines = written(files)
-    assert count <= 31 and lines <= 4600
-
-
-def test_figures_of_depth_need_few_files_and_no_torch():
+def test_figures_need_few_files_and_no_torch_and_the_library_none_of_its_own():
     files = needed("companion.figures.depth")
     code = "import sys, companion.figures.depth; print(*(getattr(m, '__file__', None) for m in sys.modules.values()))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -151,21 +127,14 @@ def test_figures_of_depth_need_few_files_and_no_torch():
     assert not any("torch" in path.parts for path in loaded)
     written = [path for path in files if path.name != "__init__.py"]
     assert len(written) <= 18 and sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 2500
-
-
-def test_what_draws_or_condenses_a_measurement_needs_no_torch():
     text = {module: path.read_text(encoding="utf-8") for module, path in MODULES.items()}
-    heavy = {
-        MODULES[module] for module in MODULES if re.search(r"^ *(import|from) torch\b", text[module], re.MULTILINE)
-    }
+    torch = re.compile(r"^ *(import|from) torch\b", re.MULTILINE)
+    heavy = {MODULES[module] for module in MODULES if torch.search(text[module])}
     light = {module for module in MODULES if room(module) in ("coupling_lib.datasets", "companion.figures")}
     # These draw tables of many models, or compare what the metrics themselves define.
     numbers = "generalization generalization_numbers decoder_scores rivals width nulls many_prompts readings"
     tables = {f"companion.figures.{name}" for name in (*numbers.split(), "paper_models", "vision")}
     assert {name for name in light if needed(name) & heavy} == tables
-
-
-def test_importing_the_library_loads_none_of_what_it_stands_on():
     heavy = "{'torch', 'transformers', 'numpy', 'pandas', 'xarray', 'matplotlib'}"
     code = f"import sys, coupling_lib; sys.exit(str({heavy} & set(sys.modules)) if {heavy} & set(sys.modules) else 0)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -1,7 +1,5 @@
 """What axe-core finds on a page, and where a reader at the keyboard would lose sight of the focus."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 
 from playwright.sync_api import Page

@@ -4,8 +4,6 @@ What `tests/coupling_lib` refuses already beside what they accept is not repeate
 truncated and pickled weights, GGUF files cut short, misspelt aliases, names that are empty, shapes of token ids.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -26,6 +24,9 @@ from coupling_lib.svd.triplets import top_triplets_stacked
 CODE = "__import__('os').system('touch ran')"
 TEXT = "one two three four five"
 MATRICES = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0))
+DAMAGED = "config.json of .* is damaged; fetch it again"
+UNLOADED = "cannot be loaded by transformers .*check that its configuration, weights and tokenizer"
+WHOLE_K = "k is .*, so it must be a whole number from 1 to 96"
 
 
 class Rig:
@@ -86,8 +87,19 @@ def of_folder(what: str, message: str, **config: Any) -> Bad:
     return Bad(f"config with {what}", lambda rig: cl.load_model(rig.copied(**config), device="cpu"), message)
 
 
+def spoilt(what: str, change: Callable[[Path], Any], message: str) -> Bad:
+    return Bad(what, lambda rig: [change(folder := rig.copied()), cl.load_model(folder)], message)
+
+
 def read(name: str, content: str | bytes, message: str) -> Bad:
     return Bad(f"prompts in {name}", lambda rig: cl.load_prompts(rig.file(name, content)), message)
+
+
+def pictured(content: bytes) -> Bad:
+    def call(rig: Rig) -> Any:
+        return cl.load_images(rig.picture(content), rig.vision.hf.config, 1)
+
+    return Bad(f"picture {content!r}", call, "the picture .* cannot be read")
 
 
 def traced(what: str, given: Any, message: str) -> Bad:
@@ -141,21 +153,9 @@ LIBRARY = [
     of_folder("an unknown rotation", "KeyError.*check its values", rope_scaling={"type": "nonsense"}),
     of_folder("a list as quantisation", r"are quantised already \(\[1\]\)", quantization_config=[1]),
     of_folder("a list as type", r"model type \['llama'\]: transformers .* has no such model", model_type=["llama"]),
-    Bad(
-        "a folder as config",
-        lambda rig: [f := rig.copied(), (f / "config.json").unlink(), (f / "config.json").mkdir(), cl.load_model(f)],
-        "config.json of .* is damaged; fetch it again",
-    ),
-    Bad(
-        "a config of brackets",
-        lambda rig: [f := rig.copied(), (f / "config.json").write_text("[" * 100_000), cl.load_model(f)],
-        "config.json of .* is damaged; fetch it again",
-    ),
-    Bad(
-        "a damaged tokenizer",
-        lambda rig: [f := rig.copied(), (f / "tokenizer.json").write_text("{no"), cl.load_model(f)],
-        "cannot be loaded by transformers .*check that its configuration, weights and tokenizer",
-    ),
+    spoilt("a folder as config", lambda f: [(f / "config.json").unlink(), (f / "config.json").mkdir()], DAMAGED),
+    spoilt("a config of brackets", lambda f: (f / "config.json").write_text("[" * 100_000), DAMAGED),
+    spoilt("a damaged tokenizer", lambda f: (f / "tokenizer.json").write_text("{no"), UNLOADED),
     Bad("a GGUF of zeros", lambda rig: cl.load_model(rig.file("zeros.gguf", b"GGUF" + bytes(60))), "zeros.gguf.*damag"),
     Bad(
         "a GGUF with endless tables",
@@ -204,11 +204,7 @@ LIBRARY = [
     # Which Jacobian.
     Bad("block NaN", lambda rig: rig.trace.jacobian(np.nan), "block is nan; .* give a whole number"),
     *(
-        Bad(
-            f"svd with k {k!r}",
-            lambda rig, k=k: rig.trace.jacobian(0).svd(k),
-            "k is .*, so it must be a whole number from 1 to 96",
-        )
+        Bad(f"svd with k {k!r}", lambda rig, k=k: rig.trace.jacobian(0).svd(k), WHOLE_K)
         for k in (0, -1, 97, 2.5, "5", True, None)
     ),
     Bad("triplets of a text", lambda rig: cl.top_triplets("J", 1), "is a str; a matrix or an object"),
@@ -228,11 +224,7 @@ LIBRARY = [
     moved("draws is 0; it must be a whole number from 1", draws=0),
     moved("draws is 1.5; it must be a whole number from 1", draws=1.5),
     moved("seed is -1; it must be a whole number from 0", seed=-1),
-    Bad(
-        "window '3'",
-        lambda rig: cl.measure_trajectories(rig.model, [TEXT], window="3"),
-        "window is '3'; exp",
-    ),
+    Bad("window '3'", lambda rig: cl.measure_trajectories(rig.model, [TEXT], window="3"), "window is '3'; exp"),
     Bad("an unknown variant", lambda rig: cl.depth_summary(rig.depth, "misc"), "the variant 'misc' is unknown; choose"),
     Bad("the null of a number", lambda rig: cl.null_of(rig.depth, 3), "names is 3; expected a list of names"),
     Bad(
@@ -266,14 +258,7 @@ LIBRARY = [
     Bad("half a prompt", lambda rig: cl.load_prompts(n=1.5), "n is 1.5; the set has 120 prompts"),
     Bad("a word as seed", lambda rig: cl.load_prompts(n=3, seed="a"), "seed is 'a'; it must be a whole number from 0"),
     Bad("a number as folder", lambda rig: cl.load_prompts("arc", folder=3), "folder is 3; expected a name or a path"),
-    *(
-        Bad(
-            f"picture {content!r}",
-            lambda rig, c=content: cl.load_images(rig.picture(c), rig.vision.hf.config, 1),
-            "the picture .* cannot be read",
-        )
-        for content in (b"no picture", b"", b"\x89PNG\r\n\x1a\n" + bytes(20))
-    ),
+    *map(pictured, (b"no picture", b"", b"\x89PNG\r\n\x1a\n" + bytes(20))),
     Bad("half a picture", lambda rig: cl.load_images("digits", rig.vision.hf.config, 1.5), "images is 1.5; it must be"),
     Bad("pictures of nothing", lambda rig: cl.load_images(None, rig.vision.hf.config), "pictures is None; it must be"),
     Bad(

@@ -3,8 +3,6 @@
 Texts for numbers, switches and blocks that cannot be read are refused in `tests/companion/notebook/test_parameters.py`.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sweeps that cannot be: their prompts, settings, shards and stores."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from bad_inputs import CODE, TEXT, Bad, Rig

@@ -1,7 +1,5 @@
 """The built book and a tab of headless Chromium that it is read in, from the disk, as without a network."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A measure that writes down what it was called with."""
 
-from __future__ import annotations
-
 import numpy as np
 import xarray as xr
 

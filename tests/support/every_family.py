@@ -11,8 +11,6 @@ Each type has a process of its own with a time limit. Answers are kept in `resul
 program and transformers are the same, so that a run that was stopped goes on. Once all have one, the table is written.
 """
 
-from __future__ import annotations
-
 import copy
 import csv
 import hashlib
@@ -94,7 +92,7 @@ def built(mapping: str, kind: str, folder: str) -> PreTrainedModel:
 class Wide(TorchFunctionMode):
     """Within it, what a family's own code casts to float32 becomes float64, and experts' products know float64."""
 
-    def __enter__(self) -> Wide:
+    def __enter__(self) -> "Wide":
         torch.set_default_dtype(torch.float64)
         return super().__enter__()
 
@@ -156,8 +154,7 @@ def compared(model: cl.Model, hf: PreTrainedModel) -> dict[str, str]:
 
 def fresh(folder: str) -> dict[str, str]:
     """Compare untrained weights with those of a model that transformers builds: each kind's spread and mean, pooled."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         try:
             ours = cl.load_model(folder, untrained=True, seed=11).hf
         except errors.UnsupportedModelError:
@@ -255,9 +252,8 @@ def write(found: dict[tuple[str, str], dict[str, str]]) -> None:
     """Write the table; a row that states the same as before keeps its digits, which differ between processors."""
 
     def stable_part(row: dict[str, str]) -> list[str]:
-        return [row[name] for name in ("outcome", "class", "route", "transformers")] + re.split(
-            r"[\d.e+-]+", row["why"]
-        )
+        kept = [row[name] for name in ("outcome", "class", "route", "transformers")]
+        return kept + re.split(r"[\d.e+-]+", row["why"])
 
     lines = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.is_file() else []
     old = {(row["mapping"], row["type"]): row for row in csv.DictReader(lines)}

@@ -1,7 +1,5 @@
 """Notebooks as papermill leaves them: their parameters, their text, what they remember and show, how long they ran."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

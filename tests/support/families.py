@@ -6,8 +6,6 @@ own code of the others casts to float32 inside (norms, rotary tables, softmax), 
 is the route that the library is expected to find by itself.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -47,6 +45,8 @@ _PURE_2 = dict(_PURE, num_heads=8, head_dim=8, n_groups=2, chunk_size=4)
 _MAMBA_2 = dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1, mamba_chunk_size=4)
 _MIXED, _MAMBAS = ["linear_attention", "full_attention", "linear_attention"], ["mamba", "attention", "mamba"]
 _LINEAR = dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8)
+_NEXT = dict(GQA, **_EXPERTS, **_SHARED_EXPERT, **_LINEAR)
+_GRANITE = dict(GQA, **_MAMBA_2, **_LOCAL_EXPERTS, shared_intermediate_size=64)
 _JAMBA = dict(attn_layer_period=3, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1)
 _JAMBA |= dict(mamba_d_state=8, mamba_dt_rank=4)
 _CONVOLUTIONS = dict(block_ff_dim=64, conv_L_cache=3, layer_types=["conv", "full_attention", "conv"])
@@ -144,20 +144,10 @@ FAMILIES = [
     Family("falcon-mamba", "FalconMambaConfig", _PURE, route="state"),
     Family("mamba2", "Mamba2Config", _PURE_2, route="state"),
     Family("mamba2-bounded", "Mamba2Config", dict(_PURE_2, time_step_limit=(0.5, 1.0)), route="sequence"),
-    Family(
-        "qwen3-next",
-        "Qwen3NextConfig",
-        dict(GQA, **_EXPERTS, **_SHARED_EXPERT, **_LINEAR, layer_types=_MIXED),
-        route="attention and state",
-    ),
+    Family("qwen3-next", "Qwen3NextConfig", dict(_NEXT, layer_types=_MIXED), route="attention and state"),
     Family("olmo-hybrid", "OlmoHybridConfig", dict(GQA, layer_types=_MIXED), route="attention and state"),
     Family("falcon-h1", "FalconH1Config", dict(GQA, **_MAMBA_2, mamba_d_ssm=64), route="state"),
-    Family(
-        "granite-4-h",
-        "GraniteMoeHybridConfig",
-        dict(GQA, **_MAMBA_2, **_LOCAL_EXPERTS, shared_intermediate_size=64, layer_types=_MAMBAS),
-        route="attention and state",
-    ),
+    Family("granite-4-h", "GraniteMoeHybridConfig", dict(_GRANITE, layer_types=_MAMBAS), route="attention and state"),
     Family("bamba", "BambaConfig", dict(GQA, **_MAMBA_2, attn_layer_indices=[1]), route="attention and state"),
     Family("lfm2", "Lfm2Config", dict(GQA, **_CONVOLUTIONS), route="attention and state"),
     Family("jamba", "JambaConfig", dict(GQA, **_EXPERTS, **_JAMBA), route="attention and state"),
@@ -205,7 +195,6 @@ def loaded(family: Family, dtype: torch.dtype = torch.float64) -> Model:
     """Return a family's model, built and checked once for all tests; for those that leave it as it is."""
     key = family.name, dtype
     if key not in _LOADED:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PostNormWarning)
+        with warnings.catch_warnings(action="ignore", category=PostNormWarning):
             _LOADED[key] = wrap_model(family.build().to(dtype), name=family.name)
     return _LOADED[key]

@@ -5,8 +5,6 @@ and bitsandbytes. What reads the environment when it is imported (`transformers`
 is left to each program, so that it sees its own.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

@@ -5,8 +5,6 @@ revision, and `HEAD` and `GET` of its files, with the error codes in the `X-Erro
 was asked for.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading
@@ -17,12 +15,8 @@ from urllib.parse import unquote, urlsplit
 REPO_ID = "meta-llama/Meta-Llama-3-8B"
 TOKEN = "hf_the_right_one"
 REFUSALS = {
-    "401": (401, None),
-    "403": (403, "GatedRepo"),
-    "404": (404, "RepoNotFound"),
-    "429": (429, None),
-    "500": (500, None),
-}
+    "401": (401, None), "403": (403, "GatedRepo"), "404": (404, "RepoNotFound"), "429": (429, None), "500": (500, None),
+}  # fmt: skip
 MODES = ("ok", *REFUSALS, "gated", "silent", "not-a-hub")
 
 
@@ -67,7 +61,7 @@ class Hub:
         start = f"GET /{repo_id}/resolve/"
         return sorted(line.removeprefix(start).split("/", 1)[1] for line in self.requests if line.startswith(start))
 
-    def __enter__(self) -> Hub:
+    def __enter__(self) -> "Hub":
         self._thread.start()
         return self
 

@@ -1,7 +1,5 @@
 """Users of a hub: processes of their own, each with an environment that knows one hub and no token."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path
@@ -15,9 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def user(home: Path, endpoint: str, **settings: str) -> dict[str, str]:
     """Environment of a user whose only hub is the given one and who has no token."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))
-    }
+    hub = ("HF_", "HUGGING", "TRANSFORMERS_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(hub)}
     own = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return {**kept, **own, **settings}
 

@@ -1,7 +1,5 @@
 """What is installed here, and what pyproject.toml asks for."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -20,9 +18,7 @@ LOCKED = tuple(name for name in EXTRAS if name not in APART)
 
 def requirements(extras: Iterable[str] = LOCKED) -> list[str]:
     """What the library and some of its extras ask for, as it is written."""
-    return [
-        line for lines in (PROJECT["project"]["dependencies"], *(EXTRAS[name] for name in extras)) for line in lines
-    ]
+    return [*PROJECT["project"]["dependencies"], *(line for name in extras for line in EXTRAS[name])]
 
 
 def lock() -> list[Requirement]:

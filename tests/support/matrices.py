@@ -1,7 +1,5 @@
 """Matrices of a given spectrum, in float64."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -6,8 +6,6 @@ Prints what `every_family` finds of each, in one process, as a card cannot be sh
 runs on the processor. `benchmarks/latest_gpu.json` keeps the last line.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

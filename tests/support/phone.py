@@ -1,7 +1,5 @@
 """Figures on a phone: how large their words are drawn, whether panels stand below each other and all fits."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

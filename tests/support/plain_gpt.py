@@ -1,7 +1,5 @@
 """A GPT in plain PyTorch, as people train it: no transformers, fused attention, dropout, a loss beside the logits."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

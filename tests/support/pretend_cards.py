@@ -4,8 +4,6 @@ Their numbers are held and computed on the CPU. The cards are called `lazy:0` an
 torch knows on every machine and whose derivatives it computes in the calling thread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
@@ -29,7 +27,7 @@ class Lying(torch.Tensor):
     """A tensor on a card."""
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor, device: torch.device) -> Lying:
+    def __new__(cls, held: torch.Tensor, device: torch.device) -> "Lying":
         like = dict(strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype, device=device)
         return torch.Tensor._make_wrapper_subclass(cls, held.size(), requires_grad=held.requires_grad, **like)
 

@@ -1,11 +1,37 @@
 """Slow, independent references: plain PyTorch hooks, whole forward passes, one derivative at a time."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+
+
+def outputs(hf: PreTrainedModel, inputs: dict, block: nn.Module, change: Callable, read: list[nn.Module]) -> list:
+    """Run a model with a block's input stream replaced by a change of it, and return what some modules give."""
+    seen = []
+
+    def enter(module, args, kwargs):
+        stream = change((args[0] if args else kwargs["hidden_states"]).detach().clone())
+        return ((stream, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": stream})
+
+    def leave(module, args, output):
+        seen.append(output if isinstance(output, torch.Tensor) else output[0])
+
+    with ExitStack() as hooks:
+        hooks.callback(block.register_forward_pre_hook(enter, prepend=True, with_kwargs=True).remove)
+        for module in read:
+            hooks.callback(module.register_forward_hook(leave).remove)
+        hf(**inputs)
+    return seen
+
+
+def as_leaf(stream: torch.Tensor, leaves: list[torch.Tensor]) -> torch.Tensor:
+    """Keep a stream as a leaf, and return the first that was kept."""
+    leaves.append(stream.requires_grad_(True))
+    return leaves[0]
 
 
 def brute_force_jacobian(
@@ -14,32 +40,15 @@ def brute_force_jacobian(
 ) -> torch.Tensor:  # fmt: skip
     """Differentiate one block inside a whole forward pass of the model, row by row.
 
-    Plain forward hooks put a leaf in the place of the block's input and read its output; nothing of the
-    library is used. Returns every row, or one of some, of the residual Jacobian (identity subtracted where the tokens
-    agree); or, where `ends` names layers inside the block, the derivative of the sum of what these give.
+    Nothing of the library is used. Returns every row, or one of some, of the residual Jacobian (identity subtracted
+    where the tokens agree); or, where `ends` names layers inside the block, the derivative of the sum of what these
+    give.
     """
-    leaf, seen = [], []
-
-    def enter(module, args, kwargs):
-        stream = args[0] if args else kwargs["hidden_states"]
-        leaf.append(stream.detach().clone().requires_grad_(True))
-        if args:
-            return (leaf[0], *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": leaf[0]}
-
-    def leave(module, args, kwargs, output):
-        seen.append((output if isinstance(output, torch.Tensor) else output[0]).reshape(leaf[0].shape))
-
-    read = [block.get_submodule(name) for name in ends] or [block]
-    handles = [block.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)]
-    handles += [module.register_forward_hook(leave, with_kwargs=True) for module in read]
-    try:
-        with torch.enable_grad():
-            hf(**inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    J = rows(sum(seen)[0, token_out, ::every], leaf[0])[:, token_in]
+    leaf, read = [], [block.get_submodule(name) for name in ends] or [block]
+    with torch.enable_grad():
+        seen = outputs(hf, inputs, block, lambda x: as_leaf(x, leaf), read)
+        y = sum(each.reshape(leaf[0].shape) for each in seen)
+    J = rows(y[0, token_out, ::every], leaf[0])[:, token_in]
     return J - torch.eye(J.shape[1], dtype=J.dtype)[::every] if token_in == token_out and not ends else J
 
 
@@ -54,24 +63,11 @@ def central_difference(
     """
 
     def moved(by: float) -> torch.Tensor:
-        seen = []
-
-        def enter(module, args, kwargs):
-            stream = (args[0] if args else kwargs["hidden_states"]).clone()
+        def change(stream):
             stream[0, token] += by * stream[0, token].norm() * direction
-            return ((stream, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": stream})
+            return stream
 
-        def leave(module, args, kwargs, output):
-            seen.append((output if isinstance(output, torch.Tensor) else output[0]).reshape(-1, len(direction))[token])
-
-        handles = [block.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)]
-        handles += [block.register_forward_hook(leave, with_kwargs=True)]
-        try:
-            hf(**inputs)
-        finally:
-            for handle in handles:
-                handle.remove()
-        return seen[0]
+        return outputs(hf, inputs, block, change, [block])[0].reshape(-1, len(direction))[token]
 
     size = brute_force_state(hf, block, inputs, token).norm()
     wide, narrow = ((moved(h) - moved(-h)) / (2 * h * size) for h in (step, step / 2))
@@ -82,15 +78,8 @@ def central_difference(
 def brute_force_state(hf: PreTrainedModel, block: nn.Module, inputs: dict, token: int) -> torch.Tensor:
     """Read the state of one token before a block."""
     seen = []
-    handle = block.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append((args[0] if args else kwargs["hidden_states"])[0, token].clone()),
-        with_kwargs=True,
-    )
-    try:
-        hf(**inputs)
-    finally:
-        handle.remove()
-    return seen[0]
+    outputs(hf, inputs, block, lambda x: as_leaf(x, seen), [])
+    return seen[0][0, token]
 
 
 def rows(y: torch.Tensor, stream: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,5 @@
 """The skewness that few values are drawn with, by scipy."""
 
-from __future__ import annotations
-
 import numpy as np
 import scipy.stats
 

@@ -4,8 +4,6 @@ It needs Debian's packages `slurm-wlm` and `munge` and nothing of the system's o
 ports, state and logs lie in the folder, and its end takes them all away.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import secrets
@@ -71,7 +69,7 @@ class Cluster:
         """Find a program, in the folders of the system's administrator too."""
         return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> "Cluster":
         for name in ("state", "spool", "bin"):
             (self.folder / name).mkdir(parents=True)
         user, host = pwd.getpwuid(os.geteuid()).pw_name, socket.gethostname().split(".")[0]

@@ -1,7 +1,5 @@
 """What quantised layers stand for, in float64, and kernels to put in the place of bitsandbytes' own."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -82,8 +80,7 @@ def kernel_in_place(where: Callable[..., torch.Tensor]) -> Generator[None]:
 def operator_in_place(name: str, function: Callable) -> Generator[None]:
     """Put a function in the place of one of bitsandbytes' operators on the CPU."""
     library = torch.library.Library("bitsandbytes", "IMPL")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that a kernel is overridden
+    with warnings.catch_warnings(action="ignore"):
         library.impl(name, function, "CPU")
     try:
         yield

@@ -1,7 +1,5 @@
 """Tiny random models in folders, as `save_pretrained` writes them: a decoder, an encoder, a vision transformer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch
@@ -29,28 +27,26 @@ def llama(seed: int = 0, **changes) -> transformers.LlamaForCausalLM:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**arguments)).eval()
 
 
-def save_llama(folder: Path, seed: int = 0, *, with_tokenizer: bool = True, **saving) -> transformers.LlamaForCausalLM:
-    model = llama(seed)
+def _saved(model, folder: Path, with_tokenizer: bool = True, **saving):
     model.save_pretrained(folder, **saving)
     if with_tokenizer:
         tokenizer().save_pretrained(folder)
     return model
 
 
+def save_llama(folder: Path, seed: int = 0, *, with_tokenizer: bool = True, **saving) -> transformers.LlamaForCausalLM:
+    return _saved(llama(seed), folder, with_tokenizer, **saving)
+
+
 def save_bert(folder: Path) -> transformers.BertForMaskedLM:
     torch.manual_seed(0)
-    model = transformers.BertForMaskedLM(transformers.BertConfig(**STACK, vocab_size=280)).eval()
-    model.save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
-    return model
+    return _saved(transformers.BertForMaskedLM(transformers.BertConfig(**STACK, vocab_size=280)).eval(), folder)
 
 
 def save_vit(folder: Path) -> transformers.ViTForImageClassification:
     torch.manual_seed(0)
     config = transformers.ViTConfig(**STACK, image_size=16, patch_size=8, num_labels=10)
-    model = transformers.ViTForImageClassification(config).eval()
-    model.save_pretrained(folder)
-    return model
+    return _saved(transformers.ViTForImageClassification(config).eval(), folder, with_tokenizer=False)
 
 
 def same_weights(a: torch.nn.Module, b: torch.nn.Module) -> bool:

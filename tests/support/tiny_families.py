@@ -4,8 +4,6 @@ Weights are large enough that no block is nearly linear. `tiny_families.toml` sa
 types need besides.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Tiny random Llamas in GGUF files, and what the definitions of the formats make of their bytes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -11,19 +9,11 @@ import tiny
 
 HEADS, KV_HEADS = 4, 2
 STORED = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
 
 
 def stored_name(name: str) -> str:
@@ -74,16 +64,10 @@ def write(
     model = tiny.llama(seed=3, num_attention_heads=HEADS, num_key_value_heads=KV_HEADS)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
-    writer.add_block_count(tiny.BLOCKS)
-    writer.add_embedding_length(tiny.WIDTH)
-    writer.add_feed_forward_length(64)
-    writer.add_context_length(256)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_dimension_count(tiny.WIDTH // HEADS)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_vocab_size(280)
+    sizes = dict(block_count=tiny.BLOCKS, embedding_length=tiny.WIDTH, feed_forward_length=64, context_length=256)
+    sizes |= dict(head_count=HEADS, head_count_kv=KV_HEADS, rope_dimension_count=tiny.WIDTH // HEADS)
+    for name, value in (sizes | dict(rope_freq_base=10000.0, layer_norm_rms_eps=1e-6, vocab_size=280)).items():
+        getattr(writer, f"add_{name}")(value)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind}"])
     if tokenizer:
         bpe = json.loads(tiny.tokenizer().backend_tokenizer.to_str())["model"]

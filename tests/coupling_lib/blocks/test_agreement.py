@@ -1,14 +1,14 @@
 """A model is measured as it came: with its own attention, at the positions that matter, by a route that is exact."""
 
-from __future__ import annotations
-
 import copy
+import operator
 
 import pytest
 import tiny
 import torch
 import transformers
 from reference import brute_force_jacobian, relative_error
+from refusals import refused
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
@@ -55,10 +55,7 @@ def errors(hf: PreTrainedModel, block: int = 1) -> tuple[cl.Trace, float]:
     return trace, max(worst, far)
 
 
-# -- one name of an attention may make another model
-
-
-def test_falcon_with_alibi_is_measured_as_it_is_by_default():
+def test_attention_is_measured_as_it_is_by_default():
     hf = causal("FalconConfig", **STACK, alibi=True, multi_query=False)
     plain = copy.deepcopy(hf)
     plain.set_attn_implementation("eager")
@@ -67,9 +64,6 @@ def test_falcon_with_alibi_is_measured_as_it_is_by_default():
     assert relative_error(*states) > 0.01  # alibi is added twice there
     trace, error = errors(hf)
     assert trace.model.blocks.attention == "sdpa" and error < 1e-5
-
-
-def test_paligemma_is_measured_as_it_is_by_default():
     text, siglip = dict(GQA, model_type="gemma"), dict(SIGLIP)
     make = transformers.PaliGemmaForConditionalGeneration
     more = dict(projection_dim=32, image_token_index=63)
@@ -78,9 +72,6 @@ def test_paligemma_is_measured_as_it_is_by_default():
     assert trace.model.blocks.attention == "sdpa" and trace.route == "sequence" and error < 1e-5
     # Without types of tokens every one sees every other.
     assert trace.jacobian(1, LAST, 3).dense().norm() > 1e-3
-
-
-def test_attention_that_chooses_its_tokens_keeps_the_choice():
     small = dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8)
     experts = dict(n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1, moe_intermediate_size=16)
     chosen = dict(index_topk=9, index_n_heads=8, index_head_dim=16, first_k_dense_replace=3)
@@ -89,37 +80,28 @@ def test_attention_that_chooses_its_tokens_keeps_the_choice():
     assert trace.route == "sequence" and error < 1e-5
 
 
-def test_the_attention_that_a_model_came_with_is_remembered_when_it_is_wrapped_again():
+def test_an_attention_is_remembered_and_others_are_refused(monkeypatch):
     hf = causal("FalconConfig", **STACK, alibi=True, multi_query=False)
     llama = tiny.llama()
     for each, name in ((hf, "sdpa"), (llama, attention.NAME)):
         first, again = cl.wrap_model(each), cl.wrap_model(each)
         assert first.blocks.attention == again.blocks.attention == name
     assert attention_choice.default(llama) == "sdpa"
-
-
-def test_another_attention_set_since_is_refused():
     model = cl.wrap_model(tiny.llama())
     model.hf.set_attn_implementation("sdpa")
     with pytest.raises(ParameterError, match="its attention was set to 'sdpa' after it was loaded, .* wrap it again"):
         cl.trace(model, IDS)
 
-
-def test_an_attention_that_does_not_run_here_is_refused_in_a_line(monkeypatch):
     def fails(*given, **named):
         raise NotImplementedError("no such kernel on this machine")
 
     monkeypatch.setitem(transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", fails)
-    with pytest.raises(UnsupportedModelError) as caught:
-        cl.wrap_model(tiny.llama())
-    assert str(caught.value) == (
+    assert refused(UnsupportedModelError, "", cl.wrap_model, tiny.llama()) == (
         "LlamaForCausalLM (model type 'llama') does not run on 7 random tokens with the attention that it came with, "
         "'sdpa' (no such kernel on this machine); if that attention is not installed here, load the model with "
         "attn_implementation='eager'"
     )
 
-
-# -- what can be measured is measured
 
 FELL_BACK = {
     "gemma4_text": ("Gemma4TextConfig", dict(GQA, hidden_size_per_layer_input=8, vocab_size_per_layer_input=64)),
@@ -140,15 +122,16 @@ def test_where_the_first_route_fails_the_next_is_exact(kind):
     assert trace.route in ("cache", "sequence") and error < 1e-5
 
 
-def test_a_layer_whose_output_is_written_over_is_measured():
+def test_saved_mamba_2_written_over_layers_and_single_tokens_are_measured():
     hf = causal("OlmoConfig", **dict(STACK, hidden_size=512, intermediate_size=512), clip_qkv=1.0)
     trace, u = cl.trace(cl.wrap_model(hf), IDS), torch.ones(512)
     reference = copy.deepcopy(hf).double()
     wanted = brute_force_jacobian(reference, reference.model.layers[1], {"input_ids": IDS}, LAST, LAST)
     assert relative_error(trace.jacobian(1).T @ u, u.double() @ wanted) < 1e-5
-
-
-def test_prompts_of_one_token_are_measured_as_longer_ones_are():
+    sizes = dict(vocab_size=64, hidden_size=32, num_hidden_layers=3, num_heads=4, head_dim=16, state_size=8, n_groups=1)
+    for limits in ([0.0, float("inf")], (0.0, float("inf"))):
+        model = cl.wrap_model(causal("Mamba2Config", **sizes, time_step_limit=limits))
+        assert model.blocks.route == "state"
     hf = built(AutoModelForMaskedLM.from_config, "ModernBertConfig", **STACK, cls_token_id=1, sep_token_id=2)
     reference, model = copy.deepcopy(hf).double(), cl.wrap_model(hf)
     for ids, token in ((torch.tensor([[5]]), 0), (IDS, LAST)):
@@ -157,31 +140,18 @@ def test_prompts_of_one_token_are_measured_as_longer_ones_are():
         assert relative_error(trace.jacobian(1, token).dense(), wanted) < 1e-5
 
 
-@pytest.mark.parametrize("limits", [[0.0, float("inf")], (0.0, float("inf"))])
-def test_a_saved_mamba_2_is_measured(limits):
-    sizes = dict(vocab_size=64, hidden_size=32, num_hidden_layers=3, num_heads=4, head_dim=16, state_size=8, n_groups=1)
-    model = cl.wrap_model(causal("Mamba2Config", **sizes, time_step_limit=limits))
-    assert model.blocks.route == "state"
-
-
-# -- positions that matter
-
-
 def llama4(**more) -> PreTrainedModel:
     experts = dict(intermediate_size_mlp=64, num_local_experts=4, attention_chunk_size=64, no_rope_layer_interval=2)
     return causal("Llama4TextConfig", **GQA, **experts, **more)
 
 
-def test_the_temperature_of_llama_4_is_that_of_the_models_own_position():
+def test_positions_and_lengths_are_the_models_own():
     # As released, 8,192: no probe comes near it.
     model = cl.wrap_model(llama4(floor_scale=8192, attn_scale=1.0))
     assert model.blocks.routes == ("attention", "cache", "attention")
     for scale in (4, 8):
         trace, error = errors(llama4(floor_scale=scale, attn_scale=1.0))
         assert trace.routes[1] == "cache" and error < 1e-5
-
-
-def test_lengths_are_short_while_a_model_is_looked_at_and_as_they_were_after():
     hf = causal("MistralConfig", **GQA, sliding_window=4096)
     hf.config.rope_parameters["original_max_position_embeddings"] = 8192
     with model_config.lengths(hf):
@@ -202,38 +172,23 @@ def test_a_replay_is_compared_with_what_a_block_adds_to_each_token():
     assert 5 < replay_error(call, off, x + added, x) < 11
 
 
-# -- what cannot be measured is refused in one line
-
-
-def test_a_block_called_several_times_is_refused():
+def test_blocks_called_several_times_or_never_or_in_training_are_refused():
     hf = built(AutoModelForMaskedLM.from_config, "AlbertConfig", **STACK, inner_group_num=3, embedding_size=16)
-    with pytest.raises(UnsupportedModelError, match="block 1 of AlbertForMaskedLM .* is called 3 times in one pass"):
-        cl.wrap_model(hf)
+    refused(UnsupportedModelError, "block 1 of AlbertForMaskedLM .* is called 3 times in one pass", cl.wrap_model, hf)
 
-
-def test_a_block_that_is_called_more_often_in_another_run_is_refused():
     class Again(LlamaDecoderLayer):
         def __call__(self, x, *args, **kwargs):
             return super().__call__(super().__call__(x, *args, **kwargs), *args, **kwargs)
 
     model = cl.wrap_model(tiny.llama())
     model.hf.model.layers[1].__class__ = Again
-    with pytest.raises(UnsupportedModelError, match="block 2 of LlamaForCausalLM .* is called 2 times in one pass"):
-        cl.trace(model, IDS)
-
-
-def test_a_block_that_does_not_run_is_refused():
+    refused(UnsupportedModelError, "block 2 of LlamaForCausalLM .* is called 2 times in one pass", cl.trace, model, IDS)
     hf = tiny.llama()
     hf.spare = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
-    with pytest.raises(UnsupportedModelError, match="block 1 of the 3 in 'spare' of LlamaForCausalLM .* does not run"):
-        cl.wrap_model(hf)
-
-
-def test_a_model_in_training_mode_is_refused_when_it_is_traced():
+    refused(UnsupportedModelError, "block 1 of the 3 in 'spare' of LlamaForCausalLM .* does not run", cl.wrap_model, hf)
     model = cl.wrap_model(causal("OPTConfig", **STACK, ffn_dim=64, word_embed_proj_dim=32, layerdrop=0.5))
     model.hf.train()
-    with pytest.raises(ParameterError, match=r"in training mode, in which .* many answers; call model\.hf\.eval"):
-        cl.trace(model, IDS)
+    refused(ParameterError, r"in training mode, in which .* many answers; call model\.hf\.eval", cl.trace, model, IDS)
 
 
 def test_a_jacobian_that_is_rounding_is_shown_and_not_used():
@@ -255,19 +210,12 @@ def test_a_jacobian_that_is_rounding_is_shown_and_not_used():
     J, strong = trace.jacobian(1, 7, LAST), trace.jacobian(1, LAST)
     # Its true value is zero, so that all of it is error.
     assert 0 < float(J.dense().norm()) <= J.error < 1e-3 and J.vanishes()
-    message = (
-        r"token 7 -> 10 is lost in rounding: it is \de-0\d long, and the bound on its error in torch.float32 is \de-0\d"
-    )
-    uses = [
-        lambda J: J @ torch.ones(32),
-        lambda J: J.T @ torch.ones(32),
-        lambda J: J.svd(k=3, formed=True),
-        lambda J: J.svd(k=3, formed=False),
-        lambda J: cl.coupling_matrix(J, strong.svd(k=3), k=3),
-        lambda J: cl.block_jacobians(J.trace, J.block, [(7, LAST)]),
-    ]
-    for use in uses:
-        for each in (J, trace.jacobian(1, 7, LAST)):
-            with pytest.raises(CouplingError, match=message):
-                use(each)
+    message = r"token 7 -> 10 is lost in rounding: it is \de-0\d long, and the bound on its error in torch.float32 is"
+    for each in (J, trace.jacobian(1, 7, LAST)):
+        for matrix in (each, each.T):
+            refused(CouplingError, rf"{message} \de-0\d", operator.matmul, matrix, torch.ones(32))
+        for formed in (True, False):
+            refused(CouplingError, rf"{message} \de-0\d", each.svd, k=3, formed=formed)
+        refused(CouplingError, rf"{message} \de-0\d", cl.coupling_matrix, each, strong.svd(k=3), k=3)
+        refused(CouplingError, rf"{message} \de-0\d", cl.block_jacobians, each.trace, each.block, [(7, LAST)])
     assert strong.error < 1e-4 * float(strong.dense().norm()) and not strong.vanishes()

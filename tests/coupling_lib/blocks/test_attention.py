@@ -1,7 +1,5 @@
 """The registered attention: the family's own numbers, and frozen keys and values."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from families import named
@@ -26,31 +24,22 @@ def test_a_model_gives_the_same_output_bit_for_bit(name):
     assert {kv.keys.shape[2] for kv in keys_values.values()} == {9}
 
 
-def test_nothing_is_recorded_outside_the_context():
+def test_keys_and_values_take_their_own_places_and_own_attention_stays():
+    constants = KeysValues(torch.zeros(1, 2, 5, 3), torch.ones(1, 2, 5, 3))
+    own = KeysValues(torch.full((2, 2, 1, 3), 7.0), torch.full((2, 2, 1, 3), 8.0))
+    both = constants.with_tokens(own, torch.tensor([[1], [4]]))
+    assert both.keys[:, 0, :, 0].tolist() == [[0, 7, 0, 0, 0], [0, 0, 0, 0, 7]]
+    assert both.values[:, 1, :, 2].tolist() == [[1, 8, 1, 1, 1], [1, 1, 1, 1, 8]]
     hf = named("llama").build()
     attention_choice.use(hf)
     with attention.recording() as keys_values:
         pass
     hf(input_ids=IDS)
     assert keys_values == {} and attention._record is None
-
-
-def test_constants_are_released_when_a_call_fails():
     layer = named("llama").build().model.layers[0].self_attn
     with pytest.raises(RuntimeError, match="stop"), attention.frozen(layer, None, None):
         raise RuntimeError("stop")
     assert attention._constants == {}
-
-
-def test_tokens_take_their_own_places():
-    constants = KeysValues(torch.zeros(1, 2, 5, 3), torch.ones(1, 2, 5, 3))
-    own = KeysValues(torch.full((2, 2, 1, 3), 7.0), torch.full((2, 2, 1, 3), 8.0))
-    both = constants.with_tokens(own, torch.tensor([[1], [4]]))
-    assert both.keys[:, 0, :, 0].tolist() == [[0, 7, 0, 0, 0], [0, 0, 0, 0, 7]]
-    assert both.values[:, 1, :, 2].tolist() == [[1, 8, 1, 1, 1], [1, 1, 1, 1, 8]]
-
-
-def test_a_family_with_an_attention_of_its_own_keeps_it():
     hf = named("bloom-alibi").build()
     plain = hf(input_ids=IDS)[0]
     attention_choice.use(hf)

@@ -1,10 +1,9 @@
 """Routes to a block's map of a few tokens, and the traps on the way."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from families import JOINED, loaded, named
+from refusals import refused
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache
 
@@ -35,7 +34,7 @@ def test_every_route_gives_the_blocks_own_output_at_the_token_that_is_read(name)
             torch.testing.assert_close(out[:, -1], call.output[0][index[:, -1]], rtol=1e-6, atol=1e-6)
 
 
-def test_mask_rows_of_gpt_neo_are_wrong_unless_the_read_token_comes_last():
+def test_mask_rows_are_wrong_unless_the_read_token_comes_last():
     """It slices a causal mask of its own by length and takes every query for the last tokens: silently wrong."""
     (found, calls), index = recorded("gpt-neo"), torch.tensor([[4]])
     for number, wrong in ((0, False), (1, True)):  # a global layer has no window, a local one has
@@ -47,10 +46,7 @@ def test_mask_rows_of_gpt_neo_are_wrong_unless_the_read_token_comes_last():
         assert error > 1e-2 if wrong else error < 1e-5
         right = blockmap.token_map(call, block, "cache", index)(x)
         torch.testing.assert_close(right, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_fused_attention_takes_the_wrong_mask_rows_for_a_token_that_is_not_the_last():
-    """With `sdpa` the recorded mask is None and a lone query is taken for one that sees every key."""
+    # With `sdpa` the recorded mask is None and a lone query is taken for one that sees every key.
     hf = named("llama").build()
     found = checks.validate(hf)
     hf.set_attn_implementation("sdpa")
@@ -77,14 +73,24 @@ ROUTES = {
 }
 
 
-@pytest.mark.parametrize("name", ROUTES)
-def test_every_block_takes_the_route_of_its_own_kind_chosen_by_what_it_calls(name):
-    found, calls = recorded(name)
-    assert found.routes == ROUTES[name] and found.route == " and ".join(sorted(set(ROUTES[name])))
-    assert route_choice.choose_route(calls[0], found.modules[0]) == found.routes[0]
+def test_blocks_take_the_routes_of_their_kind_and_memory_for_their_states():
+    for name in ROUTES:
+        found, calls = recorded(name)
+        assert found.routes == ROUTES[name] and found.route == " and ".join(sorted(set(ROUTES[name])))
+        assert route_choice.choose_route(calls[0], found.modules[0]) == found.routes[0]
+    traced = trace(loaded(named("mamba2")), torch.arange(1, 12)[None])
+    # 8 heads of width 8 with states of 8, and a convolution of width 4 over 64 + 2 * 2 * 8 channels.
+    size = 8 * 8 * 8 + 4 * (64 + 2 * 2 * 8)
+    assert blockmap.state_size(traced.calls[0], traced.block(0)) == size
+    assert differentiate.n_evaluated(traced, 0, [(5, 5)]) == 1 + size // (4 * 32)
+    assert differentiate.n_evaluated(traced, 0, [(5, 7)]) == 3 * (1 + size // (4 * 32))
+    cache = blockmap._RecordingCache()
+    one = torch.zeros(1, 2, 3, 4)
+    assert isinstance(cache.update(one, one), KeysValues)
+    refused(ValueError, "more than once", cache.update, one, one)
 
 
-def test_several_tokens_at_once_do_not_go_on_from_a_state_in_every_family():
+def test_states_are_taken_token_by_token_and_left_as_they_were():
     """Mamba's form for many tokens begins anew, without a word: from a state, tokens are taken one by one."""
     found, calls = recorded("mamba")
     call, block = calls[1], found.modules[1]
@@ -95,26 +101,20 @@ def test_several_tokens_at_once_do_not_go_on_from_a_state_in_every_family():
     index = torch.tensor([[3, 7]])
     right = blockmap.token_map(call, block, "state", index)(call.input[0][index])[0, -1]
     torch.testing.assert_close(right, call.output[0, 7], rtol=1e-6, atol=1e-6)
-
-
-def test_time_steps_are_bounded_in_one_form_of_mamba_2_only():
-    """What takes one token does not bound them: another map, and another Jacobian, without a word."""
+    # What takes one token does not bound them: another map, and another Jacobian, without a word.
     found, calls = recorded("mamba2-bounded")
     call, block, index = calls[1], found.modules[1], torch.tensor([[6]])
     assert route_choice.carries_state(call, block) and found.route == "sequence"
     naive = blockmap.token_map(call, block, "state", index)(call.input[0][index])[0, -1]
     assert float((naive - call.output[0, 6]).norm() / naive.norm()) > 1e-3
-
-
-@pytest.mark.parametrize("name", ["mamba", "mamba2", "qwen3-next", "lfm2"])
-def test_the_state_before_a_token_is_left_as_it_was(name):
-    """One map is evaluated many times; what the block writes over its states must not reach the next evaluation."""
-    found, calls = recorded(name)
-    index = torch.tensor([[4, 6]])
-    map_, x = blockmap.token_map(calls[0], found.modules[0], "state", index), calls[0].input[0][index]
-    first = map_(x)
-    map_(x + 1)
-    assert torch.equal(map_(x), first)
+    # One map is evaluated many times; what the block writes over its states must not reach the next evaluation.
+    for name in ["mamba", "mamba2", "qwen3-next", "lfm2"]:
+        found, calls = recorded(name)
+        index = torch.tensor([[4, 6]])
+        map_, x = blockmap.token_map(calls[0], found.modules[0], "state", index), calls[0].input[0][index]
+        first = map_(x)
+        map_(x + 1)
+        assert torch.equal(map_(x), first)
 
 
 @pytest.mark.parametrize(("name", "grows"), [("mamba2", False), ("qwen3-next", False), ("lfm2", False), ("rwkv", True)])
@@ -127,20 +127,3 @@ def test_what_a_cotangent_costs_does_not_grow_with_the_tokens_before(name, grows
             derivatives.pulled_back(y, x, torch.eye(32, dtype=x.dtype)[:, None])
         counts.append(counter.get_total_flops())
     assert counts[0] > 0 and (counts[1] > 2 * counts[0] if grows else counts[1] == counts[0])
-
-
-def test_a_cache_that_is_written_twice_is_no_route():
-    cache = blockmap._RecordingCache()
-    one = torch.zeros(1, 2, 3, 4)
-    assert isinstance(cache.update(one, one), KeysValues)
-    with pytest.raises(ValueError, match="more than once"):
-        cache.update(one, one)
-
-
-def test_memory_is_planned_for_the_state_that_a_cotangent_meets():
-    traced = trace(loaded(named("mamba2")), torch.arange(1, 12)[None])
-    # 8 heads of width 8 with states of 8, and a convolution of width 4 over 64 + 2 * 2 * 8 channels.
-    size = 8 * 8 * 8 + 4 * (64 + 2 * 2 * 8)
-    assert blockmap.state_size(traced.calls[0], traced.block(0)) == size
-    assert differentiate.n_evaluated(traced, 0, [(5, 5)]) == 1 + size // (4 * 32)
-    assert differentiate.n_evaluated(traced, 0, [(5, 7)]) == 3 * (1 + size // (4 * 32))

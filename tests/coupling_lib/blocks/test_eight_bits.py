@@ -1,7 +1,5 @@
 """int8: bitsandbytes' product and weights against their definition in float64, and a wrong product refused at load."""
 
-from __future__ import annotations
-
 import bitsandbytes as bnb
 import pytest
 import tiny

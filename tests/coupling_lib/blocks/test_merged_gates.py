@@ -1,7 +1,5 @@
 """Layers of a gated MLP that are one layer for a token: what is merged, what is left, and what it saves."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -74,21 +72,14 @@ def x() -> Tensor:
     return torch.randn(1, 1, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("meet", MERGED.values(), ids=MERGED)
-def test_a_gate_is_one_product(x, meet):
-    assert products(Gated(meet), x) == 1
+@pytest.mark.parametrize("kind", MERGED | LEFT)
+def test_a_gate_is_one_product_and_what_is_none_is_left(x, kind):
+    one = kind in MERGED or kind == "one layer alone"
+    assert products(Gated((MERGED | LEFT)[kind]), x) == (1 if one else 2)
 
 
-@pytest.mark.parametrize("meet", LEFT.values(), ids=LEFT)
-def test_what_is_no_gate_is_differentiated_as_it_is(x, meet):
-    assert products(Gated(meet), x) == (1 if meet is LEFT["one layer alone"] else 2)
-
-
-def test_layers_with_different_inputs_are_left(x):
+def test_layers_with_different_inputs_or_tokens_are_left(x):
     assert products(Gated(MERGED["an activation of the library"], before=torch.sin), x) == 2
-
-
-def test_two_tokens_have_gates_of_their_own(x):
     module = Gated(MERGED["an activation of the library"])
     both = torch.cat([x, 2 * x], dim=1)
     point, y = evaluated(module, both)
@@ -97,17 +88,13 @@ def test_two_tokens_have_gates_of_their_own(x):
         torch.testing.assert_close(found[:, token], wanted.to(found), rtol=0, atol=1e-14)
 
 
-def test_products_with_the_jacobian_go_through_the_merged_layer(x):
+def test_products_go_through_the_merged_layer_and_plain_evaluation_is_as_before(x):
     module = Gated(MERGED["an activation of the library"])
     point, y = evaluated(module, x)
     u, v = torch.zeros_like(y, requires_grad=True), torch.arange(D, dtype=torch.float64).view_as(x)
     (g,) = torch.autograd.grad(y, point, u, create_graph=True)
     wanted = torch.autograd.functional.jacobian(module, x).reshape(D, D) @ v.flatten()
     torch.testing.assert_close(torch.autograd.grad(g, u, v)[0].flatten(), wanted)
-
-
-def test_a_block_that_is_evaluated_without_derivatives_is_as_before(x):
-    module = Gated(MERGED["an activation of the library"])
     with torch.no_grad(), linearised(module), picking_rows(module), merging_gates(module):
         y = module(x)
     assert torch.equal(y, module(x)) and not any(part._forward_pre_hooks for part in module.modules())

@@ -1,7 +1,5 @@
 """Models larger than memory: blocks read from disk one at a time, and the same numbers as with the whole in memory."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 from collections import Counter
@@ -13,17 +11,16 @@ import torch
 import transformers
 from families import named
 from reference import brute_force_jacobian, relative_error
+from refusals import refused
 from safetensors.torch import load_file
 
-from coupling_lib import measure_depth
+import coupling_lib as cl
 from coupling_lib.blocks import offload, placing, storage
 from coupling_lib.blocks import validate as checks
 from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.blocks.find import find_blocks
 from coupling_lib.errors import ModelUnavailableError, ParameterError
-from coupling_lib.inputs.traced import trace
 from coupling_lib.models import load
-from coupling_lib.models.load import load_model
 
 IDS = torch.arange(3, 12)[None]
 KINDS = ["llama", "gpt2", "gpt-neox", "mixtral", "bloom-alibi", "vit"]
@@ -42,7 +39,7 @@ def folders(tmp_path_factory):
 @cache
 def whole_model(folder: Path, precision: str = "float32"):
     """A model held in memory, loaded once for the tests that leave it as it is."""
-    return load_model(folder, precision=precision)
+    return cl.load_model(folder, precision=precision)
 
 
 def least(folder: Path, dtype: torch.dtype = torch.float32) -> int:
@@ -62,10 +59,10 @@ def given_to(model) -> torch.Tensor:
 def test_hidden_states_and_jacobians_are_those_of_the_whole_model_bit_for_bit(folders, kind, stored):
     folder = folders / kind
     whole = whole_model(folder, stored)
-    small = load_model(folder, precision=stored, memory=least(folder, getattr(torch, stored)))
+    small = cl.load_model(folder, precision=stored, memory=least(folder, getattr(torch, stored)))
     assert small.offloaded and not whole.offloaded
     assert {p.device.type for p in small.blocks.modules.parameters()} == {"meta"}
-    ours, wanted = trace(small, given_to(small)), trace(whole, given_to(whole))
+    ours, wanted = cl.trace(small, given_to(small)), cl.trace(whole, given_to(whole))
     assert ours.route == wanted.route and torch.equal(ours.hidden, wanted.hidden)
     V = torch.randn(32, 2, generator=torch.Generator().manual_seed(0))
     for block in range(3):
@@ -78,26 +75,23 @@ def test_hidden_states_and_jacobians_are_those_of_the_whole_model_bit_for_bit(fo
     assert {p.device.type for p in small.blocks.modules.parameters()} == {"meta"}
 
 
-def test_a_measurement_and_the_released_boundary_are_the_same_from_disk(folders):
+def test_measurements_boundaries_and_derivatives_are_the_same_from_disk(folders):
     folder = folders / "llama"
-    whole, small = whole_model(folder), load_model(folder, memory=least(folder))
+    whole, small = whole_model(folder), cl.load_model(folder, memory=least(folder))
     for boundary in ("block", "hidden_states"):
-        ours, wanted = (measure_depth(m, IDS, ks=(2, 5), boundary=boundary) for m in (small, whole))
+        ours, wanted = (cl.measure_depth(m, IDS, ks=(2, 5), boundary=boundary) for m in (small, whole))
         assert all((ours[name].values == wanted[name].values).all() for name in wanted.data_vars)
-
-
-def test_the_jacobian_from_disk_is_that_of_a_float64_derivative(folders):
     folder = folders / "mixtral"
-    model = load_model(folder, memory=least(folder))
-    dense = load_model(folder).hf.double()
+    model = cl.load_model(folder, memory=least(folder))
+    dense = cl.load_model(folder).hf.double()
     wanted = brute_force_jacobian(dense, dense.model.layers[1], {"input_ids": IDS, "use_cache": False}, 8, 8)
-    assert relative_error(trace(model, IDS).jacobian(1).dense(), wanted) < 1e-5
+    assert relative_error(cl.trace(model, IDS).jacobian(1).dense(), wanted) < 1e-5
 
 
-def test_weights_stay_in_their_own_files_and_only_fused_experts_are_written_anew(folders):
+def test_weights_stay_in_their_files_and_dense_copies_are_plain_blocks(folders):
     for kind, written in (("llama", 0), ("mixtral", 6)):
         folder = folders / kind
-        model = load_model(folder, memory=least(folder))
+        model = cl.load_model(folder, memory=least(folder))
         stored = model.blocks.modules[0]._hf_hook.weights_map
         files = {Path(stored._entries[name]["safetensors_file"]).parent for name in stored}
         (elsewhere,) = files - {folder} or {None}
@@ -107,6 +101,15 @@ def test_weights_stay_in_their_own_files_and_only_fused_experts_are_written_anew
             del model, stored
             gc.collect()
             assert not elsewhere.exists()
+    folder = folders / "gpt2"
+    model = cl.load_model(folder, memory=least(folder))
+    block = model.blocks.modules[1]
+    copy = storage.dense_copy(block, torch.float64)
+    saved = whole_model(folder).blocks.modules[1].state_dict()
+    assert all(torch.equal(value, saved[name].double()) for name, value in copy.state_dict().items())
+    assert not any({"forward", "_hf_hook", "_old_forward"} & set(part.__dict__) for part in copy.modules())
+    assert all(p.data_ptr() % 64 == 0 for p in storage.dense_copy(block, torch.float32).parameters())
+    assert storage.on_disk(block) and not storage.on_disk(copy)
 
 
 class Reading:
@@ -152,7 +155,7 @@ def test_what_stays_on_disk_is_not_read_while_the_rest_is_loaded(folders, stored
     monkeypatch.setattr(transformers.modeling_utils, "safe_open", reading)
     monkeypatch.setattr(offload, "safe_open", reading)
     monkeypatch.setattr(load, "validate", lambda hf, *_: find_blocks(hf))
-    model = load_model(folder, precision=stored, memory=budget)
+    model = cl.load_model(folder, precision=stored, memory=budget)
     assert model.offloaded and reading.read == outside and 0 < sum(outside.values()) < sum(sizes.values())
     # The check reads the first block in the model, and each of the three once for itself.
     checks.validate(model.hf)
@@ -161,64 +164,39 @@ def test_what_stays_on_disk_is_not_read_while_the_rest_is_loaded(folders, stored
     assert reading.read == outside | inside
 
 
-def test_a_dense_copy_is_a_plain_block_of_its_own(folders):
-    folder = folders / "gpt2"
-    model = load_model(folder, memory=least(folder))
-    block = model.blocks.modules[1]
-    copy = storage.dense_copy(block, torch.float64)
-    saved = whole_model(folder).blocks.modules[1].state_dict()
-    assert all(torch.equal(value, saved[name].double()) for name, value in copy.state_dict().items())
-    assert not any({"forward", "_hf_hook", "_old_forward"} & set(part.__dict__) for part in copy.modules())
-    assert all(p.data_ptr() % 64 == 0 for p in storage.dense_copy(block, torch.float32).parameters())
-    assert storage.on_disk(block) and not storage.on_disk(copy)
-
-
-def test_a_model_that_fits_is_held_as_a_whole(folders):
+def test_a_model_that_fits_is_held_and_the_least_budget_is_one_block_and_the_rest(folders):
     folder = folders / "llama"
     saved = whole_model(folder).hf
     total = 4 * sum(p.numel() for p in saved.parameters())
-    assert not load_model(folder, memory=total).offloaded
-    assert load_model(folder, memory=total - 1).offloaded
+    assert not cl.load_model(folder, memory=total).offloaded
+    assert cl.load_model(folder, memory=total - 1).offloaded
     # In bfloat16 the float32 copy of one block comes on top of the stored weights.
     block = sum(p.numel() for p in saved.model.layers[0].parameters())
-    assert not load_model(folder, precision="bfloat16", memory=total // 2 + 4 * block).offloaded
-    assert load_model(folder, precision="bfloat16", memory=total // 2 + 4 * block - 1).offloaded
-    assert not load_model(folder, precision="nf4", memory="1GiB").offloaded
-    assert not load_model(folder, untrained=True, memory="1GiB").offloaded
-
-
-def test_the_least_budget_is_everything_outside_the_blocks_and_one_block_in_float32(folders):
-    folder = folders / "llama"
-    saved = whole_model(folder).hf
+    assert not cl.load_model(folder, precision="bfloat16", memory=total // 2 + 4 * block).offloaded
+    assert cl.load_model(folder, precision="bfloat16", memory=total // 2 + 4 * block - 1).offloaded
+    assert not cl.load_model(folder, precision="nf4", memory="1GiB").offloaded
+    assert not cl.load_model(folder, untrained=True, memory="1GiB").offloaded
     sizes = {name: p.numel() for name, p in saved.named_parameters()}
     one = sum(n for name, n in sizes.items() if ".layers.0." in name)
     outside = sum(n for name, n in sizes.items() if ".layers." not in name)
     assert least(folder) == 4 * (outside + one)
     assert least(folder, torch.bfloat16) == 2 * outside + 4 * one
-    assert load_model(folder, memory=least(folder)).offloaded
+    assert cl.load_model(folder, memory=least(folder)).offloaded
     with pytest.raises(ParameterError, match=r"needs 0\.1 MB with its blocks on disk .*; pass memory='1MB' or more"):
-        load_model(folder, memory=least(folder) - 1)
+        cl.load_model(folder, memory=least(folder) - 1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"precision": "nf4"}, "nf4 cannot stay on disk: pass precision='bfloat16'"),
-        ({"precision": "int8"}, "int8 cannot stay on disk"),
-        ({"precision": "nf4", "untrained": True}, "nf4 cannot stay on disk"),
-    ],
-)
-def test_what_cannot_stay_on_disk_is_refused_in_one_line(folders, arguments, message):
-    with pytest.raises(ParameterError, match=message) as error:
-        load_model(folders / "llama", memory=least(folders / "llama"), **arguments)
-    assert "\n" not in str(error.value)
-
-
-def test_too_little_free_memory_is_refused_even_from_disk(folders, monkeypatch):
-    budget = least(folders / "llama")
+def test_what_cannot_stay_on_disk_or_does_not_fit_is_refused(folders, monkeypatch):
+    folder, budget = folders / "llama", least(folders / "llama")
+    for message, arguments in (
+        ("nf4 cannot stay on disk: pass precision='bfloat16'", {"precision": "nf4"}),
+        ("int8 cannot stay on disk", {"precision": "int8"}),
+        ("nf4 cannot stay on disk", {"precision": "nf4", "untrained": True}),
+    ):
+        refused(ParameterError, message, cl.load_model, folder, memory=budget, **arguments)
     monkeypatch.setattr(memory, "available", lambda device: budget - 1)
-    with pytest.raises(ModelUnavailableError, match="with its blocks on disk, and .* are free on cpu"):
-        load_model(folders / "llama", memory=budget)
+    message = "with its blocks on disk, and .* are free on cpu"
+    refused(ModelUnavailableError, message, cl.load_model, folder, memory=budget)
 
 
 def test_damaged_files_are_refused_and_nothing_is_left_behind(folders, tmp_path, monkeypatch):
@@ -229,6 +207,5 @@ def test_damaged_files_are_refused_and_nothing_is_left_behind(folders, tmp_path,
     last.write_bytes(last.read_bytes()[:-8])
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    with pytest.raises(ModelUnavailableError, match="damaged or truncated"):
-        load_model(folder, memory=budget)
+    refused(ModelUnavailableError, "damaged or truncated", cl.load_model, folder, memory=budget)
     assert not list((tmp_path / "temporary").iterdir())

@@ -1,7 +1,5 @@
 """A model of 3 GB, measured by a process that may hold 2 GB."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -46,16 +44,9 @@ CHILD = """
 
 def write_large_llama(folder: Path) -> LlamaConfig:
     """Write 3 GB of random float32 weights, one block and file at a time; no two blocks are alike."""
-    config = LlamaConfig(
-        vocab_size=512,
-        hidden_size=WIDTH,
-        intermediate_size=INNER,
-        num_hidden_layers=DEPTH,
-        num_attention_heads=16,
-        num_key_value_heads=4,
-        max_position_embeddings=64,
-        architectures=["LlamaForCausalLM"],
-    )
+    sizes = dict(hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=DEPTH, num_attention_heads=16)
+    more = dict(vocab_size=512, num_key_value_heads=4, max_position_embeddings=64)
+    config = LlamaConfig(**sizes, **more, architectures=["LlamaForCausalLM"])
     config.save_pretrained(folder)
     generator = torch.Generator().manual_seed(0)
     with torch.device("meta"):
@@ -67,9 +58,8 @@ def write_large_llama(folder: Path) -> LlamaConfig:
     where = {}
     for number in range(DEPTH + 1):
         file = f"model-{number:05d}.safetensors"
-        tensors = files.get(file) or {
-            f"model.layers.{number - 1}.{name}": weight.roll(number, 0) for name, weight in block.items()
-        }
+        prefix = f"model.layers.{number - 1}"
+        tensors = files.get(file) or {f"{prefix}.{name}": weight.roll(number, 0) for name, weight in block.items()}
         save_file(tensors, folder / file, metadata={"format": "pt"})
         where |= dict.fromkeys(tensors, file)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))

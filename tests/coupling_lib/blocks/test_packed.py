@@ -1,7 +1,5 @@
 """Experts of mixtures in 4 and in 8 bits: bitsandbytes' own numbers matrix by matrix, and Jacobians by brute force."""
 
-from __future__ import annotations
-
 import bitsandbytes.functional as bnb
 import pytest
 import tiny
@@ -9,6 +7,7 @@ import torch
 import transformers
 from families import named
 from reference import brute_force_jacobian, relative_error
+from refusals import refused
 from table_weights import dense
 
 import coupling_lib as cl
@@ -105,23 +104,14 @@ def test_almost_all_weights_of_a_wide_mixture_are_narrow(tmp_path, recwarn):
     assert need["nf4"] == pytest.approx(held, rel=0.02)
 
 
-def test_a_dense_copy_follows_the_model_and_leaves_it_as_it_is(tmp_path):
+def test_dense_copies_follow_the_model_and_transformers_own_says_what_is_left(tmp_path):
     transformers.MixtralForCausalLM(named_config("mixtral")).save_pretrained(tmp_path)
     model = cl.load_model(tmp_path, precision="nf4")
     before = {name: value.clone() for name, value in model.hf.state_dict().items()}
     first, second = (cl.trace(model, IDS).jacobian(0).dense() for _ in range(2))
     assert torch.equal(first, second)
     assert all(torch.equal(value, model.hf.state_dict()[name]) for name, value in before.items())
-
-
-def named_config(name: str) -> transformers.PreTrainedConfig:
-    family = named(name)
-    return getattr(transformers, family.config)(**family.arguments)
-
-
-def test_a_model_that_transformers_quantised_says_what_is_left(tmp_path):
-    """Read by plain transformers, a mixture keeps its experts in float32: one line, and the record."""
-    transformers.MixtralForCausalLM(named_config("mixtral")).save_pretrained(tmp_path)
+    # Read by plain transformers, a mixture keeps its experts in float32: one line, and the record.
     plain = transformers.MixtralForCausalLM.from_pretrained(tmp_path, **precision.loading_arguments("nf4"))
     with pytest.warns(PrecisionWarning, match=r"\d+% of its blocks' weights are stored in few bits; most of the rest "
                       "is gate_up_proj of MixtralExperts"):  # fmt: skip
@@ -132,6 +122,11 @@ def test_a_model_that_transformers_quantised_says_what_is_left(tmp_path):
     assert model.share_in_precision == pytest.approx(linear / (linear + wide))
     record = cl.measure_depth(model, [IDS], ks=(2,)).attrs
     assert record["share_in_precision"] == pytest.approx(model.share_in_precision, abs=1e-4)
+
+
+def named_config(name: str) -> transformers.PreTrainedConfig:
+    family = named(name)
+    return getattr(transformers, family.config)(**family.arguments)
 
 
 def test_a_plain_model_has_all_of_its_weights_in_its_precision_and_no_word_of_it(tmp_path):
@@ -146,6 +141,5 @@ def test_another_precision_is_named_where_a_quantised_model_does_not_run(kind, t
     """Mamba multiplies by the weights of its `dt_proj` itself; what the line advises works."""
     transformers.MambaForCausalLM(named_config("mamba")).save_pretrained(tmp_path)
     message = r"does not run on 7 random tokens .*; if a layer does not run in few bits, pass precision='bfloat16'$"
-    with pytest.raises(UnsupportedModelError, match=message):
-        cl.load_model(tmp_path, precision=kind)
+    refused(UnsupportedModelError, message, cl.load_model, tmp_path, precision=kind)
     assert cl.load_model(tmp_path, precision="bfloat16").precision == "bfloat16"

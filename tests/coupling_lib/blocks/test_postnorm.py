@@ -1,7 +1,5 @@
 """Post-norm blocks: told apart in every family, warned of in every record, and measured before their norms."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest
@@ -10,6 +8,7 @@ import torch
 import transformers
 from families import BASE, FAMILIES, Family, each_family, loaded
 from reference import brute_force_jacobian, relative_error, rows
+from refusals import refused
 from torch import nn
 
 import coupling_lib as cl
@@ -18,12 +17,10 @@ from coupling_lib.blocks import validate as checks
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.errors import ParameterError, PostNormWarning, UnsupportedModelError
 from coupling_lib.inputs.prompts import PARIS
-from coupling_lib.models.storages import wrap_model
 
 IDS = torch.arange(3, 14)[None]
-SMALL_BERT = transformers.BertConfig(
-    hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384, vocab_size=64
-)
+_SIZES = dict(hidden_size=96, num_hidden_layers=4, num_attention_heads=4, intermediate_size=384, vocab_size=64)
+SMALL_BERT = transformers.BertConfig(**_SIZES)
 GPT = dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64)
 DISTILBERT = dict(vocab_size=64, dim=32, n_layers=3, n_heads=4, hidden_dim=64, max_position_embeddings=64)
 OPT_350M = dict(BASE, ffn_dim=64, word_embed_proj_dim=32, do_layer_norm_before=False)
@@ -59,9 +56,6 @@ def named(name: str) -> Family:
     return EVERY[name]
 
 
-# -- told apart
-
-
 @each_family(EVERY.values())
 def test_every_family_is_known_for_what_it_is(family):
     found, name = loaded(family).blocks, family.name
@@ -80,12 +74,21 @@ def test_half_precision_changes_nothing_and_does_not_overflow(name, dtype):
     assert all(len(norms) == 2 for norms in found.post_norm.values())
 
 
-def test_a_stream_that_a_sub_layer_dwarfs_is_still_let_through():
+def test_massive_activations_are_let_through_and_nan_is_refused():
     """Massive activations: one block of a language model may write a thousand times what it read."""
     hf = named("llama").build()
     with torch.no_grad():
         hf.model.layers[0].mlp.down_proj.weight.mul_(1e5)
     assert checks.validate(hf).norm_position == "pre"
+
+    class Overflowing(nn.Linear):
+        def forward(self, hidden_states):
+            return hidden_states + super().forward(hidden_states.square()) / 0.0
+
+    block = Overflowing(4, 4).requires_grad_(False)
+    x = torch.ones(1, 3, 4)
+    with pytest.raises(UnsupportedModelError, match="Overflowing that is given its stream .* returns NaN or infinity"):
+        postnorm.passing(BlockCall(block, x, x, "hidden_states", {}), block)
 
 
 def test_a_model_of_both_kinds_is_called_mixed_and_its_blocks_are_told_apart():
@@ -99,7 +102,7 @@ def test_a_model_of_both_kinds_is_called_mixed_and_its_blocks_are_told_apart():
     hf.model.layers[1].last = llama.LlamaRMSNorm(32).double()
     hf.model.layers[1].__class__ = EndsInNorm
     with pytest.warns(PostNormWarning, match="1 of 3 blocks normalise their stream"):
-        model = wrap_model(hf)
+        model = cl.wrap_model(hf)
     assert model.blocks.norm_position == "mixed" and model.blocks.post_norm == {1: ("last",)}
     trace = cl.trace(model, IDS)
     assert torch.equal(trace.jacobian(0, boundary="branch").dense(), trace.jacobian(0).dense())
@@ -107,20 +110,6 @@ def test_a_model_of_both_kinds_is_called_mixed_and_its_blocks_are_told_apart():
     plain = cl.trace(loaded(named("llama")), IDS).jacobian(1).dense()
     assert relative_error(trace.jacobian(1, boundary="branch").dense(), plain) < 1e-10
     assert relative_error(trace.jacobian(1).dense(), plain) > 0.1
-
-
-def test_a_block_that_answers_nan_is_refused_in_one_line():
-    class Overflowing(nn.Linear):
-        def forward(self, hidden_states):
-            return hidden_states + super().forward(hidden_states.square()) / 0.0
-
-    block = Overflowing(4, 4).requires_grad_(False)
-    x = torch.ones(1, 3, 4)
-    with pytest.raises(UnsupportedModelError, match="Overflowing that is given its stream .* returns NaN or infinity"):
-        postnorm.passing(BlockCall(block, x, x, "hidden_states", {}), block)
-
-
-# -- measured before the norms
 
 
 @each_post_norm
@@ -140,7 +129,7 @@ def test_the_branch_is_the_sum_of_what_the_sub_layers_add(family, ends):
 
 
 def test_hooks_are_gone_after_a_branch_was_formed():
-    model = wrap_model(named("bert").build())  # transformers leaves hooks of its own where all states were asked for
+    model = cl.wrap_model(named("bert").build())  # transformers leaves hooks of its own where all states were asked for
     before = cl.trace(model, IDS).jacobian(1).dense()
     trace = cl.trace(model, IDS)
     trace.jacobian(1, boundary="branch").dense()
@@ -153,7 +142,7 @@ def test_untrained_block_minus_identity_couples_and_the_branch_does_not(seed):
     """A BERT of random weights as the library draws them: nothing has been learned that could couple."""
     torch.manual_seed(seed)
     with pytest.warns(PostNormWarning):
-        model = wrap_model(transformers.BertModel(SMALL_BERT))
+        model = cl.wrap_model(transformers.BertModel(SMALL_BERT))
     coupling = {}
     for boundary in ("block", "branch"):
         ds = cl.measure_depth(model, [IDS], ks=(10,), boundary=boundary)
@@ -166,29 +155,22 @@ def test_the_all_ones_vector_and_the_state_are_where_a_normed_output_cannot_chan
     """Why it couples: J has the eigenvalue -1 along both, in every block, seen from the output."""
     torch.manual_seed(0)
     with pytest.warns(PostNormWarning):
-        trace = cl.trace(wrap_model(transformers.BertModel(SMALL_BERT)), IDS)
+        trace = cl.trace(cl.wrap_model(transformers.BertModel(SMALL_BERT)), IDS)
     for block in range(4):
         J = trace.jacobian(block).dense()
         for fixed in (torch.ones(96, dtype=J.dtype), trace.hidden[block + 1, -1]):
             assert float((J.T @ fixed + fixed).norm() / fixed.norm()) < 1e-5
 
 
-# -- refused, warned of, written down
-
-
-def test_a_branch_of_pre_norm_blocks_is_refused_for_being_the_block_s_own():
+def test_branches_of_pre_norm_blocks_and_of_hidden_norms_are_refused(monkeypatch):
     trace = cl.trace(cl.load_model("nano-neox"), PARIS)
     assert not trace.post_norm
     with pytest.raises(ParameterError, match="of nano-neox add to their stream.*pass boundary='block'"):
         trace.jacobian(3, boundary="branch")
-    with pytest.raises(ParameterError, match="for post-norm blocks"):
-        cl.measure_depth(trace.model, PARIS, boundary="branch")
+    refused(ParameterError, "for post-norm blocks", cl.measure_depth, trace.model, PARIS, boundary="branch")
     with pytest.raises(ParameterError, match="'block', 'hidden_states', 'branch'"):
         cl.measure_depth(trace.model, PARIS, boundary="blocks")
-
-
-def test_a_block_that_does_not_show_its_norms_is_warned_of_and_its_branch_refused(monkeypatch):
-    """A norm that is no module of its own: nothing inside the block gives what the block gives."""
+    # A norm that is no module of its own: nothing inside the block gives what the block gives.
     block = transformers.models.bert.modeling_bert.BertOutput
 
     def forward(self, hidden_states, input_tensor):
@@ -197,25 +179,21 @@ def test_a_block_that_does_not_show_its_norms_is_warned_of_and_its_branch_refuse
 
     monkeypatch.setattr(block, "forward", forward)
     with pytest.warns(PostNormWarning, match="trained or not; see Gotchas"):
-        model = wrap_model(named("bert").build(), name="closed")
+        model = cl.wrap_model(named("bert").build(), name="closed")
     assert model.blocks.post_norm == {0: (), 1: (), 2: ()}
     with pytest.raises(ParameterError, match="the norms in the stream of block 0 of closed were not found"):
         cl.trace(model, IDS).jacobian(1, boundary="branch")
     assert cl.trace(model, IDS).jacobian(1).dense().shape == (32, 32)
 
 
-def test_loading_a_post_norm_model_warns_once_and_a_pre_norm_model_does_not():
+def test_loading_warns_once_and_records_say_it_of_post_norm_blocks_alone():
     with pytest.warns(PostNormWarning, match=r"bert: 3 of 3 .*pass boundary='branch'.*see Gotchas") as caught:
-        model = wrap_model(named("bert").build(), name="bert")
+        model = cl.wrap_model(named("bert").build(), name="bert")
         assert cl.trace(model, IDS).post_norm
         cl.measure_depth(model, [IDS], ks=(4,))
     assert len(caught) == 1 and caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", PostNormWarning)
-        wrap_model(named("llama").build())
-
-
-def test_records_say_it_of_post_norm_blocks_alone():
+    with warnings.catch_warnings(action="error", category=PostNormWarning):
+        cl.wrap_model(named("llama").build())
     post, pre = loaded(named("bert")), loaded(named("llama"))
     block = cl.measure_depth(post, [IDS], ks=(4,)).attrs
     branch = cl.measure_depth(post, [IDS], ks=(4,), boundary="branch").attrs
@@ -224,9 +202,6 @@ def test_records_say_it_of_post_norm_blocks_alone():
     assert "norm_position" not in other
     for measure in (cl.measure_spectra, cl.measure_trajectories, cl.measure_dynamics):
         assert measure(post, [IDS]).attrs["norm_position"] == "post"
-
-
-# -- pre-norm models as before
 
 
 @pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
@@ -239,9 +214,6 @@ def test_pre_norm_models_are_measured_bit_for_bit_as_without_the_question(name, 
     monkeypatch.setattr(postnorm, "passing", lambda *_: postnorm.Passing(False))
     unasked, _ = measured()
     assert post_norm == {} and asked.identical(unasked)
-
-
-# -- however the weights are held
 
 
 @pytest.mark.parametrize("precision", ["nf4", "int8", "float16", "bfloat16"])

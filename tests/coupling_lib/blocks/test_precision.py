@@ -1,20 +1,18 @@
 """Quantised and half-precision blocks: what is differentiated, and the failures that give silent wrong numbers."""
 
-from __future__ import annotations
-
 import bitsandbytes as bnb
 import pytest
 import table_weights
 import tiny
 import torch
 from reference import relative_error, rows
+from refusals import refused
 from torch import nn
 
+import coupling_lib as cl
 from coupling_lib.blocks import precision, storage
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.inputs import traced as tracing
-from coupling_lib.jacobian.tracing import Trace
-from coupling_lib.models.load import load_model
 
 IDS = torch.arange(3, 12)[None]
 
@@ -27,7 +25,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def of_a_replay(trace: Trace, dense: nn.Module, block: int) -> torch.Tensor:
+def of_a_replay(trace: cl.Trace, dense: nn.Module, block: int) -> torch.Tensor:
     """Differentiate a float64 block at the states of another model, row by row."""
     leaf = trace.calls[block].input.double().requires_grad_(True)
     out = trace.calls[block].replay(dense.model.layers[block], leaf)[0, -1]
@@ -35,8 +33,8 @@ def of_a_replay(trace: Trace, dense: nn.Module, block: int) -> torch.Tensor:
 
 
 def test_int8_jacobian_is_that_of_the_dequantised_weights_at_the_states_of_the_int8_model(folder):
-    model = load_model(folder, precision="int8")
-    dense = table_weights.dense(model.hf, load_model(folder).hf.double())
+    model = cl.load_model(folder, precision="int8")
+    dense = table_weights.dense(model.hf, cl.load_model(folder).hf.double())
     trace = tracing.trace(model, IDS)
     for block in range(3):
         assert relative_error(trace.jacobian(block).dense(), of_a_replay(trace, dense, block)) < 1e-5
@@ -45,9 +43,9 @@ def test_int8_jacobian_is_that_of_the_dequantised_weights_at_the_states_of_the_i
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
 def test_half_precision_weights_are_differentiated_in_float32(folder, name):
     """P8: bfloat16 arithmetic would put an error of about 1 % on the Jacobian."""
-    model = load_model(folder, precision=name)
+    model = cl.load_model(folder, precision=name)
     trace = tracing.trace(model, IDS)
-    dense = load_model(folder).hf.double()
+    dense = cl.load_model(folder).hf.double()
     dense.load_state_dict({key: value.double() for key, value in model.hf.state_dict().items()})
     for block in range(3):
         J = trace.jacobian(block).dense()
@@ -55,9 +53,9 @@ def test_half_precision_weights_are_differentiated_in_float32(folder, name):
         assert relative_error(J, of_a_replay(trace, dense, block)) < 1e-5
 
 
-def test_packed_4bit_weights_would_vanish_from_the_graph_without_prepare(folder):
+def test_packed_4bit_weights_and_forward_mode_would_give_silent_wrong_numbers(folder):
     """P1: with the flag set as bitsandbytes ships it, the block's linear layers drop out after one forward."""
-    model = load_model(folder, precision="nf4")
+    model = cl.load_model(folder, precision="nf4")
     layers = [module for module in model.hf.modules() if isinstance(module, bnb.nn.Linear4bit)]
     assert layers and not any(layer.support_avx512bf16_for_cpu for layer in layers)
     trace = tracing.trace(model, IDS)
@@ -65,13 +63,9 @@ def test_packed_4bit_weights_would_vanish_from_the_graph_without_prepare(folder)
     trace2 = tracing.trace(model, IDS)
     assert torch.equal(trace2.jacobian(1).dense(), before)
     layers[0].weight.quant_state.packing_format_for_cpu = True
-    with pytest.raises(UntrustworthyResultError, match="repacked"):
-        trace.jacobian(0).dense()
-
-
-def test_forward_mode_is_silently_zero_on_bitsandbytes_product_and_ours_is_not(folder):
-    """P2: the reason why the library never uses forward mode."""
-    model = load_model(folder, precision="nf4")
+    refused(UntrustworthyResultError, "repacked", trace.jacobian(0).dense)
+    # P2: the reason why the library never uses forward mode.
+    model = cl.load_model(folder, precision="nf4")
     trace = tracing.trace(model, IDS)
     call, block = trace.calls[1], model.blocks.modules[1]
     tangent = torch.zeros_like(call.input)
@@ -88,17 +82,13 @@ def test_forward_mode_is_silently_zero_on_bitsandbytes_product_and_ours_is_not(f
     assert float(pushed().norm()) == 0.0
 
 
-def test_wide_plain_blocks_are_not_copied(folder):
-    block = load_model(folder).blocks.modules[0]
+def test_wide_blocks_are_not_copied_and_4bit_types_are_explicit(folder):
+    block = cl.load_model(folder).blocks.modules[0]
     assert storage.dense_copy(block, torch.float32) is block
     copy = storage.dense_copy(block, torch.float64)
     assert copy is not block and storage.dense_copy(copy, torch.float64) is copy
-
-
-def test_4bit_type_and_arithmetic_are_explicit():
-    """P11: the default of transformers is fp4."""
+    # P11: the default of transformers is fp4.
     for name in ("nf4", "fp4"):
         quantisation = precision.loading_arguments(name)["quantization_config"]
         assert (quantisation.bnb_4bit_quant_type, quantisation.bnb_4bit_compute_dtype) == (name, torch.float32)
-    with pytest.raises(ParameterError, match="precision is 'int4'; it must be one of float32"):
-        precision.loading_arguments("int4")
+    refused(ParameterError, "precision is 'int4'; it must be one of float32", precision.loading_arguments, "int4")

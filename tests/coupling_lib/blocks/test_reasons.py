@@ -1,13 +1,11 @@
 """What cannot be measured is refused by its true reason, and what looks alike is measured."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers
 from reference import brute_force_jacobian, relative_error
+from refusals import refused
 from tiny import STACK, llama
-from torch import nn
 
 import coupling_lib as cl
 from coupling_lib.blocks.find import find_blocks
@@ -16,7 +14,10 @@ from coupling_lib.errors import UnsupportedModelError
 IDS = torch.randint(5, 200, (1, 9), generator=torch.Generator().manual_seed(1))
 TEXT = dict(STACK, vocab_size=280, max_position_embeddings=64)
 VISION = dict(STACK, image_size=16, patch_size=8)
-AUDIO = dict(conv_dim=(16, 16), conv_stride=(2, 2), conv_kernel=(3, 3), num_conv_pos_embeddings=8)
+AUDIO = dict(STACK, conv_dim=(16, 16), conv_stride=(2, 2), conv_kernel=(3, 3), num_conv_pos_embeddings=8)
+AUDIO |= dict(num_conv_pos_embedding_groups=2)
+SPECTROGRAM = transformers.ASTConfig(**STACK, max_length=64, num_mel_bins=32)
+WRONG_INPUT = "reads input_values; what reads input_ids or pixel_values can be measured"
 
 
 class MyAttention(transformers.models.llama.modeling_llama.LlamaAttention):
@@ -39,11 +40,9 @@ def compiled_in_place() -> transformers.PreTrainedModel:
     return hf
 
 
-def compiled() -> nn.Module:
-    return torch.compile(llama().double(), backend="eager")
-
-
-@pytest.mark.parametrize("made", [with_own_attention, compiled_in_place, compiled])
+@pytest.mark.parametrize(
+    "made", [with_own_attention, compiled_in_place, lambda: torch.compile(llama().double(), backend="eager")]
+)
 def test_attention_of_ones_own_and_compiled_models_are_exact(made):
     plain, trace = llama().double(), cl.trace(cl.wrap_model(made()), IDS)
     wanted = brute_force_jacobian(plain, plain.model.layers[1], {"input_ids": IDS}, 8, 8)
@@ -69,37 +68,25 @@ def blip_2() -> transformers.PreTrainedModel:
     return transformers.Blip2ForConditionalGeneration(config)
 
 
-def spectrogram() -> transformers.PreTrainedModel:
-    return transformers.ASTModel(transformers.ASTConfig(**STACK, max_length=64, num_mel_bins=32))
-
-
-def wav2vec2() -> transformers.PreTrainedModel:
-    return transformers.Wav2Vec2Model(transformers.Wav2Vec2Config(**STACK, **AUDIO, num_conv_pos_embedding_groups=2))
-
-
 @pytest.mark.parametrize(
     ("made", "message"),
     [
         (compiled_blocks, "were wrapped by torch.compile, .*; wrap the model before it is compiled"),
         (clip, "reads more than input_ids: wrap one of its parts, model.text_model or model.vision_model"),
         (blip_2, "wrap one of its parts, model.vision_model or model.qformer or model.language_model"),
-        (spectrogram, "ASTModel reads input_values; what reads input_ids or pixel_values can be measured"),
-        (wav2vec2, "Wav2Vec2Model reads input_values; what reads input_ids or pixel_values can be measured"),
+        (lambda: transformers.ASTModel(SPECTROGRAM), f"ASTModel {WRONG_INPUT}"),
+        (lambda: transformers.Wav2Vec2Model(transformers.Wav2Vec2Config(**AUDIO)), f"Wav2Vec2Model {WRONG_INPUT}"),
     ],
 )
 def test_what_is_refused_says_why_and_what_to_do(made, message):
-    with pytest.raises(UnsupportedModelError, match=message):
-        cl.wrap_model(made().eval())
+    refused(UnsupportedModelError, message, cl.wrap_model, made().eval())
 
 
-def test_the_parts_that_an_error_names_are_measured():
+def test_parts_that_an_error_names_and_stacks_that_read_the_text_are_measured():
     hf = clip().eval()
     assert cl.trace(cl.wrap_model(hf.text_model), IDS).jacobian(1).dense().any()
     pixels = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     assert cl.trace(cl.wrap_model(hf.vision_model), pixels).jacobian(1).dense().any()
-
-
-def test_of_stacks_that_are_equally_deep_the_one_that_reads_the_text_is_taken():
     audio = dict(d_model=32, encoder_layers=3, encoder_attention_heads=4, encoder_ffn_dim=64, num_mel_bins=16)
     text = dict(STACK, model_type="qwen2", vocab_size=280, num_key_value_heads=2)
     config = transformers.Qwen2AudioConfig(audio_config=audio, text_config=text, audio_token_index=279)

@@ -1,27 +1,25 @@
 """Finding blocks, recording their calls, and refusing what does not fit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers
 from families import named
 from reference import brute_force_jacobian, relative_error
+from refusals import refused
 from torch import nn
 from transformers import DynamicCache
 
+import coupling_lib as cl
 from coupling_lib.blocks import find
 from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks.call import residual_stream
 from coupling_lib.errors import ParameterError, UnsupportedModelError
 from coupling_lib.inputs.images import load_images, normalisation
-from coupling_lib.inputs.traced import trace
-from coupling_lib.models.storages import wrap_model
 
 IDS = torch.arange(3, 12)[None]
 
 
-def test_blocks_output_both_kinds_and_the_accessor_takes_both():
+def test_blocks_output_both_kinds_and_no_tensor_of_another_shape():
     """P13: some families return a tuple, others a bare tensor, whose `[0]` would be batch element 0."""
     kinds = set()
     for name in ("gpt-neo", "bloom-alibi", "llama", "gpt2"):
@@ -35,13 +33,9 @@ def test_blocks_output_both_kinds_and_the_accessor_takes_both():
         call = blocks.record(hf, found, {"input_ids": IDS})[0]
         assert call.output.shape == call.input.shape == (1, 9, 32)
     assert kinds == {"Tensor", "tuple"}
-
-
-def test_a_bare_tensor_of_another_shape_is_refused():
     with pytest.raises(UnsupportedModelError, match=r"returned \(9, 32\); a residual stream of shape \(1, 9, 32\)"):
         residual_stream(torch.zeros(9, 32), torch.Size([1, 9, 32]))
-    with pytest.raises(UnsupportedModelError, match="returned NoneType"):
-        residual_stream(None, torch.Size([1, 9, 32]))
+    refused(UnsupportedModelError, "returned NoneType", residual_stream, None, torch.Size([1, 9, 32]))
 
 
 def test_a_filled_cache_is_never_replayed():
@@ -63,23 +57,16 @@ def test_a_filled_cache_is_never_replayed():
     assert sorted_out.arguments == {"past_key_values": None}
 
 
-def test_blocks_are_found_by_depth_not_by_name():
-    assert [find.find_blocks(named(name).build()).path for name in ("gpt2", "mpt-alibi", "opt", "bert")] == [
-        "transformer.h",
-        "transformer.blocks",
-        "model.decoder.layers",
-        "encoder.layer",
-    ]
-
-
-def test_a_model_without_blocks_is_refused():
+def test_blocks_are_found_by_depth_or_refused():
+    paths = {"gpt2": "transformer.h", "mpt-alibi": "transformer.blocks", "opt": "model.decoder.layers"}
+    paths |= {"bert": "encoder.layer"}
+    assert {name: find.find_blocks(named(name).build()).path for name in paths} == paths
     hf = named("gpt2").build()
     hf.transformer.h = nn.ModuleList(list(hf.transformer.h)[:2])
-    with pytest.raises(UnsupportedModelError, match="no list of 3 blocks"):
-        find.find_blocks(hf)
+    refused(UnsupportedModelError, "no list of 3 blocks", find.find_blocks, hf)
 
 
-def test_a_call_is_brought_to_one_device_with_all_that_came_with_it():
+def test_calls_are_brought_to_one_device_and_recorded_on_several():
     x = torch.ones(1, 3, 4)
     given = {"mask": x, "tables": (x, [x, None]), "named": {"a": x}, "flag": True}
     call = blocks.BlockCall(nn.Identity(), x, x + 1, "x", given)
@@ -89,9 +76,6 @@ def test_a_call_is_brought_to_one_device_with_all_that_came_with_it():
     assert moved.arguments["tables"][1][1] is None and moved.arguments["flag"] is True
     here = call.on("cpu")
     assert here.input is x and here.arguments["mask"] is x and here.arguments["tables"][0] is x
-
-
-def test_blocks_that_lie_on_several_devices_are_recorded_like_those_that_lie_on_one():
     hf = named("llama").build()
     found = find.find_blocks(hf)
     wanted = blocks.record(hf, found, {"input_ids": IDS})
@@ -112,16 +96,15 @@ def test_of_two_stacks_that_of_images_is_found_and_measured(family):
     text = dict(shape, hidden_size=8, num_hidden_layers=3, vocab_size=32)
     config = getattr(transformers, f"{family}Config")(vision_config=vision, text_config=text, num_labels=2)
     torch.manual_seed(0)
-    model = wrap_model(getattr(transformers, f"{family}ForImageClassification")(config).double())
+    model = cl.wrap_model(getattr(transformers, f"{family}ForImageClassification")(config).double())
     (picture,) = load_images("digits", config, 1)
     assert picture.pixels.shape == (1, 3, 16, 16)
     pixels = picture.pixels.double()
-    traced = trace(model, pixels)
+    traced = cl.trace(model, pixels)
     assert traced.hidden.shape == (3, 4 if family == "Siglip" else 5, 16)
     wanted = brute_force_jacobian(model.hf, model.blocks.modules[1], {"pixel_values": pixels}, 1, 2)
     assert relative_error(traced.jacobian(1, 1, 2).dense(), wanted) < 1e-6  # their softmax is float32
-    with pytest.raises(ParameterError, match=r"reads \(1, 3, 16, 16\)"):
-        trace(model, pixels[..., :8])
+    refused(ParameterError, r"reads \(1, 3, 16, 16\)", cl.trace, model, pixels[..., :8])
 
 
 def test_images_are_normalised_as_clip_s_were():

@@ -1,7 +1,5 @@
 """Experts are those that the model's own pass took, in every precision."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from families import named
@@ -37,12 +35,9 @@ def test_the_experts_that_the_model_took_are_kept_when_a_block_is_differentiated
     assert relative_error(found, wanted) < 1e-5
 
 
-def test_a_model_without_experts_chooses_nothing():
+def test_experts_are_those_of_the_model_and_of_plain_models_none():
     model = cl.wrap_model(named("llama").build())
     assert not model.blocks.choosing and all(call.chosen == () for call in cl.trace(model, IDS).calls)
-
-
-def test_in_bfloat16_experts_are_those_of_the_model_and_not_of_its_copy():
     model = cl.wrap_model(named("mixtral").build().to(torch.bfloat16))
     trace = cl.trace(model, IDS)
     for number, call in enumerate(trace.calls):
@@ -52,7 +47,7 @@ def test_in_bfloat16_experts_are_those_of_the_model_and_not_of_its_copy():
         assert trace.jacobian(number).dense().isfinite().all()
 
 
-def test_a_choice_is_taken_call_by_call_and_its_values_from_new_scores():
+def test_choices_are_taken_call_by_call_and_row_by_row():
     scores = torch.tensor([[0.1, 0.9, 0.5], [0.7, 0.2, 0.3]])
     first, second = torch.tensor([[2, 0], [1, 2]]), torch.tensor([[0], [0]])
     with routing.FixedChoices([first, second]):
@@ -60,10 +55,7 @@ def test_a_choice_is_taken_call_by_call_and_its_values_from_new_scores():
         assert torch.equal(index, first) and torch.equal(values, torch.tensor([[0.5, 0.1], [0.2, 0.3]]))
         assert torch.equal(scores.topk(1).values, scores[:, :1])
         assert torch.equal(scores.topk(1).indices, torch.tensor([[1], [0]]))  # none is held any more
-
-
-@pytest.mark.parametrize("shape", [(5, 2), (1, 5, 2), (1, 5, 3, 2)])
-def test_rows_of_chosen_tokens_are_kept_whatever_stands_beside_them(shape):
-    chosen = torch.arange(torch.tensor(shape).prod()).reshape(shape)
-    few = routing.chosen_rows(chosen, torch.tensor([[1, 4]]), 5)
-    assert torch.equal(few, chosen.reshape(5, -1, 2)[[1, 4]].reshape(-1, 2))
+    for shape in [(5, 2), (1, 5, 2), (1, 5, 3, 2)]:
+        chosen = torch.arange(torch.tensor(shape).prod()).reshape(shape)
+        few = routing.chosen_rows(chosen, torch.tensor([[1, 4]]), 5)
+        assert torch.equal(few, chosen.reshape(5, -1, 2)[[1, 4]].reshape(-1, 2))

@@ -1,7 +1,5 @@
 """Rules of differentiation against autograd: rows read off instead of multiplied out, and activations' kept slopes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -68,12 +66,11 @@ def test_few_rows_times_many_weights_are_the_product_in_float64(columns, turned,
     W = W.mT.contiguous().mT if turned else W
     rows = torch.randn(count, 2100, generator=generator)
     assert W.numel() >= rules._LARGE and W.is_contiguous() is not turned
-    torch.testing.assert_close(
-        rules._times(rows, W), (rows.double() @ W.double()).float(), rtol=0, atol=2100**0.5 * 1e-5
-    )
+    wanted = (rows.double() @ W.double()).float()
+    torch.testing.assert_close(rules._times(rows, W), wanted, rtol=0, atol=2100**0.5 * 1e-5)
 
 
-def test_the_weights_stay_as_they_are_where_rows_are_handed_out_without_a_copy():
+def test_weights_stay_cotangents_are_differentiable_and_activations_one_product():
     first, second = (nn.Linear(4, 4).requires_grad_(False) for _ in range(2))
     before = first.weight.clone(), second.weight.clone()
     x = torch.ones(4, requires_grad=True)
@@ -82,9 +79,6 @@ def test_the_weights_stay_as_they_are_where_rows_are_handed_out_without_a_copy()
     found = torch.vmap(lambda u: torch.autograd.grad(y, x, u)[0])(torch.eye(4))
     torch.testing.assert_close(found, before[0] + before[1])
     assert torch.equal(first.weight, before[0]) and torch.equal(second.weight, before[1])
-
-
-def test_the_pulled_cotangent_is_differentiable_by_the_cotangent():
     layer = nn.Linear(6, 5).double().requires_grad_(False)
     x, u = torch.ones(6, dtype=torch.float64, requires_grad=True), torch.zeros(5, dtype=torch.float64)
     with picking_rows(layer):
@@ -93,34 +87,32 @@ def test_the_pulled_cotangent_is_differentiable_by_the_cotangent():
     (g,) = torch.autograd.grad(y, x, u, create_graph=True)
     v = torch.arange(6, dtype=torch.float64)
     torch.testing.assert_close(torch.autograd.grad(g, u, v)[0], layer.weight @ v)
+    block = nn.Sequential(nn.Linear(4, 4), ACT2FN["gelu_new"])
+    point = torch.randn(4, requires_grad=True)
+    with linearised(block):
+        y = block(point)
+    with torch.profiler.profile() as profile:
+        torch.autograd.grad(y, point, torch.ones(4))
+    names = [event.name for event in profile.events()]
+    assert names.count("aten::mul") == 1 and "aten::tanh_backward" not in names
 
 
 class Adapted(nn.Linear):
     """Computes something else."""
 
 
-@pytest.mark.parametrize(
-    ("rule", "block", "hooks"),
-    [
+def test_rules_are_for_what_they_know_and_for_large_layers(monkeypatch):
+    for rule, block, hooks in [
         (picking_rows, nn.Sequential(Adapted(3, 3), nn.Linear(3, 3), nn.LayerNorm(3)), [0, 1, 0]),
         (linearised, nn.Sequential(nn.PReLU(), nn.SiLU()), [0, 1]),
-    ],
-)
-def test_a_rule_is_for_what_it_knows_and_modules_are_as_before_outside(rule, block, hooks):
-    with rule(block):
-        assert [len(module._forward_hooks) for module in block] == hooks
-    assert not any(module._forward_hooks for module in block)
-
-
-def test_small_layers_are_left_alone(monkeypatch):
+    ]:
+        with rule(block):
+            assert [len(module._forward_hooks) for module in block] == hooks
+        assert not any(module._forward_hooks for module in block)
     monkeypatch.undo()
     block = nn.Sequential(nn.Linear(511, 512), nn.Linear(512, 512))
     with picking_rows(block):
         assert [len(module._forward_hooks) for module in block] == [0, 1]
-
-
-def test_a_block_of_real_width_multiplies_with_all_its_weights_but_the_last(monkeypatch):
-    monkeypatch.undo()
     config = GPT2Config(n_embd=384, n_layer=1, n_head=6, vocab_size=64, n_positions=32)
     torch.manual_seed(0)
     model = cl.wrap_model(GPT2LMHeadModel(config), name="wide")
@@ -131,9 +123,6 @@ def test_a_block_of_real_width_multiplies_with_all_its_weights_but_the_last(monk
     evaluated = weights + 2 * n * d + n * d * head
     # A cotangent meets two matrices of a head's width, for the queries and for the token's own keys.
     assert counter.get_total_flops() == 2 * evaluated + 2 * (weights - 4 * d**2 + 2 * d * head) * d
-
-
-# -- activations whose derivative is kept
 
 
 @pytest.mark.parametrize(
@@ -154,14 +143,3 @@ def test_cotangents_are_pulled_back_as_by_autograd(name):
 
     found = rows(torch.eye(5, dtype=torch.float64)[:, None].expand(5, 3, 5))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
-
-
-def test_an_activation_takes_one_product_per_cotangent():
-    block = nn.Sequential(nn.Linear(4, 4), ACT2FN["gelu_new"])
-    point = torch.randn(4, requires_grad=True)
-    with linearised(block):
-        y = block(point)
-    with torch.profiler.profile() as profile:
-        torch.autograd.grad(y, point, torch.ones(4))
-    names = [event.name for event in profile.events()]
-    assert names.count("aten::mul") == 1 and "aten::tanh_backward" not in names

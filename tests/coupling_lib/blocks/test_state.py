@@ -1,7 +1,5 @@
 """What a pass changes in a model is undone, and done again where a block is differentiated."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np
@@ -128,17 +126,12 @@ def test_a_block_is_differentiated_through_buffers_that_it_writes(token_in, toke
     assert not net[1][1].keys.any() and net[1][1].last is None
 
 
-def test_weights_that_a_pass_writes_over_are_told_of():
+def test_weights_written_over_are_told_of_and_failed_passes_undone():
     hf = llama()
     hf.lm_head = Counts(hf.lm_head, breaks=True)
-    with pytest.warns(
-        UserWarning, match=r"1 weights of LlamaForCausalLM \(lm_head\.inner\.weight, \.\.\.\) were written"
-    ):
-        with state.kept(hf), torch.no_grad():
-            hf(input_ids=torch.arange(4)[None])
-
-
-def test_a_pass_that_fails_is_undone_as_well():
+    message = r"1 weights of LlamaForCausalLM \(lm_head\.inner\.weight, \.\.\.\) were written"
+    with pytest.warns(UserWarning, match=message), state.kept(hf), torch.no_grad():
+        hf(input_ids=torch.arange(4)[None])
     hf = llama()
     hf.model.layers[1].mlp.down_proj = counter = Counts(hf.model.layers[1].mlp.down_proj)
     with pytest.raises(ZeroDivisionError), state.kept(hf), torch.no_grad():
@@ -150,9 +143,7 @@ def test_a_pass_that_fails_is_undone_as_well():
 @pytest.mark.parametrize("name", ["llama", "bert", "mamba", "gptj", "vit", "qwen3-next", "mixtral"])
 def test_a_plain_model_is_changed_by_nothing(name):
     model = cl.wrap_model(hf := named(name).build())
-    given = (
-        {hf.main_input_name: torch.randn(1, 3, 16, 16)} if name == "vit" else {"input_ids": torch.arange(3, 12)[None]}
-    )
+    given = {hf.main_input_name: torch.randn(1, 3, 16, 16) if name == "vit" else torch.arange(3, 12)[None]}
     cl.trace(model, *given.values())
     with state.kept(hf) as changes, torch.no_grad():
         hf(**given)

@@ -3,6 +3,7 @@
 import pytest
 import tiny
 import torch
+from refusals import refused
 from torch import nn
 
 import coupling_lib as cl
@@ -49,18 +50,14 @@ def test_a_registered_storage_builds_the_layer_and_is_counted(monkeypatch):
     assert storage.share_in("uint8", block) == 6 / 10 and block[0].weight.dtype == torch.uint8
 
 
-def test_a_plain_model_is_measured_alike_with_no_storage_registered(monkeypatch):
-    hf = tiny.llama()
-    wanted = cl.trace(cl.wrap_model(hf), IDS).jacobian(1).dense()
-    monkeypatch.setattr(storage, "REGISTERED", [])
-    assert torch.equal(tracing.trace(wrap.wrap_model(hf), IDS).jacobian(1).dense(), wanted)
-
-
-def test_the_core_takes_token_ids_alone_and_blocks_as_they_were_checked():
+def test_the_core_takes_token_ids_alone_and_plain_models_with_no_storage(monkeypatch):
     model = cl.wrap_model(hf := tiny.llama())
-    with pytest.raises(ParameterError, match="the input is a str; give a tensor of input_ids"):
-        tracing.trace(model, "a text")
+    refused(ParameterError, "the input is a str; give a tensor of input_ids", tracing.trace, model, "a text")
     object.__setattr__(model, "recheck", None)
     hf.model.layers[1].mlp.register_forward_hook(lambda _, __, y: 2 * y)
     with pytest.raises(UntrustworthyResultError, match="blocks were changed since they were checked; wrap it again"):
         tracing.trace(model, IDS)
+    hf = tiny.llama()
+    wanted = cl.trace(cl.wrap_model(hf), IDS).jacobian(1).dense()
+    monkeypatch.setattr(storage, "REGISTERED", [])
+    assert torch.equal(tracing.trace(wrap.wrap_model(hf), IDS).jacobian(1).dense(), wanted)

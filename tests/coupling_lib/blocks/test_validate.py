@@ -1,7 +1,5 @@
 """What is checked when a model is loaded."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -20,8 +18,6 @@ from coupling_lib.blocks import record as blocks
 from coupling_lib.blocks import validate as checks
 from coupling_lib.blocks.model_config import random_input
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
-from coupling_lib.models.load import load_model
-from coupling_lib.models.storages import wrap_model
 
 
 class Fed(GPT2Block):
@@ -60,7 +56,7 @@ def test_a_model_without_one_stream_is_refused(change, message):
     refused(UnsupportedModelError, message, checks.validate, hf)
 
 
-def test_tokens_mixed_outside_attention_take_the_whole_sequence():
+def test_mixed_tokens_other_steps_and_wrong_mask_rows_take_the_next_route(monkeypatch):
     """The self-check at load: a block whose MLP looks at its neighbours is not a function of frozen keys and values."""
 
     class Mixing(nn.Module):
@@ -73,30 +69,24 @@ def test_tokens_mixed_outside_attention_take_the_whole_sequence():
 
     hf = named("llama").build()
     hf.model.layers[2].mlp = Mixing(hf.model.layers[2].mlp)
-    model = wrap_model(hf)
+    model = cl.wrap_model(hf)
     assert model.blocks.routes == ("attention", "attention", "sequence")
     trace = cl.trace(model, torch.arange(3, 12)[None])
     wanted = brute_force_jacobian(hf, hf.model.layers[2], trace.inputs, 2, 5)
     assert relative_error(trace.jacobian(2, 2, 5).dense(), wanted) < 1e-6
-
-
-def test_a_wrong_mask_row_is_noticed(monkeypatch):
-    """The mistake of the fused kernels, put in on purpose: all keys are visible to every query."""
+    hf = named("mamba2").build()
+    steps = "mamba2_selective_state_update"
+    module = sys.modules[type(hf).__module__]
+    one = getattr(module, steps)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, steps, lambda *given, **named: one(*given, **named) + 1)
+        assert checks.validate(hf).route == "sequence"
+    assert checks.validate(hf).route == "state"
+    # The mistake of the fused kernels, put in on purpose: all keys are visible to every query.
     # Where keys end at the token that is read, as on the route by a cache, nothing has to be hidden from it.
     rows = blockmap._rows
     monkeypatch.setattr(blockmap, "_rows", lambda name, *rest: None if name == "attention_mask" else rows(name, *rest))
     assert checks.validate(named("llama").build()).route == "cache"
-
-
-def test_where_every_route_fails_all_errors_are_named(monkeypatch):
-    monkeypatch.setattr(route_choice, "route_error", lambda call, came, block, route, default: 0.5)
-    assert refused(UnsupportedModelError, "", checks.validate, named("llama").build()) == (
-        "block 1 of LlamaForCausalLM (model type 'llama') has no Jacobian that agrees with that of the whole sequence: "
-        "the attention route gives a Jacobian that differs by 5.0e-01; "
-        "the cache route gives a Jacobian that differs by 5.0e-01; "
-        "the sequence route gives a Jacobian that differs by 5.0e-01; "
-        "this family cannot be measured, please report it"
-    )
 
 
 @pytest.mark.parametrize(
@@ -122,14 +112,6 @@ def test_one_block_of_each_kind_is_compared(change, monkeypatch):
     assert [list(hf.model.layers).index(block) for block in seen] == [0, 4, 7, 2][: 4 if change else 3]
 
 
-def test_post_norm_is_said_of_every_block_of_a_kind():
-    torch.manual_seed(0)
-    config = transformers.BertConfig(**dict(tiny.STACK, num_hidden_layers=6), vocab_size=50)
-    found = checks.validate(transformers.BertModel(config).eval())
-    assert list(found.post_norm) == list(range(6)) and len(set(found.post_norm.values())) == 1
-    assert found.norm_position == "post"
-
-
 @each_family()
 def test_self_check_is_far_below_its_limit_in_every_family(family):
     model = loaded(family)
@@ -138,17 +120,6 @@ def test_self_check_is_far_below_its_limit_in_every_family(family):
     calls = blocks.record(hf, found, {hf.main_input_name: given})
     for call, module, route in zip(calls, found.modules, found.routes, strict=True):
         assert agreement.route_error(call, call, module, route, found.attention) < 1e-4
-
-
-def test_a_recurrence_with_other_steps_takes_the_sequence():
-    hf = named("mamba2").build()
-    steps = "mamba2_selective_state_update"
-    module = sys.modules[type(hf).__module__]
-    one = getattr(module, steps)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, steps, lambda *given, **named: one(*given, **named) + 1)
-        assert checks.validate(hf).route == "sequence"
-    assert checks.validate(hf).route == "state"
 
 
 def test_a_block_that_autograd_refuses_is_refused():
@@ -169,7 +140,7 @@ def test_a_block_that_autograd_refuses_is_refused():
     )
 
 
-def test_an_error_that_is_no_number_is_not_lost(monkeypatch):
+def test_errors_that_are_no_numbers_are_not_lost_and_all_are_named(monkeypatch):
     hf = named("llama").build()
     found = checks.validate(hf)
     call = blocks.record(hf, found, {"input_ids": torch.arange(3, 12)[None]})[0]
@@ -181,16 +152,27 @@ def test_an_error_that_is_no_number_is_not_lost(monkeypatch):
 
     monkeypatch.setattr(agreement, "_row_and_column", spoilt)
     assert not agreement.route_error(call, call, found.modules[0], "attention", found.attention) <= 1e-3
+    monkeypatch.setattr(route_choice, "route_error", lambda call, came, block, route, default: 0.5)
+    assert refused(UnsupportedModelError, "", checks.validate, named("llama").build()) == (
+        "block 1 of LlamaForCausalLM (model type 'llama') has no Jacobian that agrees with that of the whole sequence: "
+        "the attention route gives a Jacobian that differs by 5.0e-01; "
+        "the cache route gives a Jacobian that differs by 5.0e-01; "
+        "the sequence route gives a Jacobian that differs by 5.0e-01; "
+        "this family cannot be measured, please report it"
+    )
 
 
-def test_experts_run_one_at_a_time():
+def test_experts_run_one_at_a_time_and_post_norm_is_said_of_every_block():
     """The grouped kernel rejects float64 and has no forward mode; `load_model` and `wrap_model` switch it off."""
     hf = named("mixtral").build()
     hf.set_experts_implementation("grouped_mm")
-    assert wrap_model(hf).hf.config._experts_implementation == "eager"
+    assert cl.wrap_model(hf).hf.config._experts_implementation == "eager"
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**dict(tiny.STACK, num_hidden_layers=6), vocab_size=50)
+    found = checks.validate(transformers.BertModel(config).eval())
+    assert list(found.post_norm) == list(range(6)) and len(set(found.post_norm.values())) == 1
+    assert found.norm_position == "post"
 
-
-# -- weights that are no numbers are named for what they are
 
 UP, EMBEDDING = "model.layers.1.mlp.up_proj.weight", "model.embed_tokens.weight"
 NAN, INF = float("nan"), float("inf")
@@ -209,7 +191,7 @@ def spoilt(bad: dict[str, list[float]]) -> nn.Module:
 def test_weights_that_are_nan_are_named_at_load(tmp_path, stored):
     folder = tmp_path / "m"
     spoilt({UP: [NAN] * 3}).save_pretrained(folder)
-    line = refused(ModelUnavailableError, f"weights {UP} hold .*NaN of 2,048", load_model, folder, precision=stored)
+    line = refused(ModelUnavailableError, f"weights {UP} hold .*NaN of 2,048", cl.load_model, folder, precision=stored)
     # A quantised group of 64 has one scale, and shares its NaN.
     assert stored == "nf4" or line == (
         f"model {str(folder)!r}: weights {UP} hold 3 NaN of 2,048 entries; fetch it again or choose another revision"
@@ -219,34 +201,22 @@ def test_weights_that_are_nan_are_named_at_load(tmp_path, stored):
 FURTHER = rf"{EMBEDDING} hold 8,960 infinite of 8,960 entries \(and .*other tensors are not finite\); fetch it again"
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
+def test_weights_are_counted_by_kind_in_every_block_and_read_where_they_overflow(monkeypatch):
+    for bad, message in [
         ({UP: [NAN, -INF]}, f"'mine': weights {UP} hold 1 NaN and 1 infinite of 2,048 entries;"),
         ({EMBEDDING: [INF] * 8960, UP: [NAN, -INF]}, FURTHER),
-    ],
-)
-def test_weights_that_are_not_finite_are_counted_by_kind(bad, message):
-    refused(ModelUnavailableError, message, wrap_model, spoilt(bad), name="mine")
-
-
-@pytest.mark.parametrize("wrong", [0, 3, 5])
-def test_weights_are_checked_in_every_block(wrong):
-    hf, weight = tiny.llama(num_hidden_layers=8), f"layers.{wrong}.mlp.up_proj.weight"
-    with torch.no_grad():
-        hf.get_parameter(f"model.{weight}")[0, 0] = NAN
-    refused(ModelUnavailableError, f"{weight} hold 1 NaN", checks.validate, hf)
-
-
-def test_finite_weights_that_overflow_are_told_apart():
+    ]:
+        refused(ModelUnavailableError, message, cl.wrap_model, spoilt(bad), name="mine")
+    for wrong in [0, 3, 5]:
+        hf, weight = tiny.llama(num_hidden_layers=8), f"layers.{wrong}.mlp.up_proj.weight"
+        with torch.no_grad():
+            hf.get_parameter(f"model.{weight}")[0, 0] = NAN
+        refused(ModelUnavailableError, f"{weight} hold 1 NaN", checks.validate, hf)
     hf = tiny.llama()
     with torch.no_grad():
         hf.model.layers[1].mlp.up_proj.weight.fill_(3e38)
         hf.model.layers[1].mlp.down_proj.weight.fill_(3e38)
     with pytest.raises(UnsupportedModelError, match="block 2 gives values .* not finite, and all weights are finite"):
-        wrap_model(hf, name="mine")
-
-
-def test_weights_of_a_sound_model_are_not_read(monkeypatch):
+        cl.wrap_model(hf, name="mine")
     monkeypatch.setattr(checks, "_weights", lambda *arguments: pytest.fail("weights were read"))
-    assert storage.arithmetic(wrap_model(tiny.llama()).hf) == torch.float32
+    assert storage.arithmetic(cl.wrap_model(tiny.llama()).hf) == torch.float32

@@ -1,11 +1,10 @@
 """What measures hold of the traceless part, against the whole matrices in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 from reference import coupling, miscoupling
+from refusals import refused
 
 import coupling_lib as cl
 from companion.tables import effects
@@ -16,11 +15,6 @@ from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures import nulls
 
 K, VARIANT = 5, "normalized_miscoupling"
-
-
-@pytest.fixture(scope="module")
-def model():
-    return cl.load_model("nano-neox")
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +66,7 @@ def test_depth_and_nulls_say_the_same_of_the_shared_part(model, measured):
         assert float(at.normalised_null[n]) == pytest.approx(null, abs=4e-4)
 
 
-def test_the_shared_part_is_a_measurement_like_the_whole(measured):
+def test_the_shared_part_is_a_measurement_with_effects_of_its_own(measured):
     shared = cl.shared_part(measured)
     assert float(cl.null_of(shared, VARIANT).error.max()) < 1e-4
     summary = cl.depth_summary(shared, VARIANT)["mean"].sel(k=K)
@@ -81,9 +75,6 @@ def test_the_shared_part_is_a_measurement_like_the_whole(measured):
     assert both.network.values.tolist() == ["untrained", "trained", SHARED]
     np.testing.assert_array_equal(both[VARIANT].sel(network=SHARED), shared[VARIANT])
     assert not [name for name in both.variables if name.startswith("shared_")]
-
-
-def test_effects_of_the_shared_part_are_those_of_its_numbers(measured):
     pair = side_by_side(untrained=measured, trained=measured)
     found = effects.of_shared_depth(pair, VARIANT, K)
     each = 1 - cl.shared_part(measured)[VARIANT].sel(k=K)
@@ -99,7 +90,5 @@ def test_products_alone_have_no_shared_part_and_say_so(model):
     assert known_shared_part(ds, VARIANT) is None
     assert with_shared_part(side_by_side(trained=ds)).network.values.tolist() == ["trained"]
     assert effects.of_shared_depth(side_by_side(trained=ds, untrained=ds), VARIANT, K) == {}
-    with pytest.raises(
-        ParameterError, match="'nano-neox' holds no traceless part; measure_depth has it unless `formed` is"
-    ):
-        cl.shared_part(ds)
+    message = "'nano-neox' holds no traceless part; measure_depth has it unless `formed` is"
+    refused(ParameterError, message, cl.shared_part, ds)

@@ -1,19 +1,18 @@
 """Intervals on data of known truth, against scipy and by how often they hold, and lines."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 import scipy.stats
+from refusals import refused
 from skewed import shrunken_skewness
 
 from coupling_lib.datasets.statistics import linear_fit, mean_interval, skewness
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 
 
-def test_skewness_is_scipy_s_or_more_and_nothing_where_nothing_varies():
+def test_skewness_is_scipy_s_or_more_and_any_axis_may_hold_the_values():
     values = np.random.default_rng(0).normal(size=(9, 400))
     shown = scipy.stats.skew(values, bias=False)
     np.testing.assert_allclose(skewness(values), shrunken_skewness(values))
@@ -23,6 +22,11 @@ def test_skewness_is_scipy_s_or_more_and_nothing_where_nothing_varies():
     np.testing.assert_allclose(skewness(-values.T, axis=1), -skewness(values))
     assert skewness(np.full((5, 2), 0.3)).tolist() == [0, 0] and skewness(np.array([1.0, 1.0, 1.0, 4.0])) == 0
     assert mean_interval(np.full((6, 2), 0.25)).low.tolist() == mean_interval(np.full((6, 2), 0.25)).high.tolist()
+    values = np.random.default_rng(5).exponential(size=(3, 12))
+    across, alone = mean_interval(values, axis=1), [mean_interval(row) for row in values]
+    assert across.low.tolist() == pytest.approx([float(one.low) for one in alone])
+    refused(ParameterError, "at least two", mean_interval, [1.0])
+    refused(UntrustworthyResultError, "1 NaN", mean_interval, [1.0, float("nan")])
 
 
 @pytest.mark.parametrize("n", [8, 12, 16, 24])
@@ -32,16 +36,6 @@ def test_lognormal_values_show_a_third_of_the_root_of_their_lean(n, width):
     seen = np.median(scipy.stats.skew(values, bias=False)) / np.sqrt(n)
     lean = float(scipy.stats.lognorm(width).stats("s")) / np.sqrt(n)
     assert (3 * seen) ** 2 == pytest.approx(lean, rel=0.36)
-
-
-def test_any_axis_may_be_the_one_of_the_values_and_one_value_has_no_interval():
-    values = np.random.default_rng(5).exponential(size=(3, 12))
-    across, alone = mean_interval(values, axis=1), [mean_interval(row) for row in values]
-    assert across.low.tolist() == pytest.approx([float(one.low) for one in alone])
-    with pytest.raises(ParameterError, match="at least two"):
-        mean_interval([1.0])
-    with pytest.raises(UntrustworthyResultError, match="1 NaN"):
-        mean_interval([1.0, float("nan")])
 
 
 @pytest.mark.parametrize("n", [12, 24, 48])
@@ -58,25 +52,19 @@ def test_a_mean_is_covered_whatever_the_shape_of_the_values(values, truth, sign,
     assert 0.94 < np.mean((found.low <= mean) & (mean <= found.high)) < 0.985
 
 
-@pytest.mark.parametrize(("n", "coverage"), [(5, 0.91), (6, 0.918), (8, 0.931)])
-def test_a_mean_of_fewer_lognormal_values_is_covered_less(n, coverage):
-    found, mean = mean_interval(np.random.default_rng(8).lognormal(size=(n, 20_000))), math.exp(0.5)
-    assert np.mean((found.low <= mean) & (mean <= found.high)) == pytest.approx(coverage, abs=0.006)
-
-
-def test_no_rule_sees_the_rare_large_value_that_was_not_drawn():
+def test_means_of_few_or_skewed_values_are_covered_less():
+    for n, coverage in [(5, 0.91), (6, 0.918), (8, 0.931)]:
+        found, mean = mean_interval(np.random.default_rng(8).lognormal(size=(n, 20_000))), math.exp(0.5)
+        assert np.mean((found.low <= mean) & (mean <= found.high)) == pytest.approx(coverage, abs=0.006)
     rng = np.random.default_rng(9)
     found = mean_interval(rng.normal(size=(12, 20_000)) + 5 * (rng.random((12, 20_000)) < 0.1))
     assert np.mean((found.low <= 0.5) & (found.high >= 0.5)) == pytest.approx(0.918, abs=0.006)
-
-
-def test_a_mean_of_skewed_values_is_covered_where_student_s_interval_is_not():
     draws = np.random.default_rng(6).lognormal(size=(12, 10_000))
     half, mean = scipy.stats.t.ppf(0.975, 11) * scipy.stats.sem(draws), math.exp(0.5)
     assert np.mean(np.abs(draws.mean(axis=0) - mean) <= half) == pytest.approx(0.845, abs=0.01)
 
 
-def test_linear_fit_equals_the_normal_equations():
+def test_linear_fit_equals_the_normal_equations_and_refuses_what_is_no_line():
     rng = np.random.default_rng(4)
     x, y = rng.normal(size=25), rng.normal(size=25)
     slope, intercept = np.polyfit(x, y, 1)
@@ -84,10 +72,5 @@ def test_linear_fit_equals_the_normal_equations():
     fit, wanted = linear_fit(x, y), scipy.stats.linregress(x, y)
     assert (fit.slope, fit.intercept, fit.p_value, fit.n) == pytest.approx((slope, intercept, wanted.pvalue, 25))
     assert fit.r_squared == pytest.approx(1 - residual.var() / y.var())
-
-
-def test_linear_fit_refuses_what_is_no_line():
-    with pytest.raises(ParameterError, match="at least 3"):
-        linear_fit([1, 2], [1, 2])
-    with pytest.raises(ParameterError, match="different abscissae"):
-        linear_fit([2, 2, 2], [1, 2, 3])
+    refused(ParameterError, "at least 3", linear_fit, [1, 2], [1, 2])
+    refused(ParameterError, "different abscissae", linear_fit, [2, 2, 2], [1, 2, 3])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from refusals import refused
 
 from coupling_lib.datasets.statistics import mean_interval
 from coupling_lib.datasets.summaries import Chance, block_couplings, chance, depth_summary, interval, mean_couplings
@@ -14,7 +15,7 @@ def make(n_prompts=20):
     return xr.DataArray(values, {"block": [1, 2, 3]}, ("prompt", "block"))
 
 
-def test_interval_holds_the_mean_and_is_that_of_every_place():
+def test_intervals_hold_the_mean_of_every_place_and_none_of_one_prompt():
     values = make()
     found = interval(values)
     np.testing.assert_allclose(found["mean"], values.mean("prompt"))
@@ -24,27 +25,17 @@ def test_interval_holds_the_mean_and_is_that_of_every_place():
     np.testing.assert_array_equal(found.high, expected.high)
     assert found.block.values.tolist() == [1, 2, 3]
     xr.testing.assert_identical(interval(values.transpose("block", "prompt")), found)
-
-
-def test_a_single_prompt_has_no_interval():
     alone = interval(make(1))
     np.testing.assert_array_equal(alone["mean"], make(1)[0])
     assert np.isnan(alone.low).all() and np.isnan(alone.high).all()
-
-
-def test_what_may_have_no_gaps_refuses_them():
-    with pytest.raises(UntrustworthyResultError, match="NaN"):
-        interval(make().where(make().block != 2), gaps=False)
+    refused(UntrustworthyResultError, "NaN", interval, make().where(make().block != 2), gaps=False)
     xr.testing.assert_identical(interval(make(), gaps=False), interval(make()))
-
-
-def test_places_that_a_prompt_lacks_have_no_interval_and_change_no_other():
     found = interval(make().where(make().block != 2))
     assert np.isnan(found.low).values.tolist() == [False, True, False]
     np.testing.assert_array_equal(found.low[[0, 2]], interval(make()).low[[0, 2]])
 
 
-def test_coupling_of_a_network_and_of_its_blocks_leaves_out_pairs_of_a_block_with_itself():
+def test_couplings_leave_out_the_diagonal_and_nulls_are_means_with_errors():
     values = np.random.default_rng(1).random((2, 1, 3, 3))
     ds = xr.Dataset(
         {"mismatch": (("prompt", "k", "block_1", "block_2"), values)},
@@ -55,8 +46,10 @@ def test_coupling_of_a_network_and_of_its_blocks_leaves_out_pairs_of_a_block_wit
     np.testing.assert_allclose(mean_couplings(ds, "mismatch", 5), whole)
     first = (pairs[:, 0, 1] + pairs[:, 0, 2] + pairs[:, 1, 0] + pairs[:, 2, 0]) / 4
     np.testing.assert_allclose(block_couplings(ds, "mismatch", 5).sel(block=0), first)
-    with pytest.raises(ParameterError, match="the model has 1 block"):
-        block_couplings(ds.isel(block_1=[0], block_2=[0]), "mismatch", 5)
+    refused(ParameterError, "the model has 1 block", block_couplings, ds.isel(block_1=[0], block_2=[0]), "mismatch", 5)
+    found = chance(xr.Dataset({"value": ("block_1", [0.9, 0.8]), "error": ("block_1", [0.01, 0.03])}))
+    assert isinstance(found, Chance) and (found, found.error) == (pytest.approx(0.85), pytest.approx(0.02))
+    assert 1 - found == pytest.approx(0.15)
 
 
 def test_summary_of_several_networks_is_that_of_each_and_refuses_what_was_not_measured():
@@ -69,14 +62,7 @@ def test_summary_of_several_networks_is_that_of_each_and_refuses_what_was_not_me
         {"k": [5], "block_1": range(3), "block_2": range(3), "distance": range(3), "variant": ["mismatch"]},
     )
     for network in range(2):
-        xr.testing.assert_identical(
-            depth_summary(ds, "mismatch").isel(network=network), depth_summary(ds.isel(network=network), "mismatch")
-        )
+        alone = depth_summary(ds.isel(network=network), "mismatch")
+        xr.testing.assert_identical(depth_summary(ds, "mismatch").isel(network=network), alone)
     with pytest.raises(ParameterError, match="the variant 'miscoupling' is unknown; choose from mismatch"):
         depth_summary(ds, "miscoupling")
-
-
-def test_a_null_as_one_number_is_the_mean_over_all_that_is_in_it_and_knows_its_error():
-    found = chance(xr.Dataset({"value": ("block_1", [0.9, 0.8]), "error": ("block_1", [0.01, 0.03])}))
-    assert isinstance(found, Chance) and (found, found.error) == (pytest.approx(0.85), pytest.approx(0.02))
-    assert 1 - found == pytest.approx(0.15)

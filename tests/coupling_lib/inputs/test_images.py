@@ -1,7 +1,5 @@
 """Images in a model's own format, as they are shown and as they are read."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 
@@ -10,6 +8,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.errors import ModelUnavailableError, ParameterError
@@ -20,7 +19,7 @@ SMALL = SimpleNamespace(model_type="vit", image_size=8, patch_size=2, num_channe
 LARGE = SimpleNamespace(model_type="deit", image_size=[32, 32], patch_size=16, num_channels=3)
 
 
-def test_images_come_held_out_normalised_and_by_seed():
+def test_images_come_held_out_normalised_by_seed_coloured_and_named(tmp_path):
     first, again, other = (images.load_images("digits", SMALL, 5, seed) for seed in (0, 0, 1))
     held_out = {tuple(image.flatten().tolist()) for image in read_dataset("digits").test}
     for picture in first:
@@ -30,17 +29,11 @@ def test_images_come_held_out_normalised_and_by_seed():
         assert picture.name == f"digits {picture.label}"
     assert all(torch.equal(a.pixels, b.pixels) for a, b in zip(first, again, strict=True))
     assert not all(torch.equal(a.pixels, b.pixels) for a, b in zip(first, other, strict=True))
-
-
-def test_grey_images_are_enlarged_and_coloured_for_a_model_that_reads_colour():
     (picture,) = images.load_images("digits", LARGE, 1)
     assert picture.pixels.shape == (1, 3, 32, 32)
     mean, std = images.normalisation(LARGE)
     raw = picture.pixels * torch.tensor(std).view(1, 3, 1, 1) + torch.tensor(mean).view(1, 3, 1, 1)
     assert torch.allclose(raw[:, 0], raw[:, 1], atol=1e-6) and raw.min() > -0.01 and raw.max() < 1.01
-
-
-def test_a_folder_of_pictures_is_read_by_name_and_noise_is_named(tmp_path):
     for name in ("b.png", "a.png"):
         Image.new("RGB", (10, 6), (255, 0, 0) if name == "a.png" else (0, 0, 255)).save(tmp_path / name)
     first, second = images.load_images(tmp_path, LARGE, 2)
@@ -81,21 +74,14 @@ def test_a_token_stands_for_the_patch_whose_pixels_change_it(family, before):
 
 PROCESSORS = {
     "DINOv2": {
-        "image_processor_type": "BitImageProcessor",
-        "crop_size": {"height": 8, "width": 8},
-        "size": {"shortest_edge": 10},
-        "resample": 3,
-        "image_mean": [0.485, 0.456, 0.406],
-        "image_std": [0.229, 0.224, 0.225],
+        "image_processor_type": "BitImageProcessor", "crop_size": {"height": 8, "width": 8}, "resample": 3,
+        "size": {"shortest_edge": 10}, "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225],
     },
     "ViT": {
-        "feature_extractor_type": "ViTFeatureExtractor",
-        "size": 8,
-        "image_mean": [0.5] * 3,
-        "image_std": [0.5] * 3,
+        "feature_extractor_type": "ViTFeatureExtractor", "size": 8, "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
     },
     "CLIP": {"image_processor_type": "CLIPImageProcessorFast", "crop_size": 8, "size": 8},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
@@ -114,38 +100,27 @@ def test_a_folders_own_processor_makes_the_pixels(tmp_path, name):
     assert cl.trace(model, picture.pixels).n_tokens == 17 and picture.shown.shape == (8, 8, 3)
 
 
-def test_a_processor_that_cannot_be_read_is_refused_in_one_line(tmp_path):
+def test_processors_that_cannot_be_read_are_refused_and_guesses_said(tmp_path):
     vision_model("ViT").hf.save_pretrained(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text("{")
-    with pytest.raises(ModelUnavailableError, match=r"preprocessor_config.json in .* cannot be read") as refused:
-        cl.load_model(tmp_path)
-    assert "\n" not in str(refused.value)
-
-
-def test_a_guess_of_the_normalisation_is_said():
+    refused(ModelUnavailableError, r"preprocessor_config.json in .* cannot be read", cl.load_model, tmp_path)
     with pytest.warns(UserWarning, match="pixels are normalised by one half"):
         images.load_images("noise", transformers.Dinov2Config(**SMALL_STACK), 1)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_pictures_are_turned_upright_as_their_file_says(tmp_path, orientation):
+def test_pictures_are_turned_upright_keep_their_shades_and_need_patches(tmp_path):
     upright = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
-    undo = {1: lambda x: x, 2: np.fliplr, 3: lambda x: np.rot90(x, 2), 4: np.flipud}
-    undo |= {5: np.transpose, 6: lambda x: np.rot90(x, 1), 7: lambda x: np.rot90(x, 2).T, 8: lambda x: np.rot90(x, -1)}
-    image, exif = Image.fromarray(np.ascontiguousarray(undo[orientation](upright))), Image.Exif()
-    exif[0x0112] = orientation
-    image.save(tmp_path / "a.png", exif=exif)
-    (picture,) = images.load_images(tmp_path, LARGE, 1)
-    assert (picture.shown[..., 0] * 255).round().astype(int).tolist() == upright.tolist()
-
-
-def test_a_picture_of_sixteen_bits_keeps_its_shades(tmp_path):
+    undo = {1: lambda x: x, 2: np.fliplr, 3: lambda x: np.rot90(x, 2), 4: np.flipud, 5: np.transpose}
+    undo |= {6: lambda x: np.rot90(x, 1), 7: lambda x: np.rot90(x, 2).T, 8: lambda x: np.rot90(x, -1)}
+    for orientation in range(1, 9):
+        image, exif = Image.fromarray(np.ascontiguousarray(undo[orientation](upright))), Image.Exif()
+        exif[0x0112] = orientation
+        image.save(tmp_path / "a.png", exif=exif)
+        (picture,) = images.load_images(tmp_path, LARGE, 1)
+        assert (picture.shown[..., 0] * 255).round().astype(int).tolist() == upright.tolist()
     Image.fromarray(np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=np.uint16)).save(tmp_path / "a.png")
     (picture,) = images.load_images(tmp_path, LARGE, 1)
     assert (picture.shown[..., 0] * 255).round().tolist() == [[0, 100], [200, 255]]
-
-
-def test_a_model_without_one_token_for_each_patch_is_refused_in_one_line():
     model = cl.load_model("nano-vit")
     (picture,) = images.load_images("digits", model, 1)
     model.hf.config.patch_size = 4
@@ -163,5 +138,4 @@ def test_a_model_without_one_token_for_each_patch_is_refused_in_one_line():
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(source, config, n, message):
-    with pytest.raises(ParameterError, match=message):
-        images.load_images(source, config, n)
+    refused(ParameterError, message, images.load_images, source, config, n)

@@ -1,7 +1,5 @@
 """Labelled images: nothing is lost, nothing runs, every form of CIFAR-10 gives the same arrays."""
 
-from __future__ import annotations
-
 import io
 import pickle
 
@@ -9,23 +7,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refused
 from sklearn.datasets import load_digits
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.labelled_images import HELD_OUT, read_dataset
 
 
-def test_the_digits_are_split_once_for_all_and_no_image_is_lost():
+def test_digits_are_split_once_for_all_and_normalised():
     data, again = read_dataset("digits"), read_dataset("digits")
     assert torch.equal(data.test, again.test) and torch.equal(data.train_labels, again.train_labels)
     ours = torch.cat([data.train, data.test]).flatten(1).numpy()
     theirs = np.round(load_digits().images * 255 / 16).astype(np.uint8).reshape(-1, 64)
     assert sorted(map(bytes, ours)) == sorted(map(bytes, theirs))
     assert len(data.test) == round(HELD_OUT * len(ours)) and set(data.test_labels.tolist()) == set(range(10))
-
-
-def test_statistics_normalise_the_training_images():
-    data = read_dataset("digits")
     (mean,), (std,) = data.statistics()
     x = (data.train.float() / 255 - mean) / std
     assert abs(float(x.mean())) < 1e-3 and abs(float(x.std()) - 1) < 1e-3
@@ -36,7 +31,7 @@ def pixels():
     return np.random.default_rng(0).integers(0, 256, (12, 3, 32, 32), dtype=np.uint8)
 
 
-def test_cifar_is_read_from_its_python_batches(tmp_path, pixels):
+def test_cifar_is_read_from_batches_that_run_no_code_and_from_jpeg_bytes(tmp_path, pixels):
     for i in range(1, 6):
         batch = {b"data": pixels[2 * i - 2 : 2 * i].reshape(2, -1), b"labels": [i, 0]}
         (tmp_path / f"data_batch_{i}").write_bytes(pickle.dumps(batch))
@@ -44,16 +39,9 @@ def test_cifar_is_read_from_its_python_batches(tmp_path, pixels):
     data = read_dataset(tmp_path)
     assert torch.equal(data.train, torch.from_numpy(pixels[:10])) and data.test_labels.tolist() == [7, 8]
     assert data.train_labels.tolist() == [1, 0, 2, 0, 3, 0, 4, 0, 5, 0]
-
-
-def test_a_batch_that_would_run_code_is_refused(tmp_path):
     for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
         (tmp_path / name).write_bytes(pickle.dumps({b"data": io.BytesIO, b"labels": []}))
-    with pytest.raises(ParameterError, match=r"asks for _io\.BytesIO"):
-        read_dataset(tmp_path)
-
-
-def test_cifar_is_read_from_jpeg_bytes(tmp_path, pixels):
+    refused(ParameterError, r"asks for _io\.BytesIO", read_dataset, tmp_path)
     smooth = np.broadcast_to(pixels[:, :, :1, :1], (12, 3, 32, 32))
     streams = []
     for image in smooth:
@@ -67,7 +55,6 @@ def test_cifar_is_read_from_jpeg_bytes(tmp_path, pixels):
         arrays[f"{split}_labels"] = np.arange(len(chosen)) % 2
     np.savez(tmp_path / "cifar.npz", **arrays)
     data = read_dataset(tmp_path / "cifar.npz")
-    assert (
-        data.train.shape == (8, 3, 32, 32) and data.classes == ("a", "b") and data.test_labels.tolist() == [0, 1, 0, 1]
-    )
+    assert data.train.shape == (8, 3, 32, 32)
+    assert data.classes == ("a", "b") and data.test_labels.tolist() == [0, 1, 0, 1]
     assert np.abs(data.train.numpy().astype(int) - smooth[:8]).max() < 12

@@ -33,9 +33,8 @@ def load_file(path):
 def folder(tmp_path):
     """A local folder with three prompts in each benchmark's file, and a page of WikiText."""
     for name in BENCHMARKS:
-        rows = (
-            {"id": f"{name}-{i}", "dataset": name, "prompt": f" {name} asks {i}? ", "source": "x"} for i in range(3)
-        )
+        row = {"dataset": name, "source": "x"}
+        rows = [row | {"id": f"{name}-{i}", "prompt": f" {name} asks {i}? "} for i in range(3)]
         write_rows(tmp_path / f"{name}.jsonl", rows)
     paragraphs = [LONG, "–" + " long" * 127, "A caption of few words", "long " * 128 + "end"]
     page = " \n = A title = \n \n " + " \n = = Part = = \n ".join(paragraphs) + f" \n = {LONG} = \n"
@@ -57,28 +56,22 @@ def test_embedded_prompts_are_unique_trimmed_and_of_their_style():
     assert PARIS == "What is the capital of France? The capital is"
 
 
-@pytest.mark.parametrize("n", [1, 7, 50, 120])
-def test_a_selection_is_balanced_and_extends_the_smaller_one(n):
-    prompts = load_prompts(n=n)
-    counts = Counter(prompt.dataset for prompt in prompts)
-    assert len(set(prompts)) == n
-    assert max(counts.values()) - min(counts.get(style, 0) for style in STYLES) <= 1
-    assert load_prompts(n=120)[:n] == prompts
-
-
-def test_the_seed_decides_the_selection():
+def test_selections_are_balanced_extend_smaller_ones_and_follow_the_seed():
+    for n in [1, 7, 50, 120]:
+        prompts = load_prompts(n=n)
+        counts = Counter(prompt.dataset for prompt in prompts)
+        assert len(set(prompts)) == n
+        assert max(counts.values()) - min(counts.get(style, 0) for style in STYLES) <= 1
+        assert load_prompts(n=120)[:n] == prompts
     assert load_prompts(n=12, seed=3) == load_prompts(n=12, seed=3)
     assert load_prompts(n=12, seed=3) != load_prompts(n=12, seed=4)
     # Written down, so that a selection means the same prompts on every machine and in every version.
     assert [prompt.id for prompt in load_prompts(n=3)] == ["arc-style-13", "gsm8k-style-13", "hellaswag-style-11"]
+    for n in (0, -1, 121, 2.0, True, "6"):
+        refused(ParameterError, "from 1 to 120", load_prompts, n=n)
 
 
-@pytest.mark.parametrize("n", [0, -1, 121, 2.0, True, "6"])
-def test_an_impossible_number_of_prompts_is_refused(n):
-    refused(ParameterError, "from 1 to 120", load_prompts, n=n)
-
-
-def test_benchmarks_are_read_from_a_local_folder(folder, tmp_path_factory):
+def test_benchmarks_and_paragraphs_of_wikitext_are_read_from_a_folder(folder, tmp_path_factory):
     for name in BENCHMARKS:
         wanted = [Prompt(f"{name}-{i}", name, f"{name} asks {i}?") for i in range(3)]
         assert load_prompts(name, folder=folder) == wanted
@@ -90,9 +83,6 @@ def test_benchmarks_are_read_from_a_local_folder(folder, tmp_path_factory):
     (above / "wikitext2").symlink_to(folder)
     for name in ("arc", "wikitext2"):
         assert load_prompts(name, folder=above) == load_prompts(name, folder=folder)
-
-
-def test_wikitext_is_its_paragraphs_of_32_to_128_words(folder):
     assert load_prompts("wikitext2", folder=folder) == [
         Prompt("wikitext2-4", "wikitext2", LONG),
         Prompt("wikitext2-6", "wikitext2", "–" + " long" * 127),
@@ -113,25 +103,19 @@ def test_a_notebook_finds_prompts_through_the_environment(folder, monkeypatch):
     assert load_prompts("gsm8k", n=2, folder=folder) == by_path  # an argument goes before the environment
 
 
-def test_embedded_arithmetic_problems_alone_have_steps():
+def test_steps_are_calculations_or_lines_of_arithmetic_problems():
     counted = {prompt.id: prompt.steps for prompt in load_prompts() if prompt.steps is not None}
     assert set(counted) == {f"gsm8k-style-{number:02d}" for number in range(1, 21)}
     assert set(counted.values()) == {2, 3, 4}
     # 4 * 12, - 31, - 5;  13 * 3, 4 * 2, their sum, 50 - it;  6 - 1, kilograms to grams, / 250
     assert [counted[f"gsm8k-style-{number}"] for number in ("01", "09", "20")] == [3, 4, 3]
-
-
-@pytest.mark.parametrize(
-    ("solution", "steps"),
-    [
+    for solution, steps in [
         ("He has 3*4 = <<3*4=12>>12, and 12-5 = <<12-5=7>>7 are left.\n#### 7", 2),
         ("Half is 4.\n\nTwice that is 8.\nSo 8.\n#### 8", 3),
         ("#### 8", None),
         ("eight", None),
-    ],
-)
-def test_steps_are_calculations_or_else_lines(solution, steps):
-    assert count_steps(solution) == steps
+    ]:
+        assert count_steps(solution) == steps
 
 
 def test_steps_and_ratings_are_read_from_files(tmp_path):
@@ -156,13 +140,16 @@ def test_steps_and_ratings_are_read_from_files(tmp_path):
     ]
 
 
-def test_own_files_need_no_more_than_a_text(tmp_path):
+def test_own_files_need_no_more_than_a_text_and_chains_of_thought_mark_the_id(tmp_path):
     lines = '{"prompt": "O\u2028ne"}\n\n{"prompt": "Two", "id": 7, "dataset": "d"}\n'
     (tmp_path / "mine.jsonl").write_text(lines, encoding="utf-8")
     assert load_prompts(tmp_path / "mine.jsonl") == [Prompt("mine-1", "mine", "O\u2028ne"), Prompt("7", "d", "Two")]
     (tmp_path / "lines.txt").write_text("Première ligne \n\n  third\n", encoding="utf-8")
     wanted = [Prompt("lines-1", "lines", "Première ligne"), Prompt("lines-3", "lines", "third")]
     assert load_file(tmp_path / "lines.txt") == wanted
+    plain = load_prompts(n=1)[0]
+    thinking = add_chain_of_thought(plain)
+    assert thinking == Prompt(plain.id + "+cot", plain.dataset, plain.text + " Let's think step by step.")
 
 
 def test_prompts_that_cannot_be_fetched_are_refused(monkeypatch):
@@ -204,12 +191,6 @@ def test_hub_rows_become_prompts(monkeypatch):
         ("Salesforce/wikitext", "wikitext-2-raw-v1", "test"),
         ("openai/gsm8k", "main", "test"),
     ]
-
-
-def test_chain_of_thought_appends_the_sentence_and_marks_the_id():
-    plain = load_prompts(n=1)[0]
-    thinking = add_chain_of_thought(plain)
-    assert thinking == Prompt(plain.id + "+cot", plain.dataset, plain.text + " Let's think step by step.")
 
 
 JSON_LINES = ["{", '{"text": "x"}', '"x"', '{"prompt": 3}', '{"prompt": "  "}', "[1]"]

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
+from refusals import refused
 from tokenizers import processors
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs import token_ids
-from coupling_lib.models.storages import wrap_model
 
 PARIS = "The capital of France"
 
@@ -27,25 +27,14 @@ def tokenizer(pad="<pad>", first=False, last=False):
 
 
 def model(**kind):
-    return wrap_model(tiny.llama(vocab_size=300), tokenizer(**kind), name="mine")
+    return cl.wrap_model(tiny.llama(vocab_size=300), tokenizer(**kind), name="mine")
 
 
 def traced(mine, ids):
     """Trace ids and return what was warned of, and the Jacobian of block 1."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         J = cl.trace(mine, ids).jacobian(1).dense()
     return [str(one.message) for one in caught], J
-
-
-def refused(mine, ids):
-    with pytest.raises(ParameterError) as error:
-        cl.trace(mine, ids)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
-# -- padding
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -57,64 +46,59 @@ def test_padding_is_refused_and_the_slice_that_is_named_gives_the_text(side, pad
     made = mine.tokenizer(texts, padding=True, return_tensors="pt")
     ids, alone = made.input_ids[:1], torch.tensor([mine.tokenizer(PARIS).input_ids])
     more = ids.shape[1] - alone.shape[1]
-    message = refused(mine, ids)
+    message = refused(ParameterError, "", cl.trace, mine, ids)
     place, cut = ("beginning", f"{more}:") if side == "left" else ("end", f":-{more}")
     assert f"(id {mine.tokenizer.pad_token_id}), {more} at its {place}, which the model would read as text" in message
     assert message.endswith(f"input_ids=ids[:, {cut}]")
     sliced = eval(message.rpartition("=")[2])
     assert torch.equal(sliced, alone) and traced(mine, sliced)[0] == []
     # What would have been measured: another Jacobian, by no means nearly the same.
-    assert side == "right" or (traced(wrap_model(mine.hf), ids)[1] - traced(mine, alone)[1]).norm() > 0.01
+    assert side == "right" or (traced(cl.wrap_model(mine.hf), ids)[1] - traced(mine, alone)[1]).norm() > 0.01
 
 
 def test_one_token_of_padding_is_padding_where_it_is_nothing_else():
     mine = model()
     pad, eos = mine.tokenizer.pad_token_id, mine.tokenizer.eos_token_id
-    assert refused(mine, torch.tensor([[pad, 40, 41]])).endswith("ids[:, 1:]")
-    assert refused(mine, torch.tensor([[pad, 40, 41, pad, pad]])).endswith("ids[:, 1:-2]")
+    assert refused(ParameterError, "", cl.trace, mine, torch.tensor([[pad, 40, 41]])).endswith("ids[:, 1:]")
+    assert refused(ParameterError, "", cl.trace, mine, torch.tensor([[pad, 40, 41, pad, pad]])).endswith("ids[:, 1:-2]")
     for ids in ([eos, 40, 41], [40, pad, 41], [eos, 40, eos], [40, 41, eos], [pad, pad]):
         assert traced(mine, torch.tensor([ids]))[0] == []
+    for pad in ["</s>", None]:
+        mine = model(pad=pad)
+        eos = mine.tokenizer.eos_token_id
+        for ids in ([eos, 40, 41], [40, 41, eos], [eos, 40, eos], [40, eos, eos, 41]):
+            assert traced(mine, torch.tensor([ids]))[0] == []
+        assert refused(ParameterError, "", cl.trace, mine, torch.tensor([[eos, eos, 40, 41]])).endswith("ids[:, 2:]")
+        assert refused(ParameterError, "", cl.trace, mine, torch.tensor([[40, 41, eos, eos]])).endswith("ids[:, :-2]")
 
 
-@pytest.mark.parametrize("pad", ["</s>", None])
-def test_one_token_between_documents_is_text_although_it_also_pads(pad):
-    mine = model(pad=pad)
-    eos = mine.tokenizer.eos_token_id
-    for ids in ([eos, 40, 41], [40, 41, eos], [eos, 40, eos], [40, eos, eos, 41]):
-        assert traced(mine, torch.tensor([ids]))[0] == []
-    assert refused(mine, torch.tensor([[eos, eos, 40, 41]])).endswith("ids[:, 2:]")
-    assert refused(mine, torch.tensor([[40, 41, eos, eos]])).endswith("ids[:, :-2]")
-
-
-def test_a_first_token_that_also_pads_is_left_before_the_text():
+def test_first_tokens_and_configurations_say_what_pads():
     mine = model(pad="<s>", first=True)
     bos = mine.tokenizer.bos_token_id
     assert traced(mine, PARIS)[0] == []
-    assert refused(mine, torch.tensor([[bos] * 4 + [40, 41]])).endswith("ids[:, 3:]")
-
-
-def test_without_a_tokenizer_the_configuration_says_what_pads():
-    mine = wrap_model(tiny.llama(pad_token_id=7))
+    assert refused(ParameterError, "", cl.trace, mine, torch.tensor([[bos] * 4 + [40, 41]])).endswith("ids[:, 3:]")
+    mine = cl.wrap_model(tiny.llama(pad_token_id=7))
     for ids in ([7, 40, 41], [40, 7], [7, 7, 7]):
         assert traced(mine, torch.tensor([ids]))[0] == []
-    assert refused(mine, torch.tensor([[7, 7, 40]])).endswith("ids[:, 2:]")
-    assert traced(wrap_model(tiny.llama()), torch.tensor([[0, 0, 40]]))[0] == []
+    assert refused(ParameterError, "", cl.trace, mine, torch.tensor([[7, 7, 40]])).endswith("ids[:, 2:]")
+    assert traced(cl.wrap_model(tiny.llama()), torch.tensor([[0, 0, 40]]))[0] == []
 
 
-def test_what_a_tokenizer_returns_is_refused_with_the_ids_that_are_no_padding():
+def test_what_a_tokenizer_returns_is_refused_and_one_of_another_kind_asked_nothing():
     mine = model()
     mine.tokenizer.padding_side = "left"
     made = mine.tokenizer([PARIS, PARIS + " and more"], padding=True, return_tensors="pt")
-    message = refused(mine, made)
+    message = refused(ParameterError, "", cl.trace, mine, made)
     assert message.startswith("the input is a BatchEncoding; give a text, a `Prompt` or a tensor of input_ids; ")
     one = mine.tokenizer([PARIS], return_tensors="pt")
     assert torch.equal(eval(message.rpartition(": ")[2], {"made": one}), one.input_ids)
+    odd = SimpleNamespace(decode=str)
+    assert token_ids.around(lambda text: {"input_ids": [1]}) == ([], [])
+    assert token_ids.last_token_warning([1, 2], None, "mine") == ""
+    token_ids.check([1, 1], None, odd, "mine")
 
 
-# -- special tokens
-
-
-def test_a_first_token_that_stands_twice_is_said():
+def test_first_tokens_that_stand_twice_and_last_ones_that_are_no_text_are_said():
     mine = model(first=True)
     assert traced(mine, PARIS)[0] == []
     messages, J = traced(mine, f"<s>{PARIS}")
@@ -123,17 +107,13 @@ def test_a_first_token_that_stands_twice_is_said():
     nothing, right = traced(mine, once)
     assert nothing == [] and (right - traced(mine, PARIS)[1]).norm() == 0 < (J - right).norm()
     assert traced(model(), f"<s><s>{PARIS}")[0] == []  # no tokenizer wrote these
-
-
-def test_a_last_token_that_is_no_text_is_said_where_it_is_read():
     mine = model(first=True, last=True)
     messages, _ = traced(mine, PARIS)
     assert messages == [
         "mine: the last token is '</s>', which its tokenizer puts behind each text; the last of the text itself is "
         "token=-2"
     ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         there = cl.trace(mine, PARIS)
         there.jacobian(1, token_in=-2)
         cl.measure_depth(mine, [PARIS], ks=[2], token=-2)
@@ -141,10 +121,3 @@ def test_a_last_token_that_is_no_text_is_said_where_it_is_read():
         cl.trace(mine, there.inputs["input_ids"][:, :-1]).jacobian(1)
     with pytest.warns(UserWarning, match="token=-2"):
         cl.measure_depth(model(first=True, last=True), [PARIS], ks=[2])  # `mine` has been warned of
-
-
-def test_a_tokenizer_of_another_kind_is_asked_nothing():
-    odd = SimpleNamespace(decode=str)
-    assert token_ids.around(lambda text: {"input_ids": [1]}) == ([], [])
-    assert token_ids.last_token_warning([1, 2], None, "mine") == ""
-    token_ids.check([1, 1], None, odd, "mine")

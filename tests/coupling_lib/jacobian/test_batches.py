@@ -1,7 +1,5 @@
 """How many rows of a Jacobian are formed at once: the same numbers, and less at once where memory runs out."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from families import loaded, named
@@ -17,18 +15,15 @@ def traced() -> tracing.Trace:
     return tracing.trace(loaded(named("gpt2")), torch.arange(1, 12)[None])
 
 
-def test_batches_of_cotangents_do_not_change_the_result(monkeypatch):
-    whole = traced().jacobian(1).dense()
-    monkeypatch.setattr(derivatives, "batch_size", lambda *_, **__: 5)
-    torch.testing.assert_close(traced().jacobian(1).dense(), whole, rtol=1e-12, atol=1e-14)
-
-
-def test_a_batch_takes_half_the_memory_beside_large_results(monkeypatch):
+def test_batches_halve_beside_large_results_and_do_not_change_them(monkeypatch):
     trace = traced()
     each = 16 * trace.d_model * trace.dtype.itemsize
     monkeypatch.setattr(derivatives, "_BATCH_BYTES", {"cpu": 40 * each})
     assert derivatives.batch_size(trace, 1, beside=2**25 - 1) == 40
     assert derivatives.batch_size(trace, 1, beside=2**25) == 20
+    whole = traced().jacobian(1).dense()
+    monkeypatch.setattr(derivatives, "batch_size", lambda *_, **__: 5)
+    torch.testing.assert_close(traced().jacobian(1).dense(), whole, rtol=1e-12, atol=1e-14)
 
 
 def limited(monkeypatch, most: int) -> list[int]:
@@ -49,32 +44,23 @@ def limited(monkeypatch, most: int) -> list[int]:
     return tried
 
 
-def test_where_memory_runs_out_smaller_batches_give_the_same_and_one_warning_says_so(monkeypatch):
+def test_smaller_batches_where_memory_runs_out_and_errors_that_say_so(monkeypatch):
     whole = [traced().jacobian(block).dense() for block in (0, 1)]
     trace = traced()
     tried = limited(monkeypatch, most=10)
     with pytest.warns(RuntimeWarning) as caught:
         found = [trace.jacobian(block).dense() for block in (0, 1)]
-    assert [str(warning.message) for warning in caught] == [
-        "memory ran out with 32 rows of a Jacobian at once; going on with 8 at a time"
-    ]
+    message = "memory ran out with 32 rows of a Jacobian at once; going on with 8 at a time"
+    assert [str(warning.message) for warning in caught] == [message]
     # What was learnt in the first block holds for the second.
     assert tried == [32, 16, 8, 8, 8, 8, 8, 8, 8, 8]
     torch.testing.assert_close(found, whole, rtol=1e-12, atol=1e-14)
-
-
-def test_where_not_even_one_row_fits_one_line_says_what_to_do(monkeypatch):
-    trace = traced()
     limited(monkeypatch, most=0)
     with pytest.raises(CouplingError, match="a single row of a Jacobian was formed; free some, take a shorter prompt"):
         trace.jacobian(0).dense()
-
-
-def test_errors_that_say_that_memory_ran_out_are_told_from_others():
     with pytest.raises(RuntimeError) as refused:
         torch.empty(2**55)
     assert memory.ran_out(refused.value)
     assert memory.ran_out(torch.OutOfMemoryError("CUDA out of memory")) and memory.ran_out(MemoryError())
-    assert memory.ran_out(OSError(12, "Cannot allocate memory")) and not memory.ran_out(
-        RuntimeError("the sizes differ")
-    )
+    assert memory.ran_out(OSError(12, "Cannot allocate memory"))
+    assert not memory.ran_out(RuntimeError("the sizes differ"))

@@ -1,20 +1,16 @@
 """Block Jacobians of every family against brute force, and the operator's algebra."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 from families import Family, each_family, loaded, named
 from reference import brute_force_jacobian, relative_error, rows
+from refusals import refused
 
+import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.inputs import traced as tracing
 from coupling_lib.jacobian import operator as jacobian
-from coupling_lib.jacobian.derivatives import block_jacobians
-from coupling_lib.jacobian.tracing import Trace
-from coupling_lib.models.storages import wrap_model
-from coupling_lib.svd.triplets import top_triplets
 
 # (last, last), (middle, middle), t1 < t2; token positions of an 11-token prompt, or of the patches of an image.
 PAIRS = [(-1, -1), (5, 5), (7, 9)]
@@ -29,7 +25,7 @@ def example(hf) -> torch.Tensor:
     return torch.randint(1, 64, (1, 11), generator=generator)
 
 
-def traced(family: Family, dtype: torch.dtype = torch.float64) -> Trace:
+def traced(family: Family, dtype: torch.dtype = torch.float64) -> cl.Trace:
     model = loaded(family, dtype)
     return tracing.trace(model, example(model.hf))
 
@@ -59,12 +55,12 @@ def test_jacobian_equals_brute_force_in_every_family(family, family_table):
 def test_jacobians_of_many_tokens_equal_those_of_one_at_a_time(family):
     trace = traced(family)
     tokens = [0, 3, 6, trace.n_tokens - 1]
-    many = block_jacobians(trace, 1, [(token, token) for token in tokens])
+    many = cl.block_jacobians(trace, 1, [(token, token) for token in tokens])
     for token, J in zip(tokens, many, strict=True):
         assert relative_error(J, trace.jacobian(1, token).dense()) < 1e-6
     # Within a sliding window of four, so that none is zero.
     pairs = [(2, 4), (5, 6), (6, 7)]
-    for pair, J in zip(pairs, block_jacobians(trace, 1, pairs), strict=True):
+    for pair, J in zip(pairs, cl.block_jacobians(trace, 1, pairs), strict=True):
         assert relative_error(J, trace.jacobian(1, *pair).dense()) < 1e-6
 
 
@@ -80,8 +76,7 @@ def test_jacobians_of_many_tokens_equal_those_of_one_at_a_time(family):
     ],
 )
 def test_blocks_and_pairs_that_do_not_exist_are_refused(block, pairs, message):
-    with pytest.raises(ParameterError, match=message):
-        block_jacobians(traced(LLAMA), block, pairs)
+    refused(ParameterError, message, cl.block_jacobians, traced(LLAMA), block, pairs)
 
 
 @each_family()
@@ -100,15 +95,6 @@ def test_products_both_ways_equal_the_dense_matrix(family):
         assert lazy.T.T is lazy and lazy.shape == lazy.T.shape == (32, 32)
 
 
-def test_few_triplets_of_a_wide_block_come_from_products_alone(monkeypatch):
-    asked = []
-    monkeypatch.setattr(jacobian, "fewer_products", lambda *given: bool(asked.append(given)) or True)
-    J = traced(GPT2).jacobian(1)
-    found = J.svd(3)
-    assert asked == [(32, 3)] and "_dense" not in J.__dict__
-    torch.testing.assert_close(found.S, torch.linalg.svdvals(J.dense())[:3], rtol=1e-9, atol=0)
-
-
 def test_products_evaluate_a_block_once_while_it_is_held(monkeypatch):
     J, evaluated = traced(GPT2).jacobian(1), []
     evaluate = jacobian.evaluate
@@ -124,25 +110,28 @@ def test_products_evaluate_a_block_once_while_it_is_held(monkeypatch):
     assert evaluated == [1, 1, 1]
 
 
-def test_a_matrix_is_formed_where_products_do_not_tell_its_triplets_apart(monkeypatch):
-    J = traced(GPT2).jacobian(1)
-
-    def undecided(operator, k):
-        if operator is J:
-            raise UntrustworthyResultError("too many columns")
-        return top_triplets(operator, k)
-
-    monkeypatch.setattr(jacobian, "top_triplets", undecided)
-    found = J.svd(3, formed=False)
-    torch.testing.assert_close(found.S, torch.linalg.svdvals(J.dense())[:3], rtol=1e-9, atol=0)
-
-
-def test_svd_of_a_jacobian_is_that_of_the_dense_matrix():
+def test_triplets_come_from_products_or_the_formed_matrix(monkeypatch):
     J = traced(LLAMA).jacobian(0)
     triplets = J.svd(k=10)
     torch.testing.assert_close(triplets.S, torch.linalg.svdvals(J.dense())[:10])
     assert triplets.U.shape == (32, 10) and triplets.Vh.shape == (10, 32)
     assert float(triplets.residual.max()) < 1e-12
+    asked = []
+    monkeypatch.setattr(jacobian, "fewer_products", lambda *given: bool(asked.append(given)) or True)
+    J = traced(GPT2).jacobian(1)
+    found = J.svd(3)
+    assert asked == [(32, 3)] and "_dense" not in J.__dict__
+    torch.testing.assert_close(found.S, torch.linalg.svdvals(J.dense())[:3], rtol=1e-9, atol=0)
+    J = traced(GPT2).jacobian(1)
+
+    def undecided(operator, k):
+        if operator is J:
+            raise UntrustworthyResultError("too many columns")
+        return cl.top_triplets(operator, k)
+
+    monkeypatch.setattr(jacobian, "top_triplets", undecided)
+    found = J.svd(3, formed=False)
+    torch.testing.assert_close(found.S, torch.linalg.svdvals(J.dense())[:3], rtol=1e-9, atol=0)
 
 
 USES = {
@@ -155,19 +144,13 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_later_token_of_a_causal_model_is_refused_as_zero(use):
-    with pytest.raises(UntrustworthyResultError) as refused:
-        use(traced(LLAMA).jacobian(1, 8, 3))
-    assert str(refused.value) == (
+def test_later_tokens_and_those_outside_a_window_are_refused_as_zero(use):
+    assert refused(UntrustworthyResultError, "", use, traced(LLAMA).jacobian(1, 8, 3)) == (
         "the Jacobian of 'llama', block 1, token 8 -> 3 is zero: position 3 does not attend to position 8, a later "
         "one; in a causal model that is so by construction: exchange the two, token_in=3 and token_out=8"
     )
-
-
-def test_token_outside_a_sliding_window_is_refused_as_zero():
-    for use in USES.values():
-        with pytest.raises(UntrustworthyResultError, match="10 does not attend to position 0 in this block.*take one"):
-            use(traced(named("mistral-window")).jacobian(1, 0, 10))
+    outside, message = traced(named("mistral-window")), "10 does not attend to position 0 in this block.*take one"
+    refused(UntrustworthyResultError, message, use, outside.jacobian(1, 0, 10))
 
 
 def test_boundary_of_the_released_code_differs_at_the_last_block_only():
@@ -181,17 +164,19 @@ def test_boundary_of_the_released_code_differs_at_the_last_block_only():
     assert relative_error(released[2], wanted) < 1e-6
     assert relative_error(ours[2], wanted) > 0.1
     last = (trace.n_tokens - 1,) * 2
-    assert torch.equal(block_jacobians(trace, -1, [last], "hidden_states")[0], released[2])
+    assert torch.equal(cl.block_jacobians(trace, -1, [last], "hidden_states")[0], released[2])
 
 
 @pytest.mark.parametrize("factor", [1.5, torch.nan])
 def test_a_replay_that_differs_from_the_model_is_refused(factor):
-    trace = tracing.trace(model := wrap_model(LLAMA.build(), name="llama"), example(model.hf))
+    trace = tracing.trace(model := cl.wrap_model(LLAMA.build(), name="llama"), example(model.hf))
     with torch.no_grad():
         trace.model.blocks.modules[1].mlp.down_proj.weight.mul_(factor)
     trace.jacobian(0).dense()
-    with pytest.raises(UntrustworthyResultError, match="replayed on its own"):
-        trace.jacobian(1).dense()
+    refused(UntrustworthyResultError, "replayed on its own", trace.jacobian(1).dense)
+
+
+HALF = r"^token_in is 2\.0; this input has 11 tokens, 0 to 10; give one as a whole number$"
 
 
 @pytest.mark.parametrize(
@@ -206,22 +191,20 @@ def test_a_replay_that_differs_from_the_model_is_refused(factor):
         (dict(block="1"), r"block is '1'; .* give a whole number"),
         (dict(block=None), r"block is None; .* give a whole number"),
         (dict(block=np.float64(1)), r"block is np\.float64\(1\.0\); .* give a whole number"),
-        (
-            dict(block=0, token_in=2.0),
-            r"^token_in is 2\.0; this input has 11 tokens, 0 to 10; give one as a whole number$",
-        ),
+        (dict(block=0, token_in=2.0), HALF),
         (dict(block=0, token_out=False), r"token_out is False; .* whole number"),
     ],
 )
 def test_what_does_not_exist_is_refused_by_name(arguments, message):
-    with pytest.raises(ParameterError, match=message):
-        traced(LLAMA).jacobian(**arguments)
+    refused(ParameterError, message, traced(LLAMA).jacobian, **arguments)
 
 
-def test_whole_numbers_of_numpy_count_blocks_and_tokens():
+def test_whole_numbers_of_numpy_count_blocks_and_a_complex_factor_is_refused():
     J = traced(LLAMA).jacobian(block=np.int64(-1), token_in=np.int32(3), token_out=np.int64(-1))
     assert (J.block, J.token_in, J.token_out) == (2, 3, 10)
     assert [type(x) for x in (J.block, J.token_in, J.token_out)] == [int, int, int]
+    with pytest.raises(ParameterError, match=r"\(Tensor of torch\.complex64\); give a torch tensor"):
+        traced(GPT2).jacobian(1) @ torch.ones(32, dtype=torch.complex64)
 
 
 @pytest.mark.parametrize("formed", [False, True], ids=["products", "formed"])
@@ -231,16 +214,11 @@ def test_a_factor_of_numpy_gives_the_tensor_that_its_own_would(dtype, formed):
     V = (np.arange(96).reshape(32, 3) % 5).astype(dtype)
     wanted = J.dense() @ torch.from_numpy(V.astype("float64"))
     operator = J if formed else traced(GPT2).jacobian(1)
-    for found, right in [
-        (operator @ V, wanted),
-        (operator @ V[:, 1], wanted[:, 1]),
-        (operator @ V[:, ::-1], wanted.flip(1)),
-    ]:
+    turned = J.dense().T @ torch.from_numpy(V.astype("float64"))
+    pairs = [(operator @ V, wanted), (operator @ V[:, 1], wanted[:, 1]), (operator @ V[:, ::-1], wanted.flip(1))]
+    for found, right in [*pairs, (operator.T @ V, turned)]:
         assert isinstance(found, torch.Tensor) and found.dtype == torch.float64
         torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(
-        operator.T @ V, J.dense().T @ torch.from_numpy(V.astype("float64")), rtol=1e-9, atol=1e-12
-    )
 
 
 NOT_FINITE = "the factor holds NaN or infinite values in "
@@ -273,21 +251,16 @@ def test_what_is_no_factor_is_refused_in_one_line(factor, message, formed):
         assert str(refused.value) == message
 
 
-def test_a_complex_factor_is_refused():
-    with pytest.raises(ParameterError, match=r"\(Tensor of torch\.complex64\); give a torch tensor"):
-        traced(GPT2).jacobian(1) @ torch.ones(32, dtype=torch.complex64)
-
-
 @pytest.mark.parametrize("formed", [False, True], ids=["products", "formed"])
 def test_a_product_that_overflows_is_refused(formed):
     J = traced(GPT2).jacobian(1)
     if formed:
         J.dense()
+    huge = torch.full((32,), 1.7e308, dtype=torch.float64)
     for operator in (J, J.T):
-        with pytest.raises(
-            UntrustworthyResultError, match=r"NaN or infinite in torch\.float64, .* is 2e\+308; scale it"
-        ):
-            operator @ torch.full((32,), 1.7e308, dtype=torch.float64)
+        refused(
+            UntrustworthyResultError, r"infinite in torch\.float64, .* is 2e\+308; scale", operator.__matmul__, huge
+        )
 
 
 def test_a_matrix_that_is_written_over_leaves_the_jacobian_alone():

@@ -1,18 +1,16 @@
 """coupling_loss: its value against dense Jacobians, its gradient against finite differences, both in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 import transformers
 from reference import dense_asymmetry
+from refusals import refused
 from transformers.models.gpt_neox import modeling_gpt_neox
 from transformers.models.llama import modeling_llama
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
-from coupling_lib.jacobian.regulariser import coupling_loss
 from coupling_lib.metrics.regulariser import asymmetry
 
 BLOCKS, WIDTH = 3, 16
@@ -20,6 +18,9 @@ STACK = dict(
     vocab_size=40, hidden_size=WIDTH, num_hidden_layers=BLOCKS, num_attention_heads=2, intermediate_size=32,
     max_position_embeddings=32, initializer_range=0.4, attn_implementation="eager"
 )  # fmt: skip
+
+
+NO_IDS = r"input_ids is .*; expected whole numbers \(sequences, n\), or pixels"
 
 
 def tiny(family, **changes):
@@ -78,7 +79,7 @@ def dense_jacobians(hf, ids, token):
 @pytest.mark.parametrize("token", [-1, 2])
 def test_value_is_that_of_the_dense_jacobians_with_the_same_probes(family, token, all_in_float64):
     hf, ids, probes = tiny(family), token_ids(), 3
-    value = coupling_loss(hf, ids, (0, 1, 2), probes, token, generator=torch.Generator().manual_seed(4))
+    value = cl.coupling_loss(hf, ids, (0, 1, 2), probes, token, generator=torch.Generator().manual_seed(4))
     J = dense_jacobians(hf, ids, token)
     generator = torch.Generator().manual_seed(4)
     left, right = (torch.randn(probes, len(ids), WIDTH, generator=generator).double() for _ in range(2))
@@ -90,22 +91,18 @@ def test_value_is_that_of_the_dense_jacobians_with_the_same_probes(family, token
     assert value.item() == pytest.approx(float(torch.stack(expected).mean()), rel=1e-9)
 
 
-def test_many_draws_come_to_the_dense_value():
+def test_many_draws_come_to_the_dense_value_whole_and_shared():
     hf, ids = tiny("neox"), token_ids(sequences=1).repeat(500, 1)
     J = dense_jacobians(hf, ids[:1], -1)[:, 0]
-    value = coupling_loss(hf, ids, (0, 2), probes=np.int64(4), generator=torch.Generator().manual_seed(0))
+    value = cl.coupling_loss(hf, ids, (0, 2), probes=np.int64(4), generator=torch.Generator().manual_seed(0))
     assert value.item() == pytest.approx(float(dense_asymmetry(J[0], J[2])), abs=0.01)
-
-
-def test_the_shared_part_is_that_of_jacobians_without_their_isotropic_part():
-    hf, ids = tiny("neox"), token_ids(sequences=1).repeat(500, 1)
     for layer in hf.gpt_neox.layers:  # which shrinks every direction alike, so that leaving it out is seen
         torch.nn.init.zeros_(layer.attention.dense.weight)
         with torch.no_grad():
             layer.mlp.dense_4h_to_h.weight -= 3 * torch.linalg.pinv(layer.mlp.dense_h_to_4h.weight)
     J = dense_jacobians(hf, ids[:1], -1)[:, 0]
     rest = [each - torch.trace(each) / WIDTH * torch.eye(WIDTH).double() for each in J]
-    shared = coupling_loss(hf, ids, (0, 2), generator=torch.Generator().manual_seed(0), shared=True).item()
+    shared = cl.coupling_loss(hf, ids, (0, 2), generator=torch.Generator().manual_seed(0), shared=True).item()
     assert shared == pytest.approx(float(dense_asymmetry(rest[0], rest[2])), abs=0.02)
     assert shared > dense_asymmetry(J[0], J[2]) + 0.05
 
@@ -115,7 +112,7 @@ def test_gradient_is_that_of_finite_differences(family, all_in_float64):
     hf, ids = tiny(family), token_ids()
 
     def value():
-        return coupling_loss(hf, ids, (0, 2), probes=2, generator=torch.Generator().manual_seed(0))
+        return cl.coupling_loss(hf, ids, (0, 2), probes=2, generator=torch.Generator().manual_seed(0))
 
     value().backward()
     source = torch.Generator().manual_seed(7)
@@ -138,12 +135,20 @@ def test_gradient_is_that_of_finite_differences(family, all_in_float64):
     assert checked >= 15
 
 
-def test_weights_behind_the_blocks_have_no_part_in_it():
+def test_weights_behind_the_blocks_have_no_part_and_the_generator_draws_blocks():
     hf = tiny("llama", tie_word_embeddings=False)
-    coupling_loss(hf, token_ids(), (0, 1)).backward()
+    cl.coupling_loss(hf, token_ids(), (0, 1)).backward()
     assert hf.lm_head.weight.grad is None and hf.model.norm.weight.grad is None
     assert hf.model.embed_tokens.weight.grad.abs().max() > 0
     assert hf.model.layers[2].mlp.up_proj.weight.grad is None
+    hf = tiny("neox")
+    hf.gpt_neox.embed_in.weight.requires_grad_(False)
+    cl.coupling_loss(hf, token_ids(), (0, 1)).backward()
+    assert hf.gpt_neox.layers[0].mlp.dense_h_to_4h.weight.grad.abs().max() > 0
+    hf, ids = tiny("neox"), token_ids()
+    sources = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
+    values = [cl.coupling_loss(hf, ids, 2, generator=source).item() for source in sources]
+    assert values[0] == values[1] != values[2]
 
 
 @pytest.mark.thorough
@@ -153,7 +158,7 @@ def test_descending_on_it_couples_the_blocks_of_a_model():
     optimiser = torch.optim.Adam(hf.parameters(), lr=2e-2)
     before = normalized_miscoupling(hf, ids[:1])
     for _ in range(120):
-        loss = coupling_loss(hf, ids, blocks=2, generator=source)
+        loss = cl.coupling_loss(hf, ids, blocks=2, generator=source)
         loss.backward()
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
@@ -168,36 +173,18 @@ def normalized_miscoupling(hf, ids):
     return values[~torch.eye(BLOCKS, dtype=torch.bool).numpy()].mean()
 
 
-def test_blocks_are_drawn_by_the_generator():
-    hf, ids = tiny("neox"), token_ids()
-    sources = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
-    values = [coupling_loss(hf, ids, 2, generator=source).item() for source in sources]
-    assert values[0] == values[1] != values[2]
-
-
-def test_a_frozen_embedding_still_gives_the_blocks_their_gradient():
-    hf = tiny("neox")
-    hf.gpt_neox.embed_in.weight.requires_grad_(False)
-    coupling_loss(hf, token_ids(), (0, 1)).backward()
-    assert hf.gpt_neox.layers[0].mlp.dense_h_to_4h.weight.grad.abs().max() > 0
-
-
-def test_a_vision_transformer_takes_pixels():
+def test_a_vision_transformer_takes_pixels_and_other_attention_is_refused():
     torch.manual_seed(0)
     config = transformers.ViTConfig(
         hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4,
         attn_implementation="eager"
     )  # fmt: skip
     hf = transformers.ViTForImageClassification(config)
-    loss = coupling_loss(hf, torch.randn(2, 3, 8, 8), token=0)
+    loss = cl.coupling_loss(hf, torch.randn(2, 3, 8, 8), token=0)
     loss.backward()
     assert 0 < loss.item() < 1
-
-
-def test_attention_that_cannot_be_differentiated_twice_is_refused():
     hf = tiny("neox", attn_implementation="sdpa")
-    with pytest.raises(ParameterError, match="the attention is 'sdpa'"):
-        coupling_loss(hf, token_ids())
+    refused(ParameterError, "the attention is 'sdpa'", cl.coupling_loss, hf, token_ids())
 
 
 @pytest.mark.parametrize(
@@ -210,14 +197,9 @@ def test_attention_that_cannot_be_differentiated_twice_is_refused():
         (dict(token=5), "token is 5; the sequences have 5 tokens"),
         (dict(token=1.5), "token is 1.5; the sequences have 5 tokens"),
         (dict(generator=3), "generator is 3; expected torch.Generator"),
+        *((dict(input_ids=ids), NO_IDS) for ids in (torch.tensor([1, 2]), torch.ones(2, 3), "a text")),
+        (dict(input_ids=torch.zeros(0, 3, dtype=torch.long)), NO_IDS),
     ],
 )
 def test_impossible_settings_are_refused(wrong, message):
-    with pytest.raises(ParameterError, match=message):
-        coupling_loss(tiny("neox"), token_ids(), **wrong)
-
-
-@pytest.mark.parametrize("ids", [torch.tensor([1, 2]), torch.ones(2, 3), torch.zeros(0, 3, dtype=torch.long), "a text"])
-def test_what_are_no_token_ids_is_refused(ids):
-    with pytest.raises(ParameterError, match=r"input_ids is .*; expected whole numbers \(sequences, n\), or pixels"):
-        coupling_loss(tiny("neox"), ids)
+    refused(ParameterError, message, cl.coupling_loss, tiny("neox"), **{"input_ids": token_ids()} | wrong)

@@ -1,11 +1,10 @@
 """Tokens are the ids that were given: rows that a model adds to its stream, and lengths that it cannot read."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers
 from reference import brute_force_jacobian, brute_force_state, relative_error
+from refusals import refused
 from tiny import STACK, llama, tokenizer
 from tiny_families import build
 
@@ -51,9 +50,8 @@ def test_the_last_token_is_the_last_id_given(made, n, before, after):
     block = model.blocks.modules[1]
     for token_in in (-1, -3):
         wanted = brute_force_jacobian(hf, block, inputs, before + n + token_in, before + n - 1)
-        assert relative_error(trace.jacobian(1, token_in, -1).dense(), wanted) < (
-            1e-6 if made is llama else 1e-8
-        )  # whose norms are in float32
+        most = 1e-6 if made is llama else 1e-8  # whose norms are in float32
+        assert relative_error(trace.jacobian(1, token_in, -1).dense(), wanted) < most
     assert torch.equal(trace.hidden[1, -1], brute_force_state(hf, block, inputs, before + n - 1).to(trace.hidden))
 
 
@@ -63,9 +61,8 @@ def roberta(**changes) -> transformers.PreTrainedModel:
 
 
 def gpt2() -> transformers.PreTrainedModel:
-    return transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=280, n_positions=34)
-    )
+    sizes = dict(n_embd=32, n_layer=2, n_head=2, vocab_size=280, n_positions=34)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
 
 
 # RoBERTa's positions begin behind the row for padding: its table of 34 has room for 32 tokens, or 33 with another row.
@@ -82,11 +79,22 @@ def test_an_input_that_is_too_long_names_how_much_works(made, most):
             cl.trace(model, ids_of(n, 200))
 
 
-def test_a_text_is_cut_to_what_a_model_reads():
+def test_texts_are_cut_ids_copied_and_unreadable_input_said():
     model = cl.wrap_model(roberta().eval(), tokenizer())
     with pytest.warns(UserWarning, match="longer than 32 tokens and cut"):
         (given,) = cl.inputs_for(model, ["It was the best of times, " * 20])
     assert cl.trace(model, given).n_tokens == 32
+    model, ids = cl.wrap_model(llama()), ids_of(9, 200)
+    trace, kept = cl.trace(model, ids), ids.clone()
+    lens, wanted = cl.lens(trace), cl.lens(cl.trace(model, kept)).readout().ids
+    ids.fill_(7)
+    assert torch.equal(trace.inputs["input_ids"], kept)
+    assert torch.equal(lens.readout().ids, wanted)
+    hf = llama()
+    model = cl.wrap_model(hf)
+    hf.model.embed_tokens.weight = None
+    message = "does not run on this input .TypeError: .*see that model.hf runs on it"
+    refused(UnsupportedModelError, message, cl.trace, model, ids_of(9, 200))
 
 
 # A table that is stretched to what is read has no length, and one that was stretched has another than before.
@@ -107,22 +115,3 @@ def test_rotary_tables_that_are_stretched_are_read_beyond_their_first_length(rop
     trace = cl.trace(model, ids_of(n, 200))
     wanted = brute_force_jacobian(hf, hf.model.layers[1], {"input_ids": ids_of(n, 200)}, n - 1, n - 1)
     assert relative_error(trace.jacobian(1).dense(), wanted) < 1e-6
-
-
-def test_what_a_model_cannot_read_is_said_in_one_line():
-    hf = llama()
-    model = cl.wrap_model(hf)
-    hf.model.embed_tokens.weight = None
-    with pytest.raises(
-        UnsupportedModelError, match="does not run on this input .TypeError: .*see that model.hf runs on it"
-    ):
-        cl.trace(model, ids_of(9, 200))
-
-
-def test_a_trace_has_its_own_copy_of_the_ids():
-    model, ids = cl.wrap_model(llama()), ids_of(9, 200)
-    trace, kept = cl.trace(model, ids), ids.clone()
-    lens, wanted = cl.lens(trace), cl.lens(cl.trace(model, kept)).readout().ids
-    ids.fill_(7)
-    assert torch.equal(trace.inputs["input_ids"], kept)
-    assert torch.equal(lens.readout().ids, wanted)

@@ -1,30 +1,22 @@
 """Traces: states, tokens and inputs."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest
 import torch
 from families import loaded, named
 from reference import relative_error
+from refusals import refused
 
+import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.inputs import traced as tracing
-from coupling_lib.inputs.prompts import Prompt
-from coupling_lib.models.load import load_model
-from coupling_lib.models.storages import wrap_model
-
-
-def model_of(name: str):
-    return loaded(named(name))
-
 
 IDS = torch.arange(3, 12)[None]
 
 
 def test_hidden_states_run_from_the_embedding_to_the_last_block():
-    model = model_of("gpt-neox")
+    model = loaded(named("gpt-neox"))
     trace = tracing.trace(model, IDS)
     states = model.hf(input_ids=IDS, output_hidden_states=True).hidden_states
     assert trace.hidden.shape == (4, 9, 32) and (trace.n_blocks, trace.n_tokens, trace.d_model) == (3, 9, 32)
@@ -32,44 +24,39 @@ def test_hidden_states_run_from_the_embedding_to_the_last_block():
         torch.testing.assert_close(trace.hidden[level], states[level][0], rtol=0, atol=0)
     torch.testing.assert_close(trace.final_norm(trace.hidden[3]), states[3][0])
     assert relative_error(trace.hidden[3], states[3][0]) > 0.1  # P14: their last is after the final norm
-
-
-def test_hidden_states_are_what_they_were_after_a_final_norm_was_looked_for():
-    """Transformers puts its hooks on at the first call for hidden states, and notes it."""
+    # Transformers puts its hooks on at the first call for hidden states, and notes it.
     hf = named("gpt-neox").build()
     wanted = named("gpt-neox").build()(input_ids=IDS, output_hidden_states=True).hidden_states
-    tracing.trace(wrap_model(hf), IDS).final_norm  # ruff: ignore[useless-expression]
+    tracing.trace(cl.wrap_model(hf), IDS).final_norm  # ruff: ignore[useless-expression]
     found = hf(input_ids=IDS, output_hidden_states=True).hidden_states
-    assert len(found) == len(wanted) == 4 and all(
-        relative_error(a, b) < 1e-6 for a, b in zip(found, wanted, strict=True)
-    )
+    assert len(found) == 4 and all(relative_error(a, b) < 1e-6 for a, b in zip(found, wanted, strict=True))
 
 
-def test_tracing_twice_gives_the_same_numbers():
-    model = model_of("mixtral")
+def test_traces_repeat_leave_the_model_and_forget_blocks():
+    model = loaded(named("mixtral"))
     assert torch.equal(tracing.trace(model, IDS).hidden, tracing.trace(model, IDS).hidden)
-
-
-def test_tracing_leaves_the_model_as_it_was():
-    model = model_of("llama")
+    model = loaded(named("llama"))
     before = model.hf(input_ids=IDS).logits
     tracing.trace(model, IDS).jacobian(1).dense()
     assert torch.equal(model.hf(input_ids=IDS).logits, before)
     assert not any(p.requires_grad for p in model.hf.parameters())
+    trace = tracing.trace(loaded(named("gpt-neox")), IDS)
+    wanted = trace.jacobian(2).dense()
+    for block in range(3):
+        trace.forget(block)
+    assert [call is None for call in trace.calls] == [True, True, False]
+    assert (trace.n_blocks, trace.n_tokens, trace.d_model) == (3, 9, 32)
+    assert torch.equal(trace.jacobian(2).dense(), wanted)
 
 
-def test_text_is_tokenised_and_its_tokens_are_named():
-    trace = tracing.trace(load_model("nano-neox"), "It was the best of times")
+def test_texts_and_prompts_are_tokenised_alike():
+    trace = tracing.trace(cl.load_model("nano-neox"), "It was the best of times")
     assert "".join(trace.tokens) == "It was the best of times"
     assert trace.n_tokens == len(trace.tokens) and trace.route == "attention"
-
-
-def test_a_prompt_is_traced_by_its_text():
-    model, text = load_model("nano-neox"), "It was the best of times"
-    found, wanted = tracing.trace(model, Prompt("dickens", "novels", text)), tracing.trace(model, text)
+    model, text = cl.load_model("nano-neox"), "It was the best of times"
+    found, wanted = tracing.trace(model, cl.Prompt("dickens", "novels", text)), tracing.trace(model, text)
     assert torch.equal(found.hidden, wanted.hidden) and found.tokens == wanted.tokens
-    with pytest.raises(ParameterError, match="is an empty text"):
-        tracing.trace(model, Prompt("nothing", "novels", " "))
+    refused(ParameterError, "is an empty text", tracing.trace, model, cl.Prompt("nothing", "novels", " "))
 
 
 @pytest.mark.parametrize(
@@ -86,13 +73,12 @@ def test_a_prompt_is_traced_by_its_text():
     ],
 )
 def test_input_that_does_not_fit_is_refused_in_one_line(given, message):
-    with pytest.raises(ParameterError, match=message):
-        tracing.trace(model_of("llama"), given)
+    refused(ParameterError, message, tracing.trace, loaded(named("llama")), given)
 
 
 def test_memory_does_not_grow_over_traces():
     """P20: graphs of earlier traces must not be kept alive."""
-    model = model_of("llama")
+    model = loaded(named("llama"))
 
     def live_tensors() -> int:
         tracing.trace(model, IDS).jacobian(1).dense()
@@ -108,30 +94,16 @@ def test_memory_does_not_grow_over_traces():
     assert counts[-1] == counts[0]
 
 
-def test_a_trace_forgets_blocks_and_knows_its_size_to_the_end():
-    trace = tracing.trace(model_of("gpt-neox"), IDS)
-    wanted = trace.jacobian(2).dense()
-    for block in range(3):
-        trace.forget(block)
-    assert [call is None for call in trace.calls] == [True, True, False]
-    assert (trace.n_blocks, trace.n_tokens, trace.d_model) == (3, 9, 32)
-    assert torch.equal(trace.jacobian(2).dense(), wanted)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_that_torch_would_slip_in_is_refused_in_one_line(dtype):
-    model, usual = load_model("nano-neox", precision="bfloat16"), torch.get_default_dtype()
+    model, usual = cl.load_model("nano-neox", precision="bfloat16"), torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with pytest.raises(UntrustworthyResultError, match=f"default dtype is {dtype}.*set_default_dtype") as default:
-            tracing.trace(model, IDS)
+        refused(UntrustworthyResultError, f"default dtype is {dtype}.*set_default_dtype", tracing.trace, model, IDS)
     finally:
         torch.set_default_dtype(usual)
-    with (
-        torch.autocast("cpu", dtype=dtype),
-        pytest.raises(UntrustworthyResultError, match=f"autocast is on for 'cpu' and rounds products to {dtype}") as on,
-    ):
-        tracing.trace(model, IDS)
-    assert "\n" not in f"{default.value}{on.value}"
+    message = f"autocast is on for 'cpu' and rounds products to {dtype}"
+    with torch.autocast("cpu", dtype=dtype):
+        refused(UntrustworthyResultError, message, tracing.trace, model, IDS)
     with torch.autocast("cpu", dtype=dtype), torch.autocast("cpu", enabled=False):
         assert tracing.trace(model, IDS).jacobian(0).dense().dtype == torch.float32

@@ -1,7 +1,5 @@
 """Prompts in the forms that models read."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 import weakref
@@ -11,12 +9,12 @@ import tiny
 import torch
 import xarray as xr
 from families import named
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib import progress
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompt_arguments import inputs_for, prompt_inputs, prompt_name
-from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.measures import common
 from coupling_lib.measures.nulls import measure_decisive, measure_nulls
 
@@ -25,21 +23,14 @@ def wrapped(name: str):
     return cl.wrap_model(named(name).build(), name=name)
 
 
-def test_prompts_come_in_every_form():
+def test_prompts_come_in_every_form_that_models_read():
     ids = torch.tensor([[1, 2]])
     assert prompt_inputs("text") == ["text"]
-    assert prompt_inputs([Prompt("a", "b", "its text"), "text"]) == ["its text", "text"]
+    assert prompt_inputs([cl.Prompt("a", "b", "its text"), "text"]) == ["its text", "text"]
     assert prompt_inputs(ids)[0] is ids
     assert [prompt_name("text"), prompt_name(ids)] == ["text", "ids [1, 2]"]
-    with pytest.raises(ParameterError, match="prompts is empty"):
-        prompt_inputs([])
-
-
-def test_a_model_with_a_tokenizer_reads_the_texts_themselves():
+    refused(ParameterError, "prompts is empty", prompt_inputs, [])
     assert inputs_for(cl.load_model("nano-neox"), ["one", "two"]) == ["one", "two"]
-
-
-def test_a_model_without_one_gets_as_many_seeded_random_inputs():
     model = wrapped("llama")
     first, again, other = (inputs_for(model, ["one", "two"], seed=seed, n_tokens=9) for seed in (1, 1, 2))
     assert [x.shape for x in first] == [(1, 9), (1, 9)] and not torch.equal(first[0], first[1])
@@ -65,8 +56,7 @@ def test_a_text_longer_than_the_model_reads_is_cut_to_its_first_tokens_with_a_wa
     with warnings.catch_warnings(action="error"):
         assert inputs_for(model, [exact]) == [exact]
     assert inputs_for(wrapped("llama"), ["one"], longest=3)[0].shape == (1, 3)
-    with pytest.raises(ParameterError, match="longest is 0"):
-        inputs_for(model, ["one"], longest=0)
+    refused(ParameterError, "longest is 0", inputs_for, model, ["one"], longest=0)
 
 
 def test_long_sweeps_and_blocks_show_bars_on_stderr(tmp_path, monkeypatch, capsys):

@@ -1,7 +1,5 @@
 """Depth measurements against a straightforward re-implementation of the released method, on the embedded models."""
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
 
@@ -10,13 +8,13 @@ import pytest
 import scipy.stats
 import tiny
 import torch
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures.depth import measure_models, other_models
 from coupling_lib.measures.random_bases import drawn_null
-from coupling_lib.metrics.variants import VARIANTS
 
 KS = (10, 30, 50)
 
@@ -54,7 +52,7 @@ def model(request):
     return cl.load_model(request.param)
 
 
-def test_values_equal_the_released_method(model):
+def test_values_equal_the_released_method_and_wide_models_take_all_numbers(model, recwarn):
     ids = torch.tensor([model.tokenizer(PARIS)["input_ids"]])
     wanted = released_method(model.hf, ids, KS)
     ours = cl.measure_depth(model, [PARIS], ks=KS)
@@ -67,13 +65,14 @@ def test_values_equal_the_released_method(model):
     theirs = cl.measure_depth(model, [PARIS], ks=KS, boundary="hidden_states")
     for name, values in wanted.items():
         np.testing.assert_allclose(theirs[name].isel(prompt=0).values, values, rtol=2e-4, atol=1e-5)
+    assert cl.measure_depth(model, ["It was"]).k.values.tolist() == [10, 30, 50]
+    assert not [one for one in recwarn if "left out" in str(one.message)]
 
 
 def test_a_narrow_model_takes_those_of_the_default_numbers_that_it_has_and_says_which_it_leaves_out(tmp_path):
     narrow, ids = cl.wrap_model(tiny.llama(), name="narrow"), [torch.tensor([[4, 9, 2, 40]])]
-    with pytest.warns(
-        UserWarning, match=r"narrow has width 32: of the default ks \(10, 30, 50\), 50 is left out"
-    ) as caught:
+    message = r"narrow has width 32: of the default ks \(10, 30, 50\), 50 is left out"
+    with pytest.warns(UserWarning, match=message) as caught:
         ds = cl.measure_depth(narrow, ids)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert ds.k.values.tolist() == [10, 30]
@@ -86,24 +85,11 @@ def test_a_narrow_model_takes_those_of_the_default_numbers_that_it_has_and_says_
     np.testing.assert_array_equal(kept.normalized_miscoupling, again.normalized_miscoupling)
     assert len(list(tmp_path.rglob("*.safetensors"))) == 1
     for measure in (cl.measure_depth, partial(cl.sweep, cl.measure_depth, store=tmp_path)):
-        with pytest.raises(
-            ParameterError, match="k is 50; narrow has width 32, so it must be a whole number from 1 to"
-        ):
-            measure(narrow, ids, ks=(10, 30, 50))
+        message = "k is 50; narrow has width 32, so it must be a whole number from 1 to"
+        refused(ParameterError, message, measure, narrow, ids, ks=(10, 30, 50))
 
 
-def test_a_model_narrower_than_every_default_number_asks_for_one():
-    hf = tiny.llama(hidden_size=8, num_attention_heads=2, intermediate_size=16)
-    with pytest.raises(ParameterError, match="k is 10; narrow has width 8, so it must be a whole number from 1 to 8"):
-        cl.measure_depth(cl.wrap_model(hf, name="narrow"), [torch.tensor([[4, 9]])])
-
-
-def test_a_model_that_is_wide_enough_takes_all_default_numbers_without_a_word(model, recwarn):
-    assert cl.measure_depth(model, ["It was"]).k.values.tolist() == [10, 30, 50]
-    assert not [one for one in recwarn if "left out" in str(one.message)]
-
-
-def test_dataset_has_the_dimensions_of_the_contract(model):
+def test_datasets_hold_the_contract_s_dimensions_matrix_and_means_by_distance(model):
     ds = cl.measure_depth(model, [PARIS, "It was the best of times"], ks=(30, 10))
     assert dict(ds.normalized_miscoupling.sizes) == {"prompt": 2, "k": 2, "block_1": 12, "block_2": 12}
     assert ds.k.values.tolist() == [10, 30] and ds.prompt.values.tolist() == [PARIS, "It was the best of times"]
@@ -111,15 +97,17 @@ def test_dataset_has_the_dimensions_of_the_contract(model):
     assert ds.matrix.shape == (12, 12, 30, 30)
     assert float(ds.residual.max()) < 1e-5
     assert (ds.singular_values.diff("rank") <= 0).all()
-
-
-def test_matrix_is_the_coupling_matrix_of_the_first_prompt(model):
     ds = cl.measure_depth(model, [PARIS, "It was the best of times"], ks=(10,))
     trace = cl.trace(model, PARIS)
     A = cl.coupling_matrix(trace.jacobian(7), trace.jacobian(3).svd(10), 10)
     np.testing.assert_allclose(ds.matrix.sel(block_1=7, block_2=3).values, A.numpy(), atol=1e-4 * float(A.abs().max()))
     wanted = float(cl.miscoupling(A, normalized=True))
     assert float(ds.normalized_miscoupling.sel(block_1=7, block_2=3, k=10)[0]) == pytest.approx(wanted, rel=1e-4)
+    ds = cl.measure_depth(model, [PARIS], ks=(10,))
+    values = ds.mismatch.sel(k=10).values[0]
+    for apart in (0, 1, 7, 11):
+        wanted = np.mean([values[i, j] for i in range(12) for j in range(12) if abs(i - j) == apart])
+        assert float(ds.by_distance.sel(variant="mismatch", k=10, distance=apart)[0]) == pytest.approx(wanted, abs=1e-6)
 
 
 def test_trained_blocks_couple_more_than_untrained_ones_and_than_chance():
@@ -135,15 +123,7 @@ def test_trained_blocks_couple_more_than_untrained_ones_and_than_chance():
     assert coupling[True].mean() == pytest.approx(null[True].mean(), abs=0.01)
 
 
-def test_by_distance_is_the_mean_over_pairs_equally_far_apart(model):
-    ds = cl.measure_depth(model, [PARIS], ks=(10,))
-    values = ds.mismatch.sel(k=10).values[0]
-    for apart in (0, 1, 7, 11):
-        wanted = np.mean([values[i, j] for i in range(12) for j in range(12) if abs(i - j) == apart])
-        assert float(ds.by_distance.sel(variant="mismatch", k=10, distance=apart)[0]) == pytest.approx(wanted, abs=1e-6)
-
-
-def test_summary_is_the_mean_over_different_blocks_with_an_interval_over_prompts(model):
+def test_summaries_are_means_with_intervals_over_prompts(model):
     ds = cl.measure_depth(model, [PARIS, "It was the best of times", "The old man walked"], ks=(5, 10))
     summary = cl.depth_summary(ds, "released_norm")
     assert dict(summary.sizes) == {"pairs": 2, "k": 2}
@@ -156,32 +136,24 @@ def test_summary_is_the_mean_over_different_blocks_with_an_interval_over_prompts
     assert (float(chosen.low), float(chosen.high)) == pytest.approx(expected, rel=1e-4)
     near = np.mean([values[:, i, j].mean() for i in range(12) for j in range(12) if abs(i - j) == 1])
     assert float(summary["mean"].sel(pairs="neighbours", k=10)) == pytest.approx(near, abs=1e-6)
-
-
-def test_summary_of_one_prompt_has_no_interval_and_one_block_no_summary(model):
     ds = cl.measure_depth(model, [PARIS], ks=(10,))
     summary = cl.depth_summary(ds, "mismatch")
     assert np.isfinite(summary["mean"]).all() and np.isnan(summary.low).all() and np.isnan(summary.high).all()
-    with pytest.raises(ParameterError, match="the model has 1 block"):
-        cl.depth_summary(ds.isel(block_1=[0], block_2=[0]), "mismatch")
+    refused(ParameterError, "the model has 1 block", cl.depth_summary, ds.isel(block_1=[0], block_2=[0]), "mismatch")
 
 
-def test_other_models_are_measured_like_the_model_itself(monkeypatch, tmp_path):
+def test_other_models_are_measured_alike_and_lacking_numbers_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("COUPLING_RESULTS", str(tmp_path))
     found = measure_models(["nano-llama"], [PARIS], ks=(4,), seed=2)
     assert list(found) == ["nano-llama"] and list(found["nano-llama"]) == ["untrained", "trained"]
     for state, ds in found["nano-llama"].items():
         alone = cl.measure_depth(cl.load_model("nano-llama", untrained=state == "untrained", seed=2), [PARIS], ks=(4,))
         np.testing.assert_allclose(ds.mismatch, alone.mismatch, rtol=1e-5, atol=1e-6)
-
-
-def test_more_vectors_than_another_model_has_are_refused_by_its_name():
+    hf = tiny.llama(hidden_size=8, num_attention_heads=2, intermediate_size=16)
+    with pytest.raises(ParameterError, match="k is 10; narrow has width 8, so it must be a whole number from 1 to 8"):
+        cl.measure_depth(cl.wrap_model(hf, name="narrow"), [torch.tensor([[4, 9]])])
     message = "k is 97; nano-llama has width 96.*or leave 'nano-llama', one of the other models, out of 'others'"
-    with pytest.raises(ParameterError, match=message):
-        measure_models(["nano-llama"], [PARIS], ks=(97,))
-
-
-def test_other_models_are_read_without_the_model_itself_and_without_repetitions():
+    refused(ParameterError, message, measure_models, ["nano-llama"], [PARIS], ks=(97,))
     assert other_models(" nano-llama,nano-neox,, nano-llama", besides="nano-neox") == ["nano-llama"]
     assert other_models("", besides="nano-neox") == []
 
@@ -196,7 +168,7 @@ def test_products_give_what_formed_jacobians_do(model, boundary):
     shared = {name for name in formed.data_vars if name.startswith("shared_")}
     assert set(formed.data_vars) - set(products.data_vars) == left_out | shared and shared
     assert set(products.data_vars) - set(formed.data_vars) == {"frobenius_estimate"}
-    for name in set(products.data_vars) & set(VARIANTS) | {"singular_values"}:
+    for name in set(products.data_vars) & set(cl.VARIANTS) | {"singular_values"}:
         scale = float(np.abs(formed[name]).max())
         np.testing.assert_allclose(products[name], formed[name], rtol=0, atol=1e-4 * scale, err_msg=name)
     assert float(products.residual.max()) < 1e-5

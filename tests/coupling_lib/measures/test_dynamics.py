@@ -1,10 +1,9 @@
 """Dynamics against loops over dense Jacobians in float64, and against the released check."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
@@ -33,7 +32,7 @@ def jacobians_and_states(model) -> tuple[np.ndarray, np.ndarray]:
     return J.double().numpy(), trace.hidden[:, -1].double().numpy()
 
 
-def test_products_carry_states_as_a_loop_over_dense_jacobians_does(model, ds):
+def test_products_carry_states_and_readings_are_what_they_are_named(model, ds):
     J, x = jacobians_and_states(model)
     for start in (0, 5):
         state = x[start]
@@ -43,11 +42,7 @@ def test_products_carry_states_as_a_loop_over_dense_jacobians_does(model, ds):
             assert float(found.carried_cosine) == pytest.approx(cosine(state, x[level]), abs=1e-3)
             ratio = np.linalg.norm(state) / np.linalg.norm(x[level])
             assert float(found.carried_norm_ratio) == pytest.approx(ratio, rel=1e-3)
-
-
-def test_readings_are_what_they_are_named(model, ds):
-    """The released check uses Hugging Face's `hidden_states`: no last block, and a target after the final norm."""
-    J, x = jacobians_and_states(model)
+    # The released check uses Hugging Face's `hidden_states`: no last block, and a target after the final norm.
     ids = torch.tensor([model.tokenizer(PARIS)["input_ids"]])
     normed = model.hf(ids, output_hidden_states=True).hidden_states[-1][0, -1].double().numpy()
     carried = x[0]
@@ -68,7 +63,7 @@ def test_readings_are_what_they_are_named(model, ds):
     np.testing.assert_allclose(found.sel(reading="product"), forward[0], atol=1e-5)
 
 
-def test_linear_part_is_almost_nothing_behind_a_norm_and_contributions_add_up(model, ds):
+def test_linear_parts_cosines_and_growth_are_those_of_lapack(model, ds):
     J, x = jacobians_and_states(model)
     for block in (0, 6):
         linear, true = J[block] @ x[block], x[block + 1] - x[block]
@@ -77,15 +72,6 @@ def test_linear_part_is_almost_nothing_behind_a_norm_and_contributions_add_up(mo
     np.testing.assert_allclose(ds.contribution.sum("level"), 1, atol=1e-4)
     carried = ds.carried_cosine.isel(start=0, level=-1) * ds.carried_norm_ratio.isel(start=0, level=-1)
     np.testing.assert_allclose(ds.contribution.isel(level=0), carried, atol=1e-5)
-
-
-def test_parallel_blocks_behind_norms_have_no_linear_part():
-    ds = cl.measure_dynamics(cl.load_model("nano-neox"), PROMPTS[:1], k=2)
-    assert float(ds.linear_norm_ratio.max()) < 0.01
-
-
-def test_left_right_cosines_and_growth_are_those_of_lapack(model, ds):
-    J, x = jacobians_and_states(model)
     for block in (2, 11):
         U, S, Vh = np.linalg.svd(J[block])
         np.testing.assert_allclose(ds.left_right_cosine[0, block], (U[:, :6] * Vh[:6].T).sum(0), atol=1e-2)
@@ -98,13 +84,14 @@ def test_left_right_cosines_and_growth_are_those_of_lapack(model, ds):
     assert float(ds.growth_singular[0, -1, 0]) == pytest.approx(singular, rel=1e-4)
 
 
-def test_random_bases_lose_the_direction_and_depend_on_the_seed(model, ds):
+def test_parallel_blocks_behind_norms_have_no_linear_part():
+    ds = cl.measure_dynamics(cl.load_model("nano-neox"), PROMPTS[:1], k=2)
+    assert float(ds.linear_norm_ratio.max()) < 0.01
+
+
+def test_random_bases_lose_the_direction_and_impossible_numbers_are_refused(model, ds):
     assert abs(float(ds.null_cosine.isel(level=-1).mean())) < 0.1
     np.testing.assert_allclose(ds.null_cosine.isel(level=0), 1, rtol=1e-5)
     other = cl.measure_dynamics(model, PROMPTS[1:], k=6, seed=1)
     assert not np.allclose(other.null_cosine[0, 1:], ds.null_cosine[1, 1:])
-
-
-def test_what_cannot_be_measured_is_refused_in_one_line(model):
-    with pytest.raises(ParameterError, match="k is 97"):
-        cl.measure_dynamics(model, PROMPTS, k=97)
+    refused(ParameterError, "k is 97", cl.measure_dynamics, model, PROMPTS, k=97)

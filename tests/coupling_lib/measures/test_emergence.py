@@ -1,10 +1,9 @@
 """Emergence: each step is what the same measurement of that step alone gives, and the steps belong to the model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import xarray as xr
+from refusals import refused
 from tiny import save_llama
 
 import coupling_lib as cl
@@ -19,7 +18,7 @@ def measured():
     return cl.measure_emergence("nano-neox", PROMPTS, steps=(1000, 0), ks=(10, 30))
 
 
-def test_each_step_is_the_measurement_of_that_revision(measured):
+def test_each_step_is_the_measurement_of_that_revision_with_its_losses(measured, tmp_path):
     assert measured.step.values.tolist() == [0, 1000]
     for step in (0, 1000):
         model = cl.load_model("nano-neox", revision=f"step{step}")
@@ -32,17 +31,14 @@ def test_each_step_is_the_measurement_of_that_revision(measured):
         null = cl.null_of(depth, "normalized_miscoupling").mean("block_1")
         np.testing.assert_allclose(here.null, null["value"], rtol=1e-5)
         np.testing.assert_allclose(here.null_error, null["error"], rtol=1e-2)
-
-
-def test_validation_losses_are_those_of_the_training_record(measured):
     assert measured.attrs["progress_label"] == "validation loss (nats per token)"
     assert measured.progress.values[0] > 7 > 5 > measured.progress.values[1] > 4
-
-
-def test_attributes_say_which_steps_window_and_variant(measured):
     assert measured.attrs["revision"] == "step0, step1000"
     assert (measured.attrs["window"], measured.attrs["variant"]) == (5, "normalized_miscoupling")
     assert measured.attrs["measure"] == "emergence"
+    measured.to_netcdf(tmp_path / "emergence.nc")
+    with xr.open_dataset(tmp_path / "emergence.nc") as back:
+        xr.testing.assert_allclose(back, measured)
 
 
 def test_coupling_rises_far_above_chance_in_the_first_hundred_steps_and_then_declines():
@@ -56,27 +52,14 @@ def test_coupling_rises_far_above_chance_in_the_first_hundred_steps_and_then_dec
     assert 1.5 * null[2] < coupling[2] < coupling[1] / 2
 
 
-def test_dataset_survives_netcdf(measured, tmp_path):
-    measured.to_netcdf(tmp_path / "emergence.nc")
-    with xr.open_dataset(tmp_path / "emergence.nc") as back:
-        xr.testing.assert_allclose(back, measured)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(steps=(0, 5)), "'nano-neox' has no step 5; choose from 0, 10, 32"),
-        (dict(steps=(0,)), "it must be two or more training steps"),
-        (dict(steps=(0, 10), ks=(97,)), "k is 97; nano-neox has width 96"),
-        (dict(steps=(0, 10), window=4), "window is 4; expected an odd number of blocks"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_in_one_line(arguments, message):
-    with pytest.raises(ParameterError, match=message):
-        cl.measure_emergence("nano-neox", PROMPTS, **arguments)
-
-
-def test_a_model_with_one_revision_is_refused_and_told_which_models_have_several(tmp_path):
+def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path):
+    for message, arguments in (
+        ("'nano-neox' has no step 5; choose from 0, 10, 32", dict(steps=(0, 5))),
+        ("it must be two or more training steps", dict(steps=(0,))),
+        ("k is 97; nano-neox has width 96", dict(steps=(0, 10), ks=(97,))),
+        ("window is 4; expected an odd number of blocks", dict(steps=(0, 10), window=4)),
+    ):
+        refused(ParameterError, message, cl.measure_emergence, "nano-neox", PROMPTS, **arguments)
     save_llama(tmp_path)
     with pytest.raises(ModelUnavailableError, match="has one revision, and emergence needs several; take one of nano-"):
         cl.measure_emergence(tmp_path, PROMPTS)

@@ -1,10 +1,9 @@
 """Lenses averaged over tokens and prompts, against the lens of each token."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from families import loaded, named
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UnsupportedModelError
@@ -13,16 +12,11 @@ from coupling_lib.measures.lens import lens_mean
 TEXTS = ["It was the best of times, it was the worst of times", "Call me Ishmael. Some years ago"]
 
 
-@pytest.fixture(scope="module")
-def neox():
-    return cl.load_model("nano-neox")
-
-
 @pytest.mark.parametrize("tokens", [(-1,), (2, -1), "all"])
-def test_a_measure_is_the_mean_of_the_lenses_of_its_tokens(neox, tokens):
-    ds = cl.measure_lens(neox, TEXTS, tokens=tokens, depths=(0, 7, 12, 7))
+def test_a_measure_is_the_mean_of_the_lenses_of_its_tokens(model, tokens):
+    ds = cl.measure_lens(model, TEXTS, tokens=tokens, depths=(0, 7, 12, 7))
     for number, text in enumerate(TEXTS):
-        traced = cl.trace(neox, text)
+        traced = cl.trace(model, text)
         chosen = range(traced.n_tokens) if tokens == "all" else tokens
         wanted = torch.stack([cl.lens(traced, token).dense() for token in chosen]).mean(dim=0)[[0, 7, 12, 7]]
         found = torch.from_numpy(ds.lens.isel(prompt=number).values)
@@ -30,15 +24,12 @@ def test_a_measure_is_the_mean_of_the_lenses_of_its_tokens(neox, tokens):
         assert int(ds.tokens[number]) == len(chosen)
 
 
-def test_a_sweep_keeps_each_prompt_and_reads_it_again(neox, tmp_path):
+def test_sweeps_keep_each_prompt_and_means_know_their_error(model, tmp_path):
     settings = dict(depths=[6], store=tmp_path)
-    first, again = (cl.sweep(cl.measure_lens, neox, TEXTS, **settings) for _ in range(2))
+    first, again = (cl.sweep(cl.measure_lens, model, TEXTS, **settings) for _ in range(2))
     assert len(list(tmp_path.rglob("*.safetensors"))) == 2
     assert first.lens.identical(again.lens) and first.lens.sizes["prompt"] == 2
-
-
-def test_the_error_of_the_mean_is_that_of_its_entries(neox):
-    ds = cl.measure_lens(neox, [*TEXTS, "The quick brown fox"], depths=(3,))
+    ds = cl.measure_lens(model, [*TEXTS, "The quick brown fox"], depths=(3,))
     values = torch.from_numpy(ds.lens.values[:, 0]).double()
     error = (values.var(dim=0) / 3).sum().sqrt() / values.mean(dim=0).norm()
     mean = lens_mean(ds)
@@ -46,14 +37,12 @@ def test_the_error_of_the_mean_is_that_of_its_entries(neox):
     assert bool(lens_mean(ds.isel(prompt=[0])).relative_error.isnull().all())
 
 
-def test_bad_input_is_one_line(neox):
+def test_bad_input_is_one_line(model):
     for settings, message in (
         (dict(depths=(13,)), "a depth is 13; .* has 12 blocks"),
         (dict(tokens="last"), "tokens is 'last'; it must be token positions, such as"),
         (dict(tokens=()), r"tokens is \(\); it must be token positions, such as"),
         (dict(tokens=(99,)), "token is 99; this input has"),
     ):
-        with pytest.raises(ParameterError, match=message):
-            cl.measure_lens(neox, TEXTS[:1], **settings)
-    with pytest.raises(UnsupportedModelError, match="is bidirectional"):
-        cl.measure_lens(loaded(named("bert")), torch.arange(1, 9)[None])
+        refused(ParameterError, message, cl.measure_lens, model, TEXTS[:1], **settings)
+    refused(UnsupportedModelError, "is bidirectional", cl.measure_lens, loaded(named("bert")), torch.arange(1, 9)[None])

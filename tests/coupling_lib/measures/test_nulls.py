@@ -1,13 +1,12 @@
 """Nulls of a model: means over pairs against `measure_depth`, relative coupling, and the decisive test."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
 import pytest
 import torch
 from reference import coupling, miscoupling
+from refusals import refused
 from tiny import llama
 
 import coupling_lib as cl
@@ -33,24 +32,18 @@ def measured(model):
     return nulls.measure_nulls(model, IDS, ks=(4, 8))
 
 
-def test_measured_values_are_the_means_of_measure_depth_over_pairs_of_different_blocks(model, measured):
+def test_measured_values_relative_ones_and_nulls_are_those_of_measure_depth(model, measured):
     depth = cl.measure_depth(model, IDS, ks=(4, 8))
     for name in VARIANTS:
         expected = depth[name].values[..., DIFFERENT].mean(axis=-1)
         found = measured["value"].sel(kind="measured", variant=name).transpose("prompt", "k")
         np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=name)
-
-
-def test_relative_coupling_is_zero_at_the_null_and_the_share_of_the_way_to_the_best(measured):
     for kind in measured.kind.values:
         share = 1 - measured["value"].sel(kind=kind) / measured["null"]
         np.testing.assert_allclose(measured["relative"].sel(kind=kind), share, rtol=1e-4, atol=1e-6)
     # One draw per pair of blocks lies around the expectation.
     rotated = measured["relative"].sel(kind="rotated", variant=["mismatch", "released_norm", "basis_uu"])
     assert abs(rotated).max() < 0.1
-
-
-def test_the_null_of_a_model_is_null_of_its_measurement_and_knows_its_error(model, measured):
     depth = cl.measure_depth(model, IDS[:1], ks=(4, 8))
     for name in ("normalized_miscoupling", "released_trace", "basis_uv"):
         expected = cl.null_of(depth, name, seed=3).mean("block_1")
@@ -77,7 +70,7 @@ def test_without_its_isotropic_part_a_jacobian_couples_as_the_rest_of_it_does(mo
     assert found["normalised_null"].item() == pytest.approx(null, abs=2e-3)
 
 
-def test_an_isotropic_part_couples_without_any_shared_direction_and_is_seen_through():
+def test_isotropic_parts_and_symmetry_are_seen_through():
     generator = torch.Generator().manual_seed(0)
     d, k = 256, 4
     low = torch.randn(8, d, 8, generator=generator)
@@ -93,10 +86,7 @@ def test_an_isotropic_part_couples_without_any_shared_direction_and_is_seen_thro
     U, S, Vh, _ = top_triplets_stacked(without, k)
     rest = different_pairs(values_of_pairs(without, U, S, Vh.mT, U, Vh.mT, [k], [name])[name]).mean(dim=-1)
     assert (relative_to_null(rest, null) < 0.2).all()
-
-
-def test_conjugation_leaves_of_symmetric_blocks_what_their_symmetry_gives():
-    """Independent symmetric traceless blocks: nothing is learned or shared, and coupling is far above random bases."""
+    # Independent symmetric traceless blocks: nothing is learned or shared, and coupling is far above random bases.
     G = torch.randn(8, 96, 96, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     J = without_isotropic(G + G.mT)
     U, _, V = nulls._top(J, 10)
@@ -121,18 +111,6 @@ def test_controls_take_another_prompt_s_vectors_and_the_directions_of_the_states
     values = [miscoupling(P.T @ one @ P) for one in J]
     assert found.sel(kind="state directions").item() == pytest.approx(np.mean(values), abs=1e-4)
     assert nulls.another(cl.load_model("nano-neox"), "x") != "x"
-
-
-def test_one_singular_vector_is_refused(model):
-    with pytest.raises(ParameterError, match="at least 2"):
-        nulls.measure_nulls(model, IDS, ks=(1, 4))
-
-
-def test_a_model_with_one_block_has_no_pairs():
-    single = cl.wrap_model(llama(num_hidden_layers=1), name="single")
-    for measure in (nulls.measure_nulls, nulls.measure_decisive):
-        with pytest.raises(ParameterError, match="1 block"):
-            measure(single, IDS[:1], ks=(4,))
 
 
 @pytest.mark.parametrize("boundary", ["hidden_states", "block"])
@@ -171,8 +149,11 @@ def test_null_curves_agree_with_the_closed_form_and_name_their_k():
         assert abs(difference / curves["error"].sel(variant=name)).max() < 5, name
 
 
-def test_the_ladder_holds_the_chosen_number_and_stays_within_the_width():
+def test_ladders_hold_the_chosen_number_and_single_vectors_or_blocks_are_refused(model):
     assert nulls.ladder(4, 32) == (2, 4, 8)
     assert nulls.ladder(32, 32) == (16, 32)
-    with pytest.raises(ParameterError, match="k is 1"):
-        nulls.ladder(1, 32)
+    refused(ParameterError, "k is 1", nulls.ladder, 1, 32)
+    refused(ParameterError, "at least 2", nulls.measure_nulls, model, IDS, ks=(1, 4))
+    single = cl.wrap_model(llama(num_hidden_layers=1), name="single")
+    for measure in (nulls.measure_nulls, nulls.measure_decisive):
+        refused(ParameterError, "1 block", measure, single, IDS[:1], ks=(4,))

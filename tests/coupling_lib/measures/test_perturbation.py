@@ -1,7 +1,5 @@
 """Perturbations against the model run on changed embeddings, and against a derivative taken by differences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -14,11 +12,6 @@ from coupling_lib.measures import common
 from coupling_lib.measures.perturbation import perturbed_states
 
 PROMPTS = [PARIS, "It was the best of times"]
-
-
-@pytest.fixture(scope="module")
-def model():
-    return cl.load_model("nano-neox")
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +36,7 @@ def test_the_intervention_is_the_model_run_on_changed_embeddings(name, position)
     assert moved < 1e-5
 
 
-def test_nothing_added_changes_nothing_and_batches_make_no_difference(model, monkeypatch):
-    trace = cl.trace(model, PARIS)
-    states, _ = perturbed_states(trace, 17, torch.zeros(2, trace.d_model))
-    torch.testing.assert_close(states, trace.hidden[:, 17].expand(2, -1, -1), rtol=1e-4, atol=1e-4)
-    added = torch.randn(5, trace.d_model, generator=torch.Generator().manual_seed(0))
-    together, _ = perturbed_states(trace, 17, added)
-    monkeypatch.setattr("coupling_lib.measures.perturbation._BATCH_BYTES", 1)
-    one_by_one, _ = perturbed_states(trace, 17, added)
-    torch.testing.assert_close(together, one_by_one, rtol=1e-4, atol=1e-4)
-
-
-def test_noise_of_each_kind_has_its_length(model):
+def test_noise_of_each_kind_has_its_length_and_none_changes_nothing(model, monkeypatch):
     trace = cl.trace(model, PARIS)
     x, normal = trace.hidden[0, -1], torch.randn(4, 96, generator=common.generator_for(PARIS, 0))
     sizes = {None: x.norm() / normal.norm(dim=-1, keepdim=True), "gaussian": x.norm() / 96**0.5, "absolute": 1.0}
@@ -65,15 +47,33 @@ def test_noise_of_each_kind_has_its_length(model):
         assert one.attrs.get("kind") == kind
     with pytest.raises(ParameterError, match="kind is 'uniform'; it must be None, 'gaussian' or 'absolute'"):
         cl.measure_perturbation(model, [PARIS], kind="uniform")
+    trace = cl.trace(model, PARIS)
+    states, _ = perturbed_states(trace, 17, torch.zeros(2, trace.d_model))
+    torch.testing.assert_close(states, trace.hidden[:, 17].expand(2, -1, -1), rtol=1e-4, atol=1e-4)
+    added = torch.randn(5, trace.d_model, generator=torch.Generator().manual_seed(0))
+    together, _ = perturbed_states(trace, 17, added)
+    monkeypatch.setattr("coupling_lib.measures.perturbation._BATCH_BYTES", 1)
+    one_by_one, _ = perturbed_states(trace, 17, added)
+    torch.testing.assert_close(together, one_by_one, rtol=1e-4, atol=1e-4)
 
 
-def test_small_noise_moves_the_network_as_its_linearisation_says(ds):
+def test_small_noise_is_linear_and_has_the_length_asked_for(ds, model):
     small = ds.sel(noise=1e-3)
     assert float(small.linear_error.max()) < 0.01
     network, linear = small.amplification.sel(carrier="network"), small.amplification.sel(carrier="linear")
     np.testing.assert_allclose(network, linear, rtol=0.01)
     growing = ds.linear_error.isel(level=-1).mean(("prompt", "draw"))
     assert (growing.diff("noise") > 0).all() and float(growing[-1]) > 0.3
+    start = ds.cosine.isel(level=0)
+    for carrier in ("linear", "random"):
+        np.testing.assert_allclose(start.sel(carrier=carrier), start.sel(carrier="network"), atol=1e-5)
+    np.testing.assert_allclose(ds.amplification.isel(level=0), 1, rtol=1e-4)
+    # Nearly orthogonal in 96 dimensions: cosine 1 / sqrt(1 + noise^2), to within a few times 1 / sqrt(d).
+    assert float(start.sel(noise=1.0).mean()) == pytest.approx(0.5**0.5, abs=0.1)
+    assert dict(ds.cosine.sizes) == {"prompt": 2, "carrier": 3, "noise": 3, "draw": 3, "level": 13}
+    assert float(ds.earlier_moved.max()) < 1e-5
+    other = cl.measure_perturbation(model, PROMPTS[1:], noise=(1e-3, 0.1, 1.0), draws=3, seed=1)
+    assert not np.allclose(other.cosine[0], ds.cosine[1])
 
 
 def test_linear_changes_are_products_of_the_jacobians(model):
@@ -89,22 +89,6 @@ def test_linear_changes_are_products_of_the_jacobians(model):
     many = cl.measure_perturbation(model, PROMPTS[:1], noise=(0.5,), draws=400).amplification.sel(carrier="linear")
     squares = many.isel(prompt=0, noise=0, level=3).values ** 2
     assert squares.mean() == pytest.approx((P**2).sum() / 96, abs=4 * float(squares.std()) / 20)
-
-
-def test_noise_has_the_length_that_is_asked_for_whatever_carries_it(ds):
-    start = ds.cosine.isel(level=0)
-    for carrier in ("linear", "random"):
-        np.testing.assert_allclose(start.sel(carrier=carrier), start.sel(carrier="network"), atol=1e-5)
-    np.testing.assert_allclose(ds.amplification.isel(level=0), 1, rtol=1e-4)
-    # Nearly orthogonal in 96 dimensions: cosine 1 / sqrt(1 + noise^2), to within a few times 1 / sqrt(d).
-    assert float(start.sel(noise=1.0).mean()) == pytest.approx(0.5**0.5, abs=0.1)
-
-
-def test_dimensions_are_named_and_another_seed_gives_other_numbers(model, ds):
-    assert dict(ds.cosine.sizes) == {"prompt": 2, "carrier": 3, "noise": 3, "draw": 3, "level": 13}
-    assert float(ds.earlier_moved.max()) < 1e-5
-    other = cl.measure_perturbation(model, PROMPTS[1:], noise=(1e-3, 0.1, 1.0), draws=3, seed=1)
-    assert not np.allclose(other.cosine[0], ds.cosine[1])
 
 
 @pytest.mark.parametrize(("save", "causal"), [(save_llama, True), (save_bert, False), (save_vit, False)])

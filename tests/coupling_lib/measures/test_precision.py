@@ -1,7 +1,5 @@
 """Precision: triplets against full decompositions, errors against two measurements made by hand."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 import scipy.linalg
 import torch
 import xarray as xr
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UntrustworthyResultError
@@ -45,7 +44,7 @@ def decomposed(name: str, prompt: str, block: int):
     return np.linalg.svd(J)
 
 
-def test_triplets_are_those_of_the_full_decomposition():
+def test_triplets_are_those_of_full_decompositions_in_any_arithmetic():
     ds = measure_triplets(cl.load_model("nano-neox"), PROMPTS, k=K)
     assert dict(ds.U.sizes) == {"prompt": 2, "block": 12, "component": 96, "rank": K}
     for prompt, block in ((0, 3), (1, 11)):
@@ -53,25 +52,10 @@ def test_triplets_are_those_of_the_full_decomposition():
         np.testing.assert_allclose(ds.singular_values[prompt, block], S[:K], rtol=1e-4)
         for found, wanted in ((ds.U, U[:, :K]), (ds.V, Vt[:K].T)):
             assert np.rad2deg(scipy.linalg.subspace_angles(found[prompt, block].values, wanted)).max() < 0.05
-
-
-def test_coupling_of_triplets_is_that_of_depth():
     model = cl.load_model("nano-neox")
-    ds, depth = measure_triplets(model, PROMPTS, k=K), cl.measure_depth(model, PROMPTS, ks=(K,))
+    depth = cl.measure_depth(model, PROMPTS, ks=(K,))
     np.testing.assert_allclose(ds.normalized_miscoupling, depth.normalized_miscoupling.sel(k=K), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("arithmetic", "epsilon"), [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
-def test_narrow_arithmetic_errs_by_its_own_rounding(arithmetic, epsilon):
-    model = cl.load_model("nano-neox", precision=arithmetic)
-    wide, narrow = (measure_triplets(model, [PARIS], k=K, arithmetic=kind) for kind in ("float32", arithmetic))
-    error = np.abs(narrow.singular_values / wide.singular_values - 1)
-    assert narrow.singular_values.dtype == np.float32
-    assert 0.02 * epsilon < float(error.median()) < 2 * epsilon
-
-
-def test_narrow_arithmetic_is_the_block_run_in_that_type():
-    """Against the block's own forward pass in bfloat16 over the whole sequence, row by row."""
+    # Against the block's own forward pass in bfloat16 over the whole sequence, row by row.
     model = cl.load_model("nano-neox", precision="bfloat16")
     trace = cl.trace(model, PARIS)
     call = trace.calls[4]
@@ -83,7 +67,16 @@ def test_narrow_arithmetic_is_the_block_run_in_that_type():
     np.testing.assert_allclose(found, wanted, rtol=2 * 2.0**-8)
 
 
-def test_errors_of_weights_are_those_of_two_models_measured_apart(measured):
+@pytest.mark.parametrize(("arithmetic", "epsilon"), [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
+def test_narrow_arithmetic_errs_by_its_own_rounding(arithmetic, epsilon):
+    model = cl.load_model("nano-neox", precision=arithmetic)
+    wide, narrow = (measure_triplets(model, [PARIS], k=K, arithmetic=kind) for kind in ("float32", arithmetic))
+    error = np.abs(narrow.singular_values / wide.singular_values - 1)
+    assert narrow.singular_values.dtype == np.float32
+    assert 0.02 * epsilon < float(error.median()) < 2 * epsilon
+
+
+def test_errors_are_those_of_two_models_measured_apart(measured, tmp_path):
     for block in (0, 7):
         U, S, Vt = decomposed("float32", PARIS, block)
         narrow_U, narrow_S, narrow_Vt = decomposed("nf4", PARIS, block)
@@ -93,30 +86,17 @@ def test_errors_of_weights_are_those_of_two_models_measured_apart(measured):
         for side, pair in sides.items():
             wanted = np.sort(np.rad2deg(scipy.linalg.subspace_angles(*pair)))
             np.testing.assert_allclose(chosen.angle.sel(side=side), wanted, atol=0.1)
-
-
-def test_the_reference_differs_from_itself_by_nothing(measured):
     assert measured.precision.values.tolist() == ["float32", "nf4", "bfloat16"]
     itself = measured.sel(precision="float32", source="weights")
     assert float(itself.value_error.max()) == 0 and float(itself.coupling_error.max()) == 0
     assert float(itself.angle.max()) < 1e-3
-
-
-def test_errors_of_coupling_are_differences_of_the_coupling_that_is_reported(measured):
     values = measured.normalized_miscoupling.isel(prompt=0)
     difference = np.abs(values.sel(precision="nf4") - values.sel(precision="float32"))
-    np.testing.assert_allclose(
-        measured.coupling_error.sel(precision="nf4", source="weights").isel(example=0), difference, atol=1e-5
-    )
-
-
-def test_four_bits_err_more_than_sixteen_and_less_than_unrelated_spaces(measured):
+    error = measured.coupling_error.sel(precision="nf4", source="weights").isel(example=0)
+    np.testing.assert_allclose(error, difference, atol=1e-5)
     errors = measured.angle.sel(source="weights").median(("side", "example", "block"))
     assert bool((errors.sel(precision="bfloat16") < 0.3 * errors.sel(precision="nf4")).all())
     assert bool((errors.sel(precision="nf4").isel(order=slice(-1)) < measured.random_angle[:-1]).all())
-
-
-def test_dataset_names_the_reference_its_null_and_survives_netcdf(measured, tmp_path):
     assert measured.null.sel(precision="float32") == pytest.approx(np.sqrt(1 - 1 / K), abs=0.02)
     assert measured.attrs["precision"] == "float32, nf4, bfloat16" and measured.attrs["left_out"] == ""
     measured.to_netcdf(tmp_path / "precision.nc")
@@ -124,26 +104,7 @@ def test_dataset_names_the_reference_its_null_and_survives_netcdf(measured, tmp_
         xr.testing.assert_allclose(back, measured)
 
 
-def test_a_precision_that_cannot_be_had_is_left_out_with_one_line(monkeypatch):
-    def load(name, precision, **options):
-        if precision == "int8":
-            raise ModelUnavailableError("no memory")
-        return cl.load_model(name, precision=precision, **options)
-
-    monkeypatch.setattr(precision, "load_model", load)
-    ds = measure_precision("nano-neox", PROMPTS, ["int8", "nf4"], k=K, n_vectors=1)
-    assert ds.precision.values.tolist() == ["float32", "nf4"]
-    assert ds.attrs["left_out"] == "int8 is left out: no memory"
-
-
-def test_blocks_that_bitsandbytes_left_alone_do_not_count_as_quantised(monkeypatch):
-    monkeypatch.setattr(precision, "in_few_bits", lambda module: False)
-    ds = measure_precision("nano-neox", PROMPTS, ["nf4"], k=K, n_vectors=1)
-    assert ds.precision.values.tolist() == ["float32"]
-    assert ds.attrs["left_out"].startswith("nf4 is left out: bitsandbytes finds no linear layer to quantise")
-
-
-def test_an_arithmetic_that_fails_its_checks_leaves_gaps(monkeypatch):
+def test_failing_arithmetic_leaves_gaps_and_lacking_precisions_a_line(monkeypatch):
     honest = precision.measure_triplets
 
     def measure_triplets(model, prompts, k, token, arithmetic):
@@ -156,18 +117,26 @@ def test_an_arithmetic_that_fails_its_checks_leaves_gaps(monkeypatch):
     assert bool(ds.value_error.sel(source="float16 arithmetic").isnull().all())
     assert bool(ds.value_error.sel(source="bfloat16 arithmetic").notnull().all())
 
+    def load(name, precision, **options):
+        if precision == "int8":
+            raise ModelUnavailableError("no memory")
+        return cl.load_model(name, precision=precision, **options)
 
-@pytest.mark.parametrize("text", ["", "float32", "nf4,int4"])
-def test_a_list_of_precisions_that_makes_no_comparison_is_refused(text):
-    with pytest.raises(ParameterError, match="precisions is .*; give some of bfloat16, float16, nf4, fp4, int8"):
-        chosen_precisions(text)
+    monkeypatch.setattr(precision, "load_model", load)
+    ds = measure_precision("nano-neox", PROMPTS, ["int8", "nf4"], k=K, n_vectors=1)
+    assert ds.precision.values.tolist() == ["float32", "nf4"]
+    assert ds.attrs["left_out"] == "int8 is left out: no memory"
+    monkeypatch.setattr(precision, "in_few_bits", lambda module: False)
+    ds = measure_precision("nano-neox", PROMPTS, ["nf4"], k=K, n_vectors=1)
+    assert ds.precision.values.tolist() == ["float32"]
+    assert ds.attrs["left_out"].startswith("nf4 is left out: bitsandbytes finds no linear layer to quantise")
 
 
-def test_precisions_are_read_once_each_and_without_the_reference():
+def test_lists_of_precisions_are_read_or_refused():
     assert chosen_precisions(" nf4, float32 ,int8,nf4") == ["nf4", "int8"]
-
-
-def test_an_unknown_arithmetic_is_refused():
+    for text in ("", "float32", "nf4,int4"):
+        message = "precisions is .*; give some of bfloat16, float16, nf4, fp4, int8"
+        refused(ParameterError, message, chosen_precisions, text)
     with pytest.raises(ParameterError, match="arithmetic is 'float8'; it must be one of float32, bfloat16, float16"):
         measure_triplets(cl.load_model("nano-neox"), [PARIS], k=K, arithmetic="float8")
 

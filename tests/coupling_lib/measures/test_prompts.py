@@ -1,18 +1,16 @@
 """Coupling prompt by prompt: what is noted beside a prompt, the versions of a question, models without a tokenizer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 from families import named
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt
 from coupling_lib.measures.prompts import added_tokens, control_sentence, measure_prompts, prompt_versions, readable
-from coupling_lib.models.storages import wrap_model
 
 EGGS = Prompt("q1", "mine", "Tom has six eggs and eats two. How many eggs are left?", steps=1)
 RIVER = Prompt("r1", "stories", "The river was wide and", rating=0.5)
@@ -24,29 +22,34 @@ def _own_store(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def neox():
-    return cl.load_model("nano-neox")
-
-
-@pytest.fixture(scope="module")
 def falcon():
     """A model without a tokenizer."""
     family = named("falcon-7b")
-    return wrap_model(family.build().to(torch.float32), name="falcon")
+    return cl.wrap_model(family.build().to(torch.float32), name="falcon")
 
 
-def test_values_are_those_of_measure_depth_and_every_prompt_is_described(neox):
-    asked = [RIVER, *prompt_versions(neox, [EGGS]), EGGS]
-    ds = measure_prompts(neox, asked, ks=(5,))
+def test_prompts_texts_and_ids_are_described_and_measured_as_by_depth(model):
+    asked = [RIVER, *prompt_versions(model, [EGGS]), EGGS]
+    ds = measure_prompts(model, asked, ks=(5,))
     assert ds.id.values.tolist() == ["r1", "q1", "q1+cot", "q1+control"]
     assert ds.question.values.tolist() == ["r1", "q1", "q1", "q1"]
     assert ds.version.values.tolist() == ["alone", "alone", "step by step", "control sentence"]
     assert ds["dataset"].values.tolist() == ["stories", "mine", "mine", "mine"]
     np.testing.assert_array_equal(ds.steps, [np.nan, 1, 1, 1])
     np.testing.assert_array_equal(ds.rating, [0.5, np.nan, np.nan, np.nan])
-    wanted = cl.measure_depth(neox, [prompt.text for prompt in asked[:4]], ks=(5,))
+    wanted = cl.measure_depth(model, [prompt.text for prompt in asked[:4]], ks=(5,))
     np.testing.assert_allclose(ds.normalized_miscoupling, wanted.normalized_miscoupling, rtol=1e-5, atol=1e-6)
-    assert ds.n_tokens.values.tolist() == [cl.trace(neox, prompt.text).n_tokens for prompt in asked[:4]]
+    assert ds.n_tokens.values.tolist() == [cl.trace(model, prompt.text).n_tokens for prompt in asked[:4]]
+    ids = torch.tensor([model.tokenizer(EGGS.text)["input_ids"]])
+    for given in ([RIVER.text, ids, RIVER, ids.clone(), RIVER.text], iter([RIVER.text, ids, RIVER])):
+        ds = measure_prompts(model, given, ks=(5,))
+        assert ds.id.values.tolist() == ds.question.values.tolist() == [RIVER.text, f"ids {ids[0].tolist()}", "r1"]
+        assert ds.version.values.tolist() == ["alone"] * 3 and ds["dataset"].values.tolist() == ["", "", "stories"]
+        assert np.isnan(ds.steps).all() and ds.n_tokens.values.tolist() == [7, ids.shape[1], 7]
+    wanted = cl.measure_depth(model, [RIVER.text, ids, RIVER.text], ks=(5,))
+    np.testing.assert_allclose(ds.normalized_miscoupling, wanted.normalized_miscoupling, rtol=1e-5, atol=1e-6)
+    for alone, length in ((RIVER.text, 7), (ids, ids.shape[1])):
+        assert measure_prompts(model, alone, ks=(5,)).n_tokens.values.tolist() == [length]
 
 
 @pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
@@ -59,7 +62,7 @@ def test_the_control_is_as_long_as_the_instruction_and_ends_alike(name):
     assert cl.trace(model, instructed).tokens[-1] == cl.trace(model, control).tokens[-1] == "."
 
 
-def test_without_a_tokenizer_words_stand_for_tokens(falcon):
+def test_words_stand_for_tokens_and_token_ids_need_no_tokenizer(falcon):
     twice, control = readable(falcon, [Prompt("a", "mine", "one two, one"), Prompt("b", "mine", "one")])
     assert twice.shape == (1, 4) and control.shape == (1, 1)
     assert twice[0, 0] == twice[0, 3] == control[0, 0] and len(set(twice[0].tolist())) == 3
@@ -67,36 +70,16 @@ def test_without_a_tokenizer_words_stand_for_tokens(falcon):
     ds = measure_prompts(falcon, prompt_versions(falcon, [EGGS]), ks=(4,))
     assert np.diff(ds.n_tokens.values).tolist() == [8, 0]  # Let ' s think step by step .
     assert ds.attrs["words_as_tokens"] == 1
-
-
-def test_measured_prompts_are_read_from_the_store_again(neox):
-    first = measure_prompts(neox, [RIVER, EGGS], ks=(5,))
-    again = measure_prompts(neox, [EGGS, RIVER], ks=(5,))
-    np.testing.assert_array_equal(first.mismatch[0], again.mismatch[1])
-    # The first of a sweep brings what is kept of the first alone, so that it is measured once more, by itself.
-    np.testing.assert_allclose(first.mismatch[1], again.mismatch[0], rtol=1e-5, atol=1e-6)
-    assert again.id.values.tolist() == ["q1", "r1"]
-
-
-def test_bare_texts_and_token_ids_are_measured_too_and_are_their_own_names(neox):
-    ids = torch.tensor([neox.tokenizer(EGGS.text)["input_ids"]])
-    for given in ([RIVER.text, ids, RIVER, ids.clone(), RIVER.text], iter([RIVER.text, ids, RIVER])):
-        ds = measure_prompts(neox, given, ks=(5,))
-        assert ds.id.values.tolist() == ds.question.values.tolist() == [RIVER.text, f"ids {ids[0].tolist()}", "r1"]
-        assert ds.version.values.tolist() == ["alone"] * 3 and ds["dataset"].values.tolist() == ["", "", "stories"]
-        assert np.isnan(ds.steps).all() and ds.n_tokens.values.tolist() == [7, ids.shape[1], 7]
-    wanted = cl.measure_depth(neox, [RIVER.text, ids, RIVER.text], ks=(5,))
-    np.testing.assert_allclose(ds.normalized_miscoupling, wanted.normalized_miscoupling, rtol=1e-5, atol=1e-6)
-    for alone, length in ((RIVER.text, 7), (ids, ids.shape[1])):
-        assert measure_prompts(neox, alone, ks=(5,)).n_tokens.values.tolist() == [length]
-
-
-def test_token_ids_need_no_tokenizer(falcon):
     ds = measure_prompts(falcon, [torch.tensor([[5, 9, 2]]), "one two"], ks=(4,))
     assert ds.id.values.tolist() == ["ids [5, 9, 2]", "one two"] and ds.n_tokens.values.tolist() == [3, 2]
 
 
-def test_a_model_that_reads_images_is_refused_in_one_line():
-    vit = wrap_model(named("vit").build(), name="vit")
-    with pytest.raises(ParameterError, match="vit reads pixel_values; prompts are texts, take a language model"):
-        readable(vit, [RIVER])
+def test_measured_prompts_are_read_again_and_images_are_refused(model):
+    first = measure_prompts(model, [RIVER, EGGS], ks=(5,))
+    again = measure_prompts(model, [EGGS, RIVER], ks=(5,))
+    np.testing.assert_array_equal(first.mismatch[0], again.mismatch[1])
+    # The first of a sweep brings what is kept of the first alone, so that it is measured once more, by itself.
+    np.testing.assert_allclose(first.mismatch[1], again.mismatch[0], rtol=1e-5, atol=1e-6)
+    assert again.id.values.tolist() == ["q1", "r1"]
+    vit = cl.wrap_model(named("vit").build(), name="vit")
+    refused(ParameterError, "vit reads pixel_values; prompts are texts, take a language model", readable, vit, [RIVER])

@@ -1,22 +1,19 @@
 """The null beside a measurement: its value, its standard error, and that it depends on no seed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 import xarray as xr
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.datasets.summaries import Chance, chance
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures.random_bases import drawn_null, null_spread, null_spreads, pair_spread
-from coupling_lib.metrics.coupling import coupling_matrix, miscoupling
 from coupling_lib.metrics.expected_null import expected_null
 from coupling_lib.metrics.nulls import filled_spectrum, gaussian_miscoupling
 from coupling_lib.metrics.subspaces import random_frame
-from coupling_lib.metrics.variants import VARIANTS
 
 NAME = "normalized_miscoupling"
 
@@ -26,16 +23,21 @@ def depth():
     return cl.measure_depth(cl.load_model("nano-neox"), [PARIS, "It was the best of times"], ks=(5, 10))
 
 
-def test_the_null_of_nano_neox_is_the_same_from_every_seed(depth):
+def test_nulls_are_the_same_from_every_seed_and_know_their_error(depth):
     found = [chance(cl.null_of(depth.sel(k=[10]), NAME, seed=seed)) for seed in range(12)]
     values = np.array([1 - one for one in found])
     assert 0.0508 < values.min() and values.max() < 0.0530
     # Of 50 draws twelve seeds have a standard deviation of 0.003; of the expectation it is the error that is stated.
     assert values.std(ddof=1) < 2 * np.mean([one.error for one in found]) < 1e-4
     assert values.mean() == pytest.approx(1 - gaussian_miscoupling(10), abs=2e-4)
+    found = chance(cl.null_of(depth, NAME, n_samples=300))
+    assert isinstance(found, Chance) and 0 < found.error < 1e-3
+    assert 1 - found == pytest.approx(1 - float(found)) and f"{found:.2f}" == f"{float(found):.2f}"
+    refused(ParameterError, "has no singular_values and frobenius_norm", cl.null_of, depth[[NAME]], NAME)
+    refused(ParameterError, "variant 'coupling' is unknown", cl.null_of, depth, "coupling")
 
 
-def test_values_and_errors_are_those_of_each_block_s_spectrum(depth):
+def test_nulls_are_those_of_each_block_s_spectrum_and_of_draws(depth):
     null = cl.null_of(depth, "mismatch", n_samples=500, seed=2)
     assert dict(null.sizes) == {"k": 2, "block_1": 12} and null.k.values.tolist() == [5, 10]
     S, norm = (
@@ -47,20 +49,11 @@ def test_values_and_errors_are_those_of_each_block_s_spectrum(depth):
         np.testing.assert_allclose(null[part], getattr(wanted, part), rtol=1e-12)
     note = "closed form of the mean square, where there is one, and up to 500 draws"
     assert null.attrs["draws"] == 500 and null.attrs["note"] == note
-
-
-def test_several_readings_have_a_dimension_and_none_means_all(depth):
     some = cl.null_of(depth, [NAME, "basis_uu"], n_samples=50)
     assert some["value"].dims == ("variant", "k", "block_1") and some.variant.values.tolist() == [NAME, "basis_uu"]
-    assert cl.null_of(depth, n_samples=50).variant.values.tolist() == list(VARIANTS)
-
-
-def test_a_value_does_not_depend_on_which_other_k_were_asked_for(depth):
+    assert cl.null_of(depth, n_samples=50).variant.values.tolist() == list(cl.VARIANTS)
     both, one = cl.null_of(depth, NAME), cl.null_of(depth.sel(k=[10]), NAME)
     xr.testing.assert_allclose(both.sel(k=[10]), one)
-
-
-def test_draws_have_the_mean_that_the_null_states(depth):
     draws = drawn_null(depth, NAME, n_samples=2000)
     assert draws.dims == ("sample", "k", "block_1")
     null = cl.null_of(depth, NAME)
@@ -68,29 +61,14 @@ def test_draws_have_the_mean_that_the_null_states(depth):
     assert (abs(distance) < 4.5 * draws.std("sample") / 2000**0.5).all()
 
 
-def test_chance_is_a_number_that_knows_its_error(depth):
-    found = chance(cl.null_of(depth, NAME, n_samples=300))
-    assert isinstance(found, Chance) and 0 < found.error < 1e-3
-    assert 1 - found == pytest.approx(1 - float(found)) and f"{found:.2f}" == f"{float(found):.2f}"
-
-
-def test_a_dataset_without_spectra_is_refused_in_one_line(depth):
-    with pytest.raises(ParameterError, match="has no singular_values and frobenius_norm"):
-        cl.null_of(depth[[NAME]], NAME)
-    with pytest.raises(ParameterError, match="variant 'coupling' is unknown"):
-        cl.null_of(depth, "coupling")
-
-
-def test_a_single_singular_vector_leaves_nothing_off_the_diagonal_and_no_spread():
-    assert null_spread(1, 12) == 0.0 == pair_spread(1)
-    assert null_spread(10, 1) == 0.0
-
-
-def test_the_spread_of_twelve_blocks_and_of_one_pair_is_that_of_simulations():
+def test_spreads_are_those_of_simulations_of_all_pairs_and_neighbours():
     assert null_spread(10, 12) == pytest.approx(0.0022, abs=0.0003)
     assert pair_spread(10) == pytest.approx(0.0221, abs=0.0001)
     # Independent pairs would have this; pairs that share blocks and a decaying spectrum add some of it.
     assert 1 < null_spread(10, 12) / (pair_spread(10) / 132**0.5) < 1.4
+    assert null_spread(1, 12) == 0.0 == pair_spread(1)
+    assert null_spread(10, 1) == 0.0
+    assert null_spreads(5, 4) == {"all pairs": null_spread(5, 4), "neighbours": null_spread(5, 4, neighbours=True)}
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.0])
@@ -105,12 +83,8 @@ def test_a_network_of_random_bases_scatters_by_the_spread(decay, near):
         J = U * S @ V.mT
         svds = [torch.return_types.linalg_svd((u, S, v.mT)) for u, v in zip(U, V, strict=True)]
         pairs = [(a, b) for a in range(blocks) for b in range(blocks) if a != b and (not near or abs(a - b) == 1)]
-        values = [miscoupling(coupling_matrix(J[a], svds[b], k), normalized=True) for a, b in pairs]
+        values = [cl.miscoupling(cl.coupling_matrix(J[a], svds[b], k), normalized=True) for a, b in pairs]
         means.append(float(torch.stack(values).mean()))
     spread = np.std(means, ddof=1)
     # Both are standard deviations of a hundred draws and more; a flat spectrum scatters by a little less.
     assert spread == pytest.approx(null_spread(k, blocks, near), rel=0.3)
-
-
-def test_both_spreads_are_those_of_all_pairs_and_of_neighbours():
-    assert null_spreads(5, 4) == {"all pairs": null_spread(5, 4), "neighbours": null_spread(5, 4, neighbours=True)}

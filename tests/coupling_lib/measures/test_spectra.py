@@ -1,11 +1,10 @@
 """Spectra against LAPACK on the dense Jacobians, and the null against explicit random bases."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 import xarray as xr
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
@@ -17,16 +16,11 @@ PROMPTS = [PARIS, "It was the best of times"]
 
 
 @pytest.fixture(scope="module")
-def model():
-    return cl.load_model("nano-neox")
-
-
-@pytest.fixture(scope="module")
 def ds(model):
     return cl.measure_spectra(model, PROMPTS, k=15, whole=(0, 11))
 
 
-def test_spectra_are_those_of_the_dense_jacobians(model, ds):
+def test_spectra_are_those_of_the_dense_jacobians_with_named_dimensions(model, ds):
     trace = cl.trace(model, PARIS)
     for place, block in enumerate((0, 11)):
         J = trace.jacobian(block).dense().double()
@@ -42,24 +36,17 @@ def test_spectra_are_those_of_the_dense_jacobians(model, ds):
         np.testing.assert_allclose(ds.spectrum[0, place], S, rtol=1e-4, atol=1e-6)
         slope = np.polyfit(np.log(np.arange(1, 49)), np.log(S[:48].numpy()), 1)[0]
         np.testing.assert_allclose(ds.decay_exponent[0, place], -slope, rtol=1e-4)
-
-
-def test_dimensions_are_named_and_blocks_count_from_zero(ds, model):
     assert dict(ds.singular_values.sizes) == {"prompt": 2, "block": 12, "rank": 15}
     assert dict(ds.spectrum.sizes) == {"prompt": 2, "whole": 2, "index": 96}
     assert ds.whole.values.tolist() == [0, 11] and ds.block.values.tolist() == list(range(12))
     assert ds.attrs["measure"] == "spectra" and ds.prompt.values.tolist() == PROMPTS
     assert "spectrum" not in cl.measure_spectra(model, PROMPTS[:1], k=2)
-
-
-def test_one_singular_vector_has_no_exchanged_matrix(model):
     alone = cl.measure_spectra(model, PROMPTS[:1], k=1)
     assert np.isnan(alone.exchanged_miscoupling).all() and np.isfinite(alone.left_right_alignment).all()
-    with pytest.raises(ParameterError, match="k is 1; random bases of width 96 need k from 2 to 48"):
-        spectra_null(alone)
+    refused(ParameterError, "k is 1; random bases of width 96 need k from 2 to 48", spectra_null, alone)
 
 
-def test_fits_are_least_squares_lines_of_each_prompt_from_the_block_that_is_named(ds):
+def test_fits_are_least_squares_lines_and_bad_input_is_refused(ds, model):
     for asked, first in ((None, 3), (6, 6)):
         fits = spectra_fits(ds, asked)
         assert fits.attrs["first_block"] == first
@@ -72,13 +59,10 @@ def test_fits_are_least_squares_lines_of_each_prompt_from_the_block_that_is_name
             assert float(fits.slope[prompt]) == pytest.approx(slope, rel=1e-6)
             assert float(fits.intercept[prompt]) == pytest.approx(intercept, rel=1e-6)
             assert float(fits.r_squared[prompt]) == pytest.approx(wanted, rel=1e-6)
-
-
-def test_a_fit_without_three_blocks_is_refused_in_one_line(ds):
-    with pytest.raises(
-        ParameterError, match="start at block 11 of 12; it needs three blocks, so start at block 1 to 10"
-    ):
-        spectra_fits(ds, 10)
+    refused(ParameterError, "a block of whole is 12; nano-neox has 12", cl.measure_spectra, model, PROMPTS, whole=(12,))
+    refused(ParameterError, "k is 97", cl.measure_spectra, model, PROMPTS, k=97)
+    message = "start at block 11 of 12; it needs three blocks, so start at block 1 to 10"
+    refused(ParameterError, message, spectra_fits, ds, 10)
 
 
 def test_trained_blocks_align_left_with_right_and_untrained_ones_do_as_chance(ds):
@@ -91,10 +75,3 @@ def test_trained_blocks_align_left_with_right_and_untrained_ones_do_as_chance(ds
     coupling = 1 - null.exchanged_miscoupling.mean()
     assert float(1 - fresh.exchanged_miscoupling.mean()) == pytest.approx(float(coupling), abs=0.02)
     assert float(1 - ds.exchanged_miscoupling.mean()) > 1.5 * float(coupling)
-
-
-def test_what_cannot_be_measured_is_refused_in_one_line(model):
-    with pytest.raises(ParameterError, match="a block of whole is 12; nano-neox has 12"):
-        cl.measure_spectra(model, PROMPTS, whole=(12,))
-    with pytest.raises(ParameterError, match="k is 97"):
-        cl.measure_spectra(model, PROMPTS, k=97)

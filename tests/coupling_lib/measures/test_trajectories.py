@@ -1,7 +1,5 @@
 """Trajectory measurements against their formulas, written out."""
 
-from __future__ import annotations
-
 import types
 
 import numpy as np
@@ -46,7 +44,7 @@ def expo(states: np.ndarray) -> float:
     return alpha.var() / alpha.mean() ** 2
 
 
-def test_scores_equal_their_formulas_on_the_recorded_states(measured, x):
+def test_scores_windows_and_readings_equal_their_formulas(measured, x, model):
     lengths = np.linalg.norm(np.diff(x, axis=0), axis=1)
     np.testing.assert_allclose(measured.line_shape_score[0], line_shape(x), rtol=1e-5)
     np.testing.assert_allclose(measured.expodistance[0], expo(x), rtol=1e-4)
@@ -54,9 +52,6 @@ def test_scores_equal_their_formulas_on_the_recorded_states(measured, x):
     np.testing.assert_allclose(measured.norm[0], np.linalg.norm(x, axis=1), rtol=1e-5)
     np.testing.assert_allclose(measured.step_length[0], lengths, rtol=1e-5)
     assert dict(measured.norm.sizes) == {"prompt": 2, "level": 13}
-
-
-def test_windows_are_scored_with_their_own_number_of_steps_and_named_by_their_middle_block(measured, x):
     assert measured.attrs["window"] == 5 and measured.centre.values.tolist() == list(range(2, 10))
     for centre in (2, 6, 9):
         states = x[centre - 2 : centre + 4]
@@ -64,9 +59,6 @@ def test_windows_are_scored_with_their_own_number_of_steps_and_named_by_their_mi
         at = dict(prompt=measured.prompt[0], centre=centre)
         np.testing.assert_allclose(measured.window_line_shape_score.sel(at), line_shape(states), rtol=1e-4)
         np.testing.assert_allclose(measured.window_expodistance.sel(at), expo(states), rtol=1e-3)
-
-
-def test_readings_agree_with_the_scores_and_take_the_models_own_final_norm(model, measured, x):
     readings = measured.readings.isel(prompt=0)
     for name in ("line_shape_score", "expodistance", "equidistance"):
         assert float(readings.sel(states="default", reading=name)) == pytest.approx(float(measured[name][0]))
@@ -78,13 +70,10 @@ def test_readings_agree_with_the_scores_and_take_the_models_own_final_norm(model
     np.testing.assert_allclose(readings.sel(states="without embedding", reading="expodistance"), expo(x[1:]), rtol=1e-4)
 
 
-def test_paths_are_those_of_the_first_prompts_tokens(model, measured):
+def test_paths_leave_out_outgrown_and_special_tokens(model, measured, tmp_path):
     trace = cl.trace(model, PARIS)
     assert measured.path_token.values.tolist() == trace.tokens
     np.testing.assert_allclose(measured.path, principal_paths(trace.hidden).coordinates, rtol=1e-6)
-
-
-def test_a_token_whose_state_outgrows_all_others_does_not_turn_the_plane(model):
     traced = cl.trace(model, BEST)
     grown = traced.hidden.clone()
     grown[:, 0] *= 1000
@@ -94,39 +83,42 @@ def test_a_token_whose_state_outgrows_all_others_does_not_turn_the_plane(model):
     assert bool(path[:, 0].isnan().all()) and bool(path[:, 1:].isfinite().all())
     wanted = principal_paths(traced.hidden[:, 1:], trajectories.COMPONENTS).coordinates
     torch.testing.assert_close(path[:, 1:], wanted)
-
-
-def test_special_tokens_are_left_out_of_paths(tmp_path):
     save_llama(tmp_path)
     marked = tokenizer()
     marked.add_special_tokens({"bos_token": "I"})
     marked.save_pretrained(tmp_path)
     ds = cl.measure_trajectories(cl.load_model(tmp_path), ["It was the best"])
     assert "I" not in ds.path_token.values and "".join(ds.path_token.values) == "t was the best"
-
-
-def test_a_prompt_of_two_tokens_has_scores_but_no_paths(tmp_path):
-    save_llama(tmp_path, with_tokenizer=False)
-    ds = cl.measure_trajectories(cl.load_model(tmp_path), [torch.tensor([[3, 4]])])
+    save_llama(tmp_path / "two", with_tokenizer=False)
+    ds = cl.measure_trajectories(cl.load_model(tmp_path / "two"), [torch.tensor([[3, 4]])])
     assert "path" not in ds and np.isfinite(ds.line_shape_score).all()
 
 
-def test_a_model_whose_norm_stays_constant_has_no_expodistance_and_one_without_next_token_no_entropy(tmp_path):
+def test_constant_norms_and_lacking_next_tokens_leave_gaps_with_their_reason(tmp_path):
     save_bert(tmp_path)
     ds = cl.measure_trajectories(cl.load_model(tmp_path), [PARIS])
     assert np.isnan(ds.expodistance).all() and np.isfinite(ds.line_shape_score).all()
     assert "entropy" not in ds and "does not predict by its unembedding alone" in ds.attrs["entropy_missing"]
+    image = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    save_vit(tmp_path / "vit")
+    with pytest.raises(UnsupportedModelError, match="ViTForImageClassification has no unembedding"):
+        logit_lens_entropies(cl.trace(cl.load_model(tmp_path / "vit"), image))
+    save_bert(tmp_path / "bert")
+    with pytest.raises(UnsupportedModelError, match="BertForMaskedLM does not predict by its unembedding alone"):
+        logit_lens_entropies(cl.trace(cl.load_model(tmp_path / "bert"), PARIS))
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64)
+    model = cl.wrap_model(transformers.OPTForCausalLM(transformers.OPTConfig(**sizes, word_embed_proj_dim=16)))
+    with pytest.raises(UnsupportedModelError, match=r"shape \(64, 16\) and does not read a stream of width 32"):
+        logit_lens_entropies(cl.trace(model, torch.arange(8)[None]))
 
 
-def test_training_straightens_the_paths_of_the_embedded_models():
+def test_compared_models_are_trained_and_untrained_and_training_straightens_paths():
     """The paper's claim about the line-shape score."""
     models = compare_trajectories(["nano-neox", "nano-llama"], [PARIS, BEST, "The old man walked slowly down the"])
     for networks in models.values():
         assert list(networks) == ["untrained", "trained"]
         assert float(networks["trained"].line_shape_score.max()) < float(networks["untrained"].line_shape_score.min())
-
-
-def test_compared_models_are_the_trained_and_the_untrained_one_of_the_seed_and_the_revision():
     networks = compare_trajectories(["nano-neox"], [PARIS], revision="step316", seed=3)["nano-neox"]
     for role, dataset in networks.items():
         model = cl.load_model("nano-neox", revision="step316", untrained=role == "untrained", seed=3)
@@ -159,23 +151,3 @@ def test_any_decoder_can_be_read_whatever_it_calls_its_parts_and_does_to_its_log
     found = logit_lens_entropies(cl.trace(model, torch.arange(8)[None]))
     for values in found.values():
         assert values.shape == (4,) and ((values >= 0) & (values <= np.log(64) + 1e-6)).all()
-
-
-def test_models_without_a_next_token_are_refused_with_the_reason(tmp_path):
-    image = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    save_vit(tmp_path / "vit")
-    with pytest.raises(UnsupportedModelError, match="ViTForImageClassification has no unembedding"):
-        logit_lens_entropies(cl.trace(cl.load_model(tmp_path / "vit"), image))
-    save_bert(tmp_path / "bert")
-    with pytest.raises(UnsupportedModelError, match="BertForMaskedLM does not predict by its unembedding alone"):
-        logit_lens_entropies(cl.trace(cl.load_model(tmp_path / "bert"), PARIS))
-
-
-def test_an_unembedding_behind_a_projection_is_refused():
-    torch.manual_seed(0)
-    config = transformers.OPTConfig(
-        vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64, word_embed_proj_dim=16
-    )
-    model = cl.wrap_model(transformers.OPTForCausalLM(config))
-    with pytest.raises(UnsupportedModelError, match=r"shape \(64, 16\) and does not read a stream of width 32"):
-        logit_lens_entropies(cl.trace(model, torch.arange(8)[None]))

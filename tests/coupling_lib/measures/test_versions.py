@@ -5,8 +5,6 @@
     PYTHONPATH="$PWD:tests/support" .venv/bin/python tests/coupling_lib/measures/test_versions.py
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json
@@ -30,7 +28,6 @@ from companion.tables.lenses import measure_readouts
 from companion.training.drop_path import measure_drop_path
 from coupling_lib import paths, store
 from coupling_lib.measures import nulls
-from coupling_lib.measures.common import measurement
 from coupling_lib.measures.precision import measure_triplets
 from coupling_lib.store import key as identity
 
@@ -79,10 +76,8 @@ def figures(ds: xr.Dataset) -> dict[str, list]:
             finite = np.isfinite(x)
             squares, ramp = np.where(finite, x, 0) ** 2, 1 + np.arange(x.size) / x.size
             sizes = [float(np.sqrt(squares.mean())), float(np.sqrt((ramp * squares).mean()))]
-            found[str(name)] += [
-                int((~finite).sum()),
-                *(float(f"{size:.4g}") if size > 1e-9 else 0.0 for size in sizes),
-            ]
+            rounded = [float(f"{size:.4g}") if size > 1e-9 else 0.0 for size in sizes]
+            found[str(name)] += [int((~finite).sum()), *rounded]
     return found
 
 
@@ -138,7 +133,7 @@ def test_a_changed_number_name_or_shape_is_seen_and_rounding_is_not():
     assert changes({"a": [["prompt 2"], 1, 0.5, 0.6], "c": [["k 1"]]}, kept) == ["a", "b", "c"]
 
 
-def test_every_measure_that_the_project_sweeps_has_a_version_and_its_numbers_kept():
+def test_measures_have_versions_kept_numbers_and_names_for_their_vectors():
     files = [*(paths.ROOT / "workflow").glob("*.py"), *Path(paths.PACKAGE).rglob("*.py")]
     named = set().union(*(swept(path.read_text(encoding="utf-8")) for path in files))
     for path in (paths.ROOT / "notebooks").glob("*.py"):
@@ -146,9 +141,6 @@ def test_every_measure_that_the_project_sweeps_has_a_version_and_its_numbers_kep
         named |= swept("\n".join(code))
     assert {"measure_depth", "measure_nulls", "measure_drop_path"} <= named
     assert {f"measure_{name}" for name in MEASURED} >= named - {"measure", "measured"}  # what hands on any measure
-
-
-def test_every_measure_of_one_model_and_its_prompts_has_a_version():
     modules = [import_module(f"coupling_lib.measures.{path.stem}") for path in Path(nulls.__file__).parent.glob("*.py")]
     functions = {name: part for module in modules for name, part in vars(module).items() if name.startswith("measure_")}
     arguments = {name: list(inspect.signature(part).parameters)[:2] for name, part in functions.items()}
@@ -157,9 +149,6 @@ def test_every_measure_of_one_model_and_its_prompts_has_a_version():
     kept = {name for name, (measure, *_) in MEASURED.items() if measure.__module__.startswith("coupling_lib.")}
     assert ours - {"measure_prompts", "measure_network"} == {f"measure_{name}" for name in kept}
     assert all(isinstance(measure.version, int) for measure, *_ in MEASURED.values())
-
-
-def test_a_measure_of_several_numbers_of_vectors_calls_them_ks_and_one_of_a_single_number_k():
     kept = json.loads(KEPT.read_text(encoding="utf-8"))
     for name, (measure, *_) in MEASURED.items():
         named = {"k", "ks"} & set(inspect.signature(measure).parameters)
@@ -214,10 +203,10 @@ def test_a_measure_of_one_s_own_is_known_by_its_own_file_and_not_by_the_library(
         return identity.measurement_key(import_module(name).measure_own, given["text"][0], {})["code"]
 
     source = (
-        "import coupling_lib as cl\n\ndef measure_own(model, prompts):\n    return cl.measure_depth(model, prompts)\n"
+        "import coupling_lib as cl\n\ndef measure_own(model, prompts):\n    return cl.measure_depth(model, prompts)"
     )
     assert code("own_one", source) == code("own_two", source) != code("own_three", source + "\nHELPER = 2\n")
-    versioned = measurement(version=1)(import_module("own_one").measure_own)
+    versioned = cl.measurement(version=1)(import_module("own_one").measure_own)
     assert identity.measurement_key(versioned, given["text"][0], {})["code"] == ""
 
 

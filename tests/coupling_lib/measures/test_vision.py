@@ -1,13 +1,12 @@
 """Measurements of vision transformers against brute force in float64: whole forward passes, full decompositions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tiny
 import torch
 import transformers
 from reference import brute_force_jacobian, coupling, miscoupling
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
@@ -21,9 +20,8 @@ OFF = ~np.eye(tiny.BLOCKS, dtype=bool)
 @pytest.fixture(scope="module")
 def hf():
     torch.manual_seed(0)
-    config = transformers.ViTConfig(
-        **tiny.STACK, image_size=8, patch_size=2, num_channels=1, num_labels=3, initializer_range=0.2
-    )
+    images = dict(image_size=8, patch_size=2, num_channels=1, num_labels=3)
+    config = transformers.ViTConfig(**tiny.STACK, **images, initializer_range=0.2)
     return transformers.ViTForImageClassification._from_config(config).double().eval()
 
 
@@ -61,23 +59,16 @@ def test_every_relation_equals_brute_force_in_float64_in_both_orders_of_tokens(h
                 np.testing.assert_allclose(one[name].values, values, rtol=1e-6, atol=1e-9, err_msg=f"{relation} {name}")
 
 
-def test_both_orders_of_two_tokens_are_different_matrices_and_neither_is_zero(model, images):
+def test_both_orders_differ_nulls_repeat_and_bad_input_is_refused(model, images):
     ds = cl.measure_relations(model, images[:1], k=K)
     there, back = (ds.sel(relation=name) for name in ("patch a to b", "patch b to a"))
     assert (int(there.token_in), int(there.token_out)) == (int(back.token_out), int(back.token_in)) == (6, 11)
     assert (ds.frobenius_norm > 1e-6).all()
     assert not np.allclose(there.normalized_miscoupling.values[:, OFF], back.normalized_miscoupling.values[:, OFF])
-
-
-def test_the_null_repeats_and_lies_at_its_closed_form(model, images):
     ds = cl.measure_relations(model, images, k=K)
     null = drawn_null(ds, "normalized_miscoupling", n_samples=40, seed=3)
     np.testing.assert_array_equal(null, drawn_null(ds, "normalized_miscoupling", n_samples=40, seed=3))
     np.testing.assert_allclose(null.mean(("sample", "block_1")), np.sqrt(1 - 1 / K), rtol=0.05)
-
-
-def test_what_cannot_be_measured_is_refused_in_one_line(model, images):
     with pytest.raises(ParameterError, match="reads no images; give a vision transformer such as 'nano-vit'"):
         cl.measure_relations(cl.wrap_model(tiny.llama(), name="llama"), torch.tensor([[1, 2, 3]]))
-    with pytest.raises(ParameterError, match="k is 99; tiny-vit has width 32"):
-        cl.measure_relations(model, images, k=99)
+    refused(ParameterError, "k is 99; tiny-vit has width 32", cl.measure_relations, model, images, k=99)

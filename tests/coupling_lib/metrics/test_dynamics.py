@@ -1,12 +1,11 @@
 """Products of I + J and growth along directions, against loops written out in float64."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.metrics.dynamics import (
@@ -33,7 +32,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
 
 
-def test_every_pair_of_levels_compares_the_product_with_the_state_it_should_reach(system):
+def test_states_are_carried_as_by_loops_and_exactly_by_linear_networks(system):
     J, x = (part.numpy() for part in system)
     found = carried_states(*system)
     for start in range(L + 1):
@@ -47,9 +46,15 @@ def test_every_pair_of_levels_compares_the_product_with_the_state_it_should_reac
             error = np.linalg.norm(state - x[end]) / np.linalg.norm(x[end])
             assert found.relative_error[start, end].item() == pytest.approx(error, rel=1e-9, abs=1e-12)
         assert torch.isnan(found.cosine[start, :start]).all()
-
-
-def test_a_linear_network_is_carried_exactly_and_has_no_remainder(system):
+    found = contributions(*system)
+    assert float(found.sum()) == pytest.approx(1, abs=1e-12)
+    for block in range(L):
+        term = x[block + 1] - x[block] - J[block] @ x[block]
+        for later in J[block + 1 :]:
+            term = term + later @ term
+        assert found[block + 1].item() == pytest.approx(term @ x[-1] / (x[-1] @ x[-1]), abs=1e-12)
+    message = r"J has shape \(5, 12, 12\) and x \(5, 12\)"
+    refused(ParameterError, message, carried_states, system[0], system[1][1:])
     J, x = system
     states = [x[0]]
     for matrix in J:
@@ -61,20 +66,6 @@ def test_a_linear_network_is_carried_exactly_and_has_no_remainder(system):
     wanted = torch.zeros(L + 1, dtype=torch.float64)
     wanted[0] = 1
     torch.testing.assert_close(contributions(J, x), wanted)
-
-
-def test_contributions_are_the_terms_of_the_unrolled_recursion_and_add_up_to_one(system):
-    J, x = (part.numpy() for part in system)
-    found = contributions(*system)
-    assert float(found.sum()) == pytest.approx(1, abs=1e-12)
-    for block in range(L):
-        term = x[block + 1] - x[block] - J[block] @ x[block]
-        for later in J[block + 1 :]:
-            term = term + later @ term
-        assert found[block + 1].item() == pytest.approx(term @ x[-1] / (x[-1] @ x[-1]), abs=1e-12)
-
-
-def test_a_map_that_cannot_tell_x_from_2x_has_no_linear_part():
     W = torch.randn(D, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     x0 = torch.randn(D, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
@@ -87,38 +78,12 @@ def test_a_map_that_cannot_tell_x_from_2x_has_no_linear_part():
     torch.testing.assert_close(contributions(J, x), torch.stack([x0 @ x[1], branch(x0) @ x[1]]) / (x[1] @ x[1]))
 
 
-def test_agreement_tells_direction_and_length_apart():
+def test_agreement_and_growth_are_those_of_a_loop_over_blocks(system):
     found = agreement(torch.tensor([[0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]]), torch.tensor([1.0, 0.0]).expand(3, 2))
     assert found.cosine.tolist() == [0, -1, 0]
     assert found.norm_ratio.tolist() == [3, 1, 0]
     assert found.relative_error.tolist() == pytest.approx([math.sqrt(10), 2, 1])
-    with pytest.raises(UntrustworthyResultError, match="norm of a state is 0"):
-        agreement(torch.ones(2), torch.zeros(2))
-
-
-def test_under_full_coupling_everything_grows_as_the_paper_predicts():
-    generator = torch.Generator().manual_seed(3)
-    Q = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64)).Q
-    S = torch.rand(L, D, generator=generator, dtype=torch.float64).sort(dim=1, descending=True).values
-    J = Q @ torch.diag_embed(S) @ Q.mT
-    x = [Q.sum(dim=1)]
-    for matrix in J:
-        x.append(x[-1] + matrix @ x[-1])
-    found = growth(J, torch.stack(x), Q[:, :4], S)
-    wanted = np.cumsum(np.log1p(S.numpy()[:, :4]), axis=0)
-    for values in found:
-        np.testing.assert_allclose(values, np.vstack([np.zeros(4), wanted]), atol=1e-12)
-
-
-def test_left_vectors_opposite_to_right_ones_shrink_a_direction_that_singular_values_say_grows():
-    S = torch.tensor([[0.5, 0.25]], dtype=torch.float64)
-    J, x = -torch.diag_embed(S), torch.ones(2, 2, dtype=torch.float64)
-    found = growth(J, x, torch.eye(2).double(), S)
-    assert found.along[1].tolist() == found.response[1].tolist() == pytest.approx([math.log(0.5), math.log(0.75)])
-    assert found.singular[1].tolist() == pytest.approx([math.log(1.5), math.log(1.25)])
-
-
-def test_growth_is_that_of_a_loop_over_blocks_and_does_not_depend_on_the_sign_of_a_direction(system):
+    refused(UntrustworthyResultError, "norm of a state is 0", agreement, torch.ones(2), torch.zeros(2))
     J, x = system
     U, S, _ = torch.linalg.svd(J.mean(dim=0))
     found = growth(J, x, U[:, :3], S.expand(L, D))
@@ -136,23 +101,36 @@ def test_growth_is_that_of_a_loop_over_blocks_and_does_not_depend_on_the_sign_of
             assert found.state[block + 1, k].item() == pytest.approx(state, abs=1e-10)
 
 
-def test_a_direction_that_a_block_erases_shrinks_to_rounding_and_not_to_minus_infinity():
+def test_growth_under_full_coupling_opposite_vectors_and_erasure():
+    generator = torch.Generator().manual_seed(3)
+    Q = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64)).Q
+    S = torch.rand(L, D, generator=generator, dtype=torch.float64).sort(dim=1, descending=True).values
+    J = Q @ torch.diag_embed(S) @ Q.mT
+    x = [Q.sum(dim=1)]
+    for matrix in J:
+        x.append(x[-1] + matrix @ x[-1])
+    found = growth(J, torch.stack(x), Q[:, :4], S)
+    wanted = np.cumsum(np.log1p(S.numpy()[:, :4]), axis=0)
+    for values in found:
+        np.testing.assert_allclose(values, np.vstack([np.zeros(4), wanted]), atol=1e-12)
+    S = torch.tensor([[0.5, 0.25]], dtype=torch.float64)
+    J, x = -torch.diag_embed(S), torch.ones(2, 2, dtype=torch.float64)
+    found = growth(J, x, torch.eye(2).double(), S)
+    assert found.along[1].tolist() == found.response[1].tolist() == pytest.approx([math.log(0.5), math.log(0.75)])
+    assert found.singular[1].tolist() == pytest.approx([math.log(1.5), math.log(1.25)])
     J, x = -torch.eye(2, dtype=torch.float64)[None], torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     found = growth(J, x, torch.eye(2).double()[:, :1], torch.ones(1, 2).double())
     for values in (found.state, found.response, found.along):
         assert values[1].item() == pytest.approx(math.log(torch.finfo(torch.float64).eps))
 
 
-def test_randomised_jacobians_keep_their_singular_values_and_lose_their_vectors(system):
+def test_randomised_jacobians_keep_their_singular_values_alone_and_random_steps_their_distribution(system):
     J, _ = system
     turned = randomised(J, torch.Generator().manual_seed(4))
     torch.testing.assert_close(torch.linalg.svdvals(turned), torch.linalg.svdvals(J))
     torch.testing.assert_close(turned, randomised(J, torch.Generator().manual_seed(4)))
     assert float((turned - J).norm() / J.norm()) > 1
-
-
-def test_random_steps_have_the_distribution_of_randomised_blocks():
-    """Mean squared length and mean component along the start, both ways, within their Monte Carlo errors."""
+    # Mean squared length and mean component along the start, both ways, within their Monte Carlo errors.
     generator = torch.Generator().manual_seed(5)
     J = torch.randn(3, 8, 8, generator=generator, dtype=torch.float64)
     start = torch.randn(8, generator=generator, dtype=torch.float64)
@@ -170,9 +148,3 @@ def test_random_steps_have_the_distribution_of_randomised_blocks():
         error = math.sqrt(float(a.var()) / len(a) + float(b.var()) / len(b))
         assert abs(float(a.mean() - b.mean())) < 4 * error
         assert float(a.std() / b.std()) == pytest.approx(1, abs=0.15)
-
-
-def test_shapes_that_do_not_belong_together_are_refused(system):
-    J, x = system
-    with pytest.raises(ParameterError, match=r"J has shape \(5, 12, 12\) and x \(5, 12\)"):
-        carried_states(J, x[1:])

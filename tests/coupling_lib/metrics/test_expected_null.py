@@ -1,7 +1,5 @@
 """Means under the null hypothesis: closed forms against 100,000 draws, and standard errors that keep their word."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -36,24 +34,25 @@ def shares(A):
     return energy.diagonal(dim1=-2, dim2=-1).sum(dim=-1) / energy.sum(dim=(-2, -1))
 
 
-def test_the_mean_square_of_the_normalised_miscoupling_is_exact_for_every_spectrum(direct):
+def test_shares_and_the_main_reading_have_the_moments_of_many_draws(direct):
     for S, A in zip(SPECTRA, direct, strict=True):
         D_share = shares(A)
         error = (D_share.std() / math.sqrt(MANY)).item()
         assert D_share.mean().item() == pytest.approx(1 / K, abs=4 * error)
         assert VARIANTS["normalized_miscoupling"].null(S, D, K).item() == pytest.approx(1 - 1 / K)
-
-
-def test_the_variance_of_the_diagonal_share_follows_from_the_mean_purity(direct):
-    for A in direct:
         gram = A.mT @ A
         purity = (gram.square().sum(dim=(-2, -1)) / gram.diagonal(dim1=-2, dim2=-1).sum(dim=-1).square()).mean().item()
-        D_share = shares(A)
         error = ((D_share - 1 / K).square().std() / math.sqrt(MANY)).item()
         assert D_share.var().item() == pytest.approx(diagonal_share_variance(K, purity), abs=4 * error)
+    found = expected_null(SPECTRA, D, [K], ["normalized_miscoupling"])["normalized_miscoupling"]
+    assert found.error.max() < 3e-4
+    for A, value, error in zip(direct, found.value[0], found.error[0], strict=True):
+        m = (1 - shares(A)).sqrt()
+        both = math.hypot(error.item(), m.std().item() / math.sqrt(MANY))
+        assert m.mean().item() == pytest.approx(value.item(), abs=4 * both)
 
 
-def test_the_gaussian_and_the_rank_one_null_are_exact():
+def test_gaussian_single_and_many_vectors_have_exact_nulls():
     A = torch.randn(MANY, K, K, generator=seeded(3), dtype=torch.float64)
     m = (1 - shares(A)).sqrt()
     assert m.mean().item() == pytest.approx(gaussian_miscoupling(K), abs=4 * (m.std() / math.sqrt(MANY)).item())
@@ -63,15 +62,20 @@ def test_the_gaussian_and_the_rank_one_null_are_exact():
     single = shares(x.unsqueeze(-1) * y.unsqueeze(-2))
     assert single.var().item() == pytest.approx(diagonal_share_variance(K, 1), rel=0.03)
     assert gaussian_miscoupling(1) == 0 == diagonal_share_variance(1, 1)
-
-
-def test_the_mean_of_the_main_reading_equals_that_of_many_draws(direct):
-    found = expected_null(SPECTRA, D, [K], ["normalized_miscoupling"])["normalized_miscoupling"]
-    assert found.error.max() < 3e-4
-    for A, value, error in zip(direct, found.value[0], found.error[0], strict=True):
-        m = (1 - shares(A)).sqrt()
-        both = math.hypot(error.item(), m.std().item() / math.sqrt(MANY))
-        assert m.mean().item() == pytest.approx(value.item(), abs=4 * both)
+    found = expected_null(SPECTRA, D, [K], n_samples=500)
+    for one, other in (("released_norm", "released_norm_vju"), ("basis_uu", "basis_vv"), ("basis_uv", "basis_vu")):
+        both = torch.hypot(found[one].error, found[other].error)
+        assert ((found[one].value - found[other].value).abs() < 4 * both).all()
+        assert torch.equal(found[one].mean_square, found[other].mean_square)
+    found = expected_null(SPECTRA, D, [1, K], n_samples=50)
+    assert "old_off_over_diagonal" not in found
+    for name in ("miscoupling", "normalized_miscoupling"):
+        assert found[name].value[0].tolist() == [0, 0, 0] and found[name].error[0].tolist() == [0, 0, 0]
+    found = expected_null(torch.ones(1, 128, dtype=torch.float64), 128, [64], ["normalized_miscoupling"])
+    value, error, square = found["normalized_miscoupling"]
+    assert square.item() == pytest.approx(1 - 1 / 64)
+    assert error.item() < 2e-6
+    assert value.item() == pytest.approx(math.sqrt(1 - 1 / 64), abs=1e-5)
 
 
 @pytest.mark.parametrize("k", [2, 5])
@@ -91,29 +95,6 @@ def test_standard_errors_are_honest():
         claimed = torch.stack([run[name].error for run in runs]).square().mean().sqrt()
         # The spread of 80 runs is known to 8 per cent; second-order terms leave the claim a little skewed.
         assert values.std().item() == pytest.approx(claimed.item(), rel=0.35), name
-
-
-def test_readings_of_one_distribution_have_one_mean():
-    found = expected_null(SPECTRA, D, [K], n_samples=500)
-    for one, other in (("released_norm", "released_norm_vju"), ("basis_uu", "basis_vv"), ("basis_uv", "basis_vu")):
-        both = torch.hypot(found[one].error, found[other].error)
-        assert ((found[one].value - found[other].value).abs() < 4 * both).all()
-        assert torch.equal(found[one].mean_square, found[other].mean_square)
-
-
-def test_one_singular_vector_leaves_nothing_off_the_diagonal():
-    found = expected_null(SPECTRA, D, [1, K], n_samples=50)
-    assert "old_off_over_diagonal" not in found
-    for name in ("miscoupling", "normalized_miscoupling"):
-        assert found[name].value[0].tolist() == [0, 0, 0] and found[name].error[0].tolist() == [0, 0, 0]
-
-
-def test_many_vectors_are_known_to_a_millionth():
-    found = expected_null(torch.ones(1, 128, dtype=torch.float64), 128, [64], ["normalized_miscoupling"])
-    value, error, square = found["normalized_miscoupling"]
-    assert square.item() == pytest.approx(1 - 1 / 64)
-    assert error.item() < 2e-6
-    assert value.item() == pytest.approx(math.sqrt(1 - 1 / 64), abs=1e-5)
 
 
 @pytest.mark.parametrize(("r", "k"), [(3, 3), (5, 3), (9, 4), (12, 4)])

@@ -1,7 +1,5 @@
 """The mathematics under whatever it is given: properties that hold for all matrices, and an end in one clear line."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +10,7 @@ import torch
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.datasets.summaries import interval
@@ -42,9 +41,6 @@ def signs(seed: int, k: int) -> torch.Tensor:
 def close(a: Any, b: Any) -> None:
     wide = (torch.as_tensor(x, dtype=torch.float64) for x in (a, b))
     torch.testing.assert_close(*wide, rtol=1e-8, atol=1e-8)
-
-
-# -- properties
 
 
 @fuzz
@@ -140,8 +136,6 @@ def test_an_interval_holds_its_mean_and_moves_with_the_values(seed, prompts, shi
         np.testing.assert_allclose(moved[name], found[name] + shift, rtol=1e-8, atol=1e-8)
 
 
-# -- whatever is given
-
 ENTRIES = (0.0, 1.0, -1.0, 1e-30, 1e30, 1e-300, 1e300, math.nan, math.inf, -math.inf)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64)
 
@@ -212,5 +206,4 @@ def test_whatever_is_given_ends_in_finite_numbers_or_in_one_line(name):
 
 @pytest.mark.parametrize("values", [xr.DataArray([1.0], dims="k"), xr.DataArray(["a"], dims="prompt")])
 def test_values_without_prompts_or_numbers_have_no_interval(values):
-    with pytest.raises(CouplingError, match="expected numbers with one or more along 'prompt'"):
-        interval(values)
+    refused(CouplingError, "expected numbers with one or more along 'prompt'", interval, values)

@@ -76,9 +76,8 @@ def test_the_simulation_has_the_distribution_of_full_random_matrices():
     for _ in range(n):
         U1, V1, U2, V2 = (random_frame(d, d, generator, torch.float64) for _ in range(4))
         J1, J2 = (U1 * S) @ V1.T, (U2 * S) @ V2.T
-        values = measure_variants(
-            torch.stack([J1, J2]), torch.stack([U1, U2]), torch.stack([S, S]), torch.stack([V1.T, V2.T]), ks=[k]
-        )
+        J, U, spectra, Vh = map(torch.stack, ([J1, J2], [U1, U2], [S, S], [V1.T, V2.T]))
+        values = measure_variants(J, U, spectra, Vh, ks=[k])
         for name, value in values.items():
             direct[name].append(value[0, 0, 1])
     short = random_orthogonal_null(S[None], d, ks=[k], n_samples=n, generator=seeded(2))
@@ -89,16 +88,7 @@ def test_the_simulation_has_the_distribution_of_full_random_matrices():
         assert one.std().item() == pytest.approx(two.std().item(), rel=0.35), name
 
 
-@pytest.mark.parametrize(("d", "k"), [(512, 51), (768, 76), (4096, 50)])
-def test_flat_spectra_follow_the_rule_of_thumb(d, k):
-    S = torch.ones(d, dtype=torch.float64)
-    rule = math.sqrt(1 + k / d - 1.6 / math.sqrt(d))
-    assert root("released_norm", S, d, k).item() == pytest.approx(rule, abs=2e-4)
-    assert root("released_trace", S, d, k).item() == pytest.approx(rule / math.sqrt(k), abs=2e-4)
-    assert root("normalized_miscoupling", S, d, k).item() == pytest.approx(math.sqrt(1 - 1 / k))
-
-
-def test_closed_forms_are_batched_over_spectra():
+def test_closed_forms_are_batched_and_filled_spectra_keep_them():
     assert set(VARIANTS) - set(KNOWN) == {"old_off_over_diagonal"}
     assert mean_square(VARIANTS["old_off_over_diagonal"], SPECTRA["flat"], D, 10).isnan().all()
     S = torch.stack(list(SPECTRA.values()))
@@ -107,34 +97,12 @@ def test_closed_forms_are_batched_over_spectra():
         assert both.shape == (3,)
         for at, spectrum in enumerate(SPECTRA.values()):
             torch.testing.assert_close(both[at], root(name, spectrum, D, 10)[0], equal_nan=True)
-
-
-def test_random_frames_are_orthonormal_and_uniform():
-    frames = torch.stack([random_frame(6, 3, seeded(seed), torch.float64) for seed in range(2000)])
-    torch.testing.assert_close(frames.mT @ frames, torch.eye(3).double().expand(2000, 3, 3), rtol=0, atol=1e-12)
-    # Without the sign fix the first entry of the Q factor would have one sign only.
-    assert abs(frames[:, 0, 0].mean().item()) < 4 / math.sqrt(6 * 2000)
-    torch.testing.assert_close(
-        (frames**2).mean(0), torch.full((6, 3), 1 / 6).double(), rtol=0, atol=4 * 0.2 / math.sqrt(2000)
-    )
-
-
-def test_the_same_generator_gives_the_same_null():
-    S = SPECTRA["decaying"][None]
-    one, two = (random_orthogonal_null(S, D, ks=[5], n_samples=3, generator=seeded(7)) for _ in range(2))
-    assert one["mismatch"].shape == (3, 1, 1)
-    for name in VARIANTS:
-        assert torch.equal(one[name], two[name])
-
-
-def test_frames_may_be_wider_than_half_the_width():
-    null = random_orthogonal_null(torch.ones(1, 8).double(), 8, ks=[8], n_samples=200, generator=seeded(3))
-    # With K = d both bases are complete, so the norm of A is exactly that of J and E m^2 = 2 for the signed mismatch.
-    assert (null["mismatch"] ** 2).mean().item() == pytest.approx(2, abs=0.1)
-    assert (null["miscoupling"] ** 2).mean().item() == pytest.approx(8 * 7 * 8 / 64, abs=0.2)
-
-
-def test_a_filled_spectrum_keeps_head_norm_and_null():
+    for d, k in [(512, 51), (768, 76), (4096, 50)]:
+        S = torch.ones(d, dtype=torch.float64)
+        rule = math.sqrt(1 + k / d - 1.6 / math.sqrt(d))
+        assert root("released_norm", S, d, k).item() == pytest.approx(rule, abs=2e-4)
+        assert root("released_trace", S, d, k).item() == pytest.approx(rule / math.sqrt(k), abs=2e-4)
+        assert root("normalized_miscoupling", S, d, k).item() == pytest.approx(math.sqrt(1 - 1 / k))
     S = SPECTRA["decaying"]
     filled = filled_spectrum(S[:30], D, torch.linalg.vector_norm(S))
     assert filled.shape == (D,)
@@ -147,17 +115,30 @@ def test_a_filled_spectrum_keeps_head_norm_and_null():
     assert torch.equal(filled_spectrum(complete, D, torch.linalg.vector_norm(complete, dim=-1)), complete)
 
 
-@pytest.mark.parametrize("power", [0.0, 0.5, 1.5, 4.0])
-def test_mean_absolute_entry_equals_a_plain_monte_carlo_mean(power):
-    d, n = 48, 20_000
-    S = torch.arange(1, d + 1, dtype=torch.float64) ** -power
-    x, y = torch.nn.functional.normalize(torch.randn(2, n, d, generator=seeded(5), dtype=torch.float64), dim=-1)
-    entries = (S * x * y).sum(dim=-1).abs()
-    error = (entries.std() / math.sqrt(n)).item()
-    assert mean_absolute_entry(S, d).item() == pytest.approx(entries.mean().item(), abs=4 * error)
+def test_frames_are_orthonormal_uniform_repeat_and_may_be_wide():
+    frames = torch.stack([random_frame(6, 3, seeded(seed), torch.float64) for seed in range(2000)])
+    torch.testing.assert_close(frames.mT @ frames, torch.eye(3).double().expand(2000, 3, 3), rtol=0, atol=1e-12)
+    # Without the sign fix the first entry of the Q factor would have one sign only.
+    assert abs(frames[:, 0, 0].mean().item()) < 4 / math.sqrt(6 * 2000)
+    wanted = torch.full((6, 3), 1 / 6).double()
+    torch.testing.assert_close((frames**2).mean(0), wanted, rtol=0, atol=4 * 0.2 / math.sqrt(2000))
+    S = SPECTRA["decaying"][None]
+    one, two = (random_orthogonal_null(S, D, ks=[5], n_samples=3, generator=seeded(7)) for _ in range(2))
+    assert one["mismatch"].shape == (3, 1, 1) and all(torch.equal(one[name], two[name]) for name in VARIANTS)
+    null = random_orthogonal_null(torch.ones(1, 8).double(), 8, ks=[8], n_samples=200, generator=seeded(3))
+    # With K = d both bases are complete, so the norm of A is exactly that of J and E m^2 = 2 for the signed mismatch.
+    assert (null["mismatch"] ** 2).mean().item() == pytest.approx(2, abs=0.1)
+    assert (null["miscoupling"] ** 2).mean().item() == pytest.approx(8 * 7 * 8 / 64, abs=0.2)
 
 
-def test_mean_absolute_entry_has_its_limits_in_closed_form():
+def test_mean_absolute_entries_equal_monte_carlo_and_closed_forms():
+    for power in [0.0, 0.5, 1.5, 4.0]:
+        d, n = 48, 20_000
+        S = torch.arange(1, d + 1, dtype=torch.float64) ** -power
+        x, y = torch.nn.functional.normalize(torch.randn(2, n, d, generator=seeded(5), dtype=torch.float64), dim=-1)
+        entries = (S * x * y).sum(dim=-1).abs()
+        error = (entries.std() / math.sqrt(n)).item()
+        assert mean_absolute_entry(S, d).item() == pytest.approx(entries.mean().item(), abs=4 * error)
     assert mean_absolute_coordinate(2) == pytest.approx(2 / math.pi, rel=1e-14)
     assert mean_absolute_coordinate(3) == pytest.approx(0.5, rel=1e-14)
     assert mean_absolute_coordinate(10_000) == pytest.approx(math.sqrt(2 / (math.pi * 10_000)), rel=1e-4)
@@ -165,32 +146,18 @@ def test_mean_absolute_entry_has_its_limits_in_closed_form():
     assert mean_absolute_entry(flat, 64).tolist() == pytest.approx([mean_absolute_coordinate(64)] * 2, rel=1e-5)
     # One singular value alone: a = sigma y_1 x_1, and the two coordinates are independent.
     assert mean_absolute_entry(single, 10).item() == pytest.approx(2 * mean_absolute_coordinate(10) ** 2, rel=1e-5)
+    for k in [8, 30]:
+        length = math.exp(math.lgamma((k + 1) / 2) - math.lgamma(k / 2) + math.lgamma(D / 2) - math.lgamma((D + 1) / 2))
+        exact = length**2 * mean_absolute_coordinate(k)
+        square = root("released_norm_k", torch.ones(D, dtype=torch.float64), D, k).item() ** 2
+        assert (1 + k**2 / D**2 - square) / 2 == pytest.approx(exact, rel=0.002)
 
 
-def test_relative_to_null_is_one_at_perfect_coupling():
+def test_relative_values_are_one_at_perfect_coupling_and_bad_spectra_refused():
     value = torch.tensor([0.9, 0.0, 0.45, 1.8])
     assert relative_to_null(value, torch.tensor(0.9)).tolist() == pytest.approx([0, 1, 0.5, -1])
     refused(UntrustworthyResultError, "distance from the null", relative_to_null, value, torch.zeros(4))
-
-
-@pytest.mark.parametrize(
-    ("message", "call"),
-    [
-        ("r at most d", lambda: random_orthogonal_null(torch.ones(1, 9), 8, ks=[2])),
-        ("from 1 to 4", lambda: random_orthogonal_null(torch.ones(1, 4), 8, ks=[5])),
-        ("norm of the same Jacobian", lambda: filled_spectrum(SPECTRA["decaying"][:30], D, 1.0)),
-        ("norm of the same Jacobian", lambda: filled_spectrum(SPECTRA["decaying"][:30], D, 50.0)),
-    ],
-)
-def test_spectra_that_do_not_fit_are_refused(message, call):
-    refused(ParameterError, message, call)
-
-
-@pytest.mark.parametrize("k", [8, 30])
-def test_the_absolute_term_of_a_low_rank_spectrum(k):
-    # With k equal singular values an entry is the inner product of the first k coordinates of two unit vectors, so
-    # E|a| = (mean length of those coordinates)^2 x (mean |cosine| in k dimensions), all of them Gamma functions.
-    length = math.exp(math.lgamma((k + 1) / 2) - math.lgamma(k / 2) + math.lgamma(D / 2) - math.lgamma((D + 1) / 2))
-    exact = length**2 * mean_absolute_coordinate(k)
-    square = root("released_norm_k", torch.ones(D, dtype=torch.float64), D, k).item() ** 2
-    assert (1 + k**2 / D**2 - square) / 2 == pytest.approx(exact, rel=0.002)
+    refused(ParameterError, "r at most d", random_orthogonal_null, torch.ones(1, 9), 8, ks=[2])
+    refused(ParameterError, "from 1 to 4", random_orthogonal_null, torch.ones(1, 4), 8, ks=[5])
+    for norm in (1.0, 50.0):
+        refused(ParameterError, "norm of the same Jacobian", filled_spectrum, SPECTRA["decaying"][:30], D, norm)

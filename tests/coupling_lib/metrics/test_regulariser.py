@@ -1,10 +1,9 @@
 """The regulariser's arithmetic, against dense matrices in float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from reference import dense_asymmetry
+from refusals import refused
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.metrics.regulariser import asymmetry, asymmetry_terms
@@ -28,13 +27,10 @@ def loops(A, B, Z):
     return numerator, sum(float(Z[i] @ N @ Z[j]) ** 2 for i, j in pairs) / len(pairs)
 
 
-def test_terms_are_those_of_the_dense_product():
+def test_terms_are_those_of_the_dense_product_and_unbiased():
     A, B, Z = normal(D, D, seed=0), normal(D, D, seed=1), normal(5, D, seed=2)
     numerator, denominator = asymmetry_terms(Z @ A, Z @ B)  # rows A^T z
     assert (float(numerator), float(denominator)) == pytest.approx(loops(A, B, Z), rel=1e-12)
-
-
-def test_terms_are_unbiased_estimates_of_squared_frobenius_norms():
     A, B, Z = normal(D, D, seed=3), normal(D, D, seed=4), normal(40_000, 3, D, seed=5)
     N = A @ B.T
     numerator, denominator = asymmetry_terms(Z @ A, Z @ B)
@@ -43,7 +39,7 @@ def test_terms_are_unbiased_estimates_of_squared_frobenius_norms():
         assert abs(float(estimate.mean() - exact)) < 4 * float(error) < 0.1 * float(exact)
 
 
-def test_blocks_with_common_singular_vectors_have_no_asymmetry_whatever_the_signs():
+def test_common_vectors_alone_leave_no_asymmetry_and_unrelated_ones_half():
     U, V = orthogonal(6), orthogonal(7)
     A = U @ torch.diag(normal(D, seed=8)) @ V.T
     B = U @ torch.diag(normal(D, seed=9)) @ V.T
@@ -51,18 +47,14 @@ def test_blocks_with_common_singular_vectors_have_no_asymmetry_whatever_the_sign
     assert float(asymmetry(Z @ A, Z @ B)) < 1e-28
     assert float(asymmetry(Z @ A.T, Z @ B.T)) < 1e-28
     assert float(dense_asymmetry(A, B)) < 1e-28
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_common_vectors_on_one_side_alone_are_not_enough(side):
-    U, V, other = orthogonal(11), orthogonal(12), orthogonal(13)
-    A = U @ torch.diag(torch.arange(1.0, D + 1, dtype=torch.float64)) @ V.T
-    S = torch.diag(torch.arange(D, 0, -1, dtype=torch.float64))
-    B = U @ S @ other.T if side == "left" else other @ S @ V.T
-    assert float(dense_asymmetry(A, B)) > 0.2
-
-
-def test_unrelated_matrices_are_half_asymmetric_and_an_antisymmetric_product_wholly():
+    A, B, Z = normal(D, D, seed=16), normal(D, D, seed=17), normal(2, 4, D, seed=18)
+    assert float(asymmetry(Z @ A, Z @ B)) == pytest.approx(float(asymmetry(Z @ (5 * A), Z @ (B / 9))), rel=1e-12)
+    for side in ["left", "right"]:
+        U, V, other = orthogonal(11), orthogonal(12), orthogonal(13)
+        A = U @ torch.diag(torch.arange(1.0, D + 1, dtype=torch.float64)) @ V.T
+        S = torch.diag(torch.arange(D, 0, -1, dtype=torch.float64))
+        B = U @ S @ other.T if side == "left" else other @ S @ V.T
+        assert float(dense_asymmetry(A, B)) > 0.2
     values = [dense_asymmetry(normal(60, 60, seed=s), normal(60, 60, seed=1000 + s)) for s in range(20)]
     assert float(torch.stack(values).mean()) == pytest.approx(0.5, abs=0.01)
     A = normal(D, D, seed=14)
@@ -70,18 +62,8 @@ def test_unrelated_matrices_are_half_asymmetric_and_an_antisymmetric_product_who
     assert float(asymmetry(Z @ (A - A.T), Z)) == pytest.approx(1.0)
 
 
-def test_scale_does_not_matter():
-    A, B, Z = normal(D, D, seed=16), normal(D, D, seed=17), normal(2, 4, D, seed=18)
-    assert float(asymmetry(Z @ A, Z @ B)) == pytest.approx(float(asymmetry(Z @ (5 * A), Z @ (B / 9))), rel=1e-12)
-
-
-def test_one_probe_and_different_shapes_are_refused():
-    with pytest.raises(ParameterError, match="p at least 2"):
-        asymmetry(torch.ones(3, 1, D), torch.ones(3, 1, D))
-    with pytest.raises(ParameterError, match="expected the same"):
-        asymmetry_terms(torch.ones(2, D), torch.ones(3, D))
-
-
-def test_zero_matrices_are_refused():
+def test_one_probe_different_shapes_and_zeros_are_refused():
+    refused(ParameterError, "p at least 2", asymmetry, torch.ones(3, 1, D), torch.ones(3, 1, D))
+    refused(ParameterError, "expected the same", asymmetry_terms, torch.ones(2, D), torch.ones(3, D))
     with pytest.raises(UntrustworthyResultError, match="mean square of the products is 0"):
         asymmetry(torch.zeros(1, 2, D), torch.zeros(1, 2, D))

@@ -31,11 +31,18 @@ def test_the_frobenius_norm_is_estimated_without_bias():
     assert float(frobenius_estimate(S, J @ probes(Vh))) == pytest.approx(float(exact), rel=1e-12)
 
 
-@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.7])
-def test_decay_exponent_recovers_a_power_law_of_any_scale(exponent):
-    rank = torch.arange(1, 41, dtype=torch.float64)
-    S = torch.stack([rank**-exponent, 30 * rank**-exponent])
-    assert decay_exponent(S).tolist() == pytest.approx([exponent] * 2, abs=1e-12)
+def test_fits_recover_power_laws_and_leave_out_early_blocks():
+    for exponent in [0.0, 0.5, 1.7]:
+        rank = torch.arange(1, 41, dtype=torch.float64)
+        S = torch.stack([rank**-exponent, 30 * rank**-exponent])
+        assert decay_exponent(S).tolist() == pytest.approx([exponent] * 2, abs=1e-12)
+    depth = torch.arange(1.0, 33.0, dtype=torch.float64)
+    sigma1 = 1 / (0.25 * depth + 2)
+    sigma1[:9] = 50.0
+    fit = inverse_sigma_fit(sigma1)
+    assert (fit.slope, fit.intercept, fit.r_squared) == pytest.approx((0.25, 2, 1), rel=1e-12)
+    assert inverse_sigma_fit(sigma1, first_block=0).r_squared < 1
+    assert [first_block_of_fit(n) for n in (3, 8, 12, 19, 20, 80)] == [0, 2, 3, 4, 9, 9]
 
 
 @pytest.mark.parametrize(
@@ -52,25 +59,12 @@ def test_what_has_no_fit_is_refused(error, message, fit, values):
     refused(error, message, fit, torch.tensor(values))
 
 
-def test_inverse_sigma_fit_leaves_out_the_early_blocks():
-    depth = torch.arange(1.0, 33.0, dtype=torch.float64)
-    sigma1 = 1 / (0.25 * depth + 2)
-    sigma1[:9] = 50.0
-    fit = inverse_sigma_fit(sigma1)
-    assert (fit.slope, fit.intercept, fit.r_squared) == pytest.approx((0.25, 2, 1), rel=1e-12)
-    assert inverse_sigma_fit(sigma1, first_block=0).r_squared < 1
-    assert [first_block_of_fit(n) for n in (3, 8, 12, 19, 20, 80)] == [0, 2, 3, 4, 9, 9]
-
-
-def test_alignment_is_the_mean_cosine_of_left_and_right_vectors_of_one_rank():
+def test_alignment_is_the_mean_cosine_and_that_of_chance_for_unrelated_vectors():
     U, _, Vh = torch.linalg.svd(torch.randn(2, 9, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64))
     alignment = left_right_alignment(U[..., :4], Vh[..., :4, :])
     for batch in range(2):
         cosines = [abs(U[batch, :, i] @ Vh[batch, i]).item() for i in range(4)]
         assert alignment[batch].item() == pytest.approx(sum(cosines) / 4, abs=1e-14)
-
-
-def test_unrelated_vectors_align_as_the_null_value_says():
     J = torch.randn(400, 64, 64, generator=torch.Generator().manual_seed(3))
     U, _, Vh = torch.linalg.svd(J)
     alignment = left_right_alignment(U, Vh)
@@ -78,7 +72,7 @@ def test_unrelated_vectors_align_as_the_null_value_says():
     assert alignment.mean().item() == pytest.approx(mean_absolute_coordinate(64), abs=four_errors)
 
 
-def test_exchanged_miscoupling_is_zero_for_symmetric_matrices_only():
+def test_exchanged_miscoupling_and_its_null():
     M = torch.randn(5, 20, 20, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     for J, bound in ((M + M.mT, (0, 1e-7)), (M, (0.5, 1))):
         U, _, Vh = torch.linalg.svd(J)
@@ -87,9 +81,6 @@ def test_exchanged_miscoupling_is_zero_for_symmetric_matrices_only():
         off = [math.sqrt(sum(b[i, j] ** 2 for i in range(6) for j in range(6) if i != j) / (b**2).sum()) for b in B]
         assert values.tolist() == pytest.approx(off, abs=1e-7)
         assert bound[0] <= values.min().item() and values.max().item() <= bound[1]
-
-
-def test_exchanged_null_has_the_distribution_of_orthogonal_matrices():
     d, k = 12, 3
     S = torch.linspace(3, 0.1, d, dtype=torch.float64)[None]
     quick = exchanged_null(S, k, 3000, torch.Generator().manual_seed(5))[:, 0]

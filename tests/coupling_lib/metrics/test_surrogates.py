@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refused
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.subspaces import random_frame
@@ -34,11 +35,27 @@ def mean_over_pairs(*given, **settings):
     return {name: different_pairs(values).double().mean(dim=-1) for name, values in found.items()}
 
 
-def test_permuted_coordinates_keep_each_vectors_entries_and_the_angles_between_left_and_right():
+def test_surrogates_keep_angles_subspaces_or_outliers():
     (_, U, _, V), (U2, V2) = drawn("permuted")
     assert torch.equal(U2.sort(dim=1).values, U.sort(dim=1).values)
     torch.testing.assert_close(U2.mT @ V2, U.mT @ V)
     assert (U2 - U).abs().amax(dim=(1, 2)).min() > 0.1
+    (_, U, _, V), (U2, V2) = drawn("rotated")
+    assert not torch.allclose(U2.mT @ V2, U.mT @ V, atol=0.05)
+    (_, U, _, V), (U2, V2) = drawn("unpaired")
+    assert torch.equal(U2, U)
+    torch.testing.assert_close(V2 @ V2.mT, V @ V.mT)
+    overlaps = (V.mT @ V2).abs()
+    assert overlaps.diagonal(dim1=-2, dim2=-1).max() < 1e-9
+    torch.testing.assert_close(overlaps.sum(dim=1), torch.ones(4, 6).double())
+    _, U, _, V = blocks()
+    message = "'shaken'; expected one of rotated, conjugated, permuted, outliers kept, unpaired"
+    refused(ParameterError, message, surrogate_vectors, U, V, "shaken", torch.Generator())
+    U2, V2 = surrogate_vectors(U, V, "outliers kept", torch.Generator().manual_seed(1), outliers=[3, 7])
+    assert torch.equal(U2[:, [3, 7]], U[:, [3, 7]]) and torch.equal(V2[:, [3, 7]], V[:, [3, 7]])
+    torch.testing.assert_close(U2.mT @ V2, U.mT @ V)
+    others = [i for i in range(24) if i not in (3, 7)]
+    assert ((U2 - U)[:, others].abs() > 1e-3).float().mean() > 0.8
 
 
 def test_conjugated_vectors_have_the_distribution_of_whole_rotations():
@@ -59,55 +76,18 @@ def test_conjugated_vectors_have_the_distribution_of_whole_rotations():
     z = (one.mean(0) - two.mean(0)) / ((one.var(0) + two.var(0)) / 600).sqrt()
     assert z.abs().max() < 4
     assert one.std(0).tolist() == pytest.approx(two.std(0).tolist(), rel=0.15)
-
-
-def test_conjugated_vectors_exist_where_left_and_right_together_exceed_the_width():
     _, U, _, V = blocks(d=8, k=6)
     U2, V2 = surrogate_vectors(U, V, "conjugated", torch.Generator().manual_seed(0))
     torch.testing.assert_close(U2.mT @ V2, U.mT @ V)
 
 
-def test_outliers_stay_in_place_while_all_other_coordinates_are_shuffled():
-    _, U, _, V = blocks()
-    U2, V2 = surrogate_vectors(U, V, "outliers kept", torch.Generator().manual_seed(1), outliers=[3, 7])
-    assert torch.equal(U2[:, [3, 7]], U[:, [3, 7]]) and torch.equal(V2[:, [3, 7]], V[:, [3, 7]])
-    torch.testing.assert_close(U2.mT @ V2, U.mT @ V)
-    others = [i for i in range(24) if i not in (3, 7)]
-    assert ((U2 - U)[:, others].abs() > 1e-3).float().mean() > 0.8
-
-
-def test_rotated_vectors_keep_nothing_of_left_against_right():
-    (_, U, _, V), (U2, V2) = drawn("rotated")
-    assert not torch.allclose(U2.mT @ V2, U.mT @ V, atol=0.05)
-
-
-def test_unpaired_vectors_keep_both_subspaces_and_no_partner():
-    (_, U, _, V), (U2, V2) = drawn("unpaired")
-    assert torch.equal(U2, U)
-    torch.testing.assert_close(V2 @ V2.mT, V @ V.mT)
-    overlaps = (V.mT @ V2).abs()
-    assert overlaps.diagonal(dim1=-2, dim2=-1).max() < 1e-9
-    torch.testing.assert_close(overlaps.sum(dim=1), torch.ones(4, 6).double())
-
-
-def test_an_unknown_surrogate_is_refused_by_name():
-    _, U, _, V = blocks()
-    with pytest.raises(
-        ParameterError, match="'shaken'; expected one of rotated, conjugated, permuted, outliers kept, unpaired"
-    ):
-        surrogate_vectors(U, V, "shaken", torch.Generator())
-
-
-def test_with_the_blocks_own_vectors_the_mean_is_that_of_all_pairs_of_different_blocks():
+def test_means_are_those_of_all_pairs_in_groups_or_at_once(monkeypatch):
     J, U, S, V = blocks()
     means = mean_over_pairs(J, U, S, V, U, V, ks=(3, 6), names=VARIANTS)
     every = measure_variants(J, U, S, V.mT, ks=(3, 6))
     for name, mean in means.items():
         loop = [[every[name][i, a, b].item() for a in range(4) for b in range(4) if a != b] for i in range(2)]
         assert mean.tolist() == pytest.approx([sum(row) / len(row) for row in loop], rel=1e-10), name
-
-
-def test_groups_of_blocks_give_what_all_blocks_at_once_give(monkeypatch):
     (J, U, S, V), (U2, V2) = drawn("permuted")
     together = mean_over_pairs(J, U, S, V, U2, V2, ks=(4,), names=VARIANTS)
     monkeypatch.setattr("coupling_lib.metrics.variants._MAX_ENTRIES", 1)

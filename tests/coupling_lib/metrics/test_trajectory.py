@@ -36,7 +36,7 @@ def path(*points):
     return torch.tensor(points, dtype=torch.float64)
 
 
-def test_line_shape_score_equals_the_recursion_of_the_paper(x):
+def test_line_shape_score_is_the_paper_s_recursion_for_each_token_alone(x):
     for token in range(5):
         tilde = x[0, token].numpy().copy()
         for depth in range(1, 13):
@@ -44,43 +44,39 @@ def test_line_shape_score_equals_the_recursion_of_the_paper(x):
             tilde = tilde + step / np.sqrt((step**2).sum())
         expected = 12 / np.sqrt(((tilde - x[0, token].numpy()) ** 2).sum())
         assert line_shape_score(x)[token].item() == pytest.approx(expected, rel=1e-12)
-
-
-def test_one_token_alone_scores_what_it_scores_among_others(x):
     for score in (line_shape_score, expodistance, equidistance, norms, step_lengths):
         torch.testing.assert_close(score(x[:, 2]), score(x)[..., 2], rtol=1e-13, atol=0)
 
 
-def test_block_windows_are_every_run_of_blocks(x):
+def test_block_windows_are_every_run_of_blocks_and_narrow_in_shallow_models(x):
     windows = block_windows(x[:, 0], width=5)
     assert windows.shape == (8, 6, 16)
     for start in range(8):
         assert torch.equal(windows[start], x[start : start + 6, 0])
     straight = torch.arange(13.0).double()[:, None] ** 2 * torch.ones(3).double()
     assert [line_shape_score(part).item() for part in block_windows(straight, 11)] == pytest.approx([1, 1])
-
-
-def test_windows_shrink_in_shallow_models():
     widths = {depth: window_width(depth) for depth in range(1, 41)}
     assert all(width == 11 for depth, width in widths.items() if depth >= 21)
     assert all(width % 2 == 1 and 2 * width <= depth + 1 for depth, width in widths.items() if depth >= 5)
     assert (widths[1], widths[2], widths[3], widths[12]) == (1, 2, 3, 5)
     assert window_width(12, 11) == 11
+    for wanted in (4, 1, -3, 13):
+        message = f"window is {wanted}; expected an odd number of blocks from 3 to 12"
+        refused(ParameterError, message, window_width, 12, wanted)
 
 
-@pytest.mark.parametrize("wanted", [4, 1, -3, 13])
-def test_an_impossible_window_is_refused(wanted):
-    message = f"window is {wanted}; expected an odd number of blocks from 3 to 12"
-    refused(ParameterError, message, window_width, 12, wanted)
-
-
-def test_norms_and_step_lengths_are_euclidean():
+def test_lengths_are_euclidean_and_entropies_in_nats():
     x = path([3.0, 4.0], [0.0, 0.0], [5.0, 12.0])
     assert norms(x).tolist() == [5, 0, 13]
     assert step_lengths(x).tolist() == [5, 13]
     half = torch.tensor([[100.0], [300.0], [900.0]], dtype=torch.float16).expand(3, 64)  # squares overflow in float16
     assert norms(half).dtype == torch.float32
     assert norms(half).tolist() == [800, 2400, 7200]
+    assert expodistance(path([1.0], [3.0])).item() == equidistance(path([1.0], [3.0])).item() == 0
+    p = torch.tensor([0.5, 0.25, 0.25, 0.0], dtype=torch.float64)
+    assert logit_entropy(p.log() + 17).item() == pytest.approx(1.5 * math.log(2), rel=1e-12)
+    assert logit_entropy(torch.zeros(3, 1000).double()).tolist() == pytest.approx([math.log(1000)] * 3)
+    assert logit_entropy(torch.tensor([0.0, 1e4])).item() == 0
 
 
 ONE_STEP = "a path of 1 step has no sample variance"
@@ -105,10 +101,6 @@ def test_a_path_without_a_score_is_refused(score, states, message):
     refused(UntrustworthyResultError, message, score, path(*states))
 
 
-def test_a_single_step_has_no_population_variance():
-    assert expodistance(path([1.0], [3.0])).item() == equidistance(path([1.0], [3.0])).item() == 0
-
-
 @pytest.mark.parametrize(
     ("score", "shape", "message"),
     [
@@ -118,13 +110,6 @@ def test_a_single_step_has_no_population_variance():
 )
 def test_a_shape_that_is_no_trajectory_is_refused(score, shape, message):
     refused(ParameterError, message, score, torch.ones(shape))
-
-
-def test_entropy_in_nats_of_known_distributions():
-    p = torch.tensor([0.5, 0.25, 0.25, 0.0], dtype=torch.float64)
-    assert logit_entropy(p.log() + 17).item() == pytest.approx(1.5 * math.log(2), rel=1e-12)
-    assert logit_entropy(torch.zeros(3, 1000).double()).tolist() == pytest.approx([math.log(1000)] * 3)
-    assert logit_entropy(torch.tensor([0.0, 1e4])).item() == 0
 
 
 @pytest.fixture
@@ -164,27 +149,21 @@ def test_every_score_is_its_formula_on_its_states(alone):
     np.testing.assert_allclose(found.numpy(), [by_hand(path) for path in paths.values()], rtol=1e-10)
 
 
-def test_scores_of_an_unknown_norm_alone_are_missing(alone):
+def test_scores_that_do_not_exist_are_missing(alone):
     missing = score_all(alone, None).isnan().all(dim=1)
     assert dict(zip(STATES, missing.tolist(), strict=True)) == {
         "default": False, "without embedding": False, "normed end": True, "both": True,
     }  # fmt: skip
     assert score_all(alone, None)[:2].isfinite().all()
-
-
-def test_a_score_that_does_not_exist_is_nan(alone):
+    found = score_all(alone[:3], None)[list(STATES).index("without embedding")]
+    missing = [name for name, value in zip(FORMULAS, found.tolist(), strict=True) if math.isnan(value)]
+    assert missing == ["expodistance_sample", "equidistance_sample"]
     assert math.isnan(score_or_nan(expodistance, torch.tensor([[0.1], [0.7], [-0.1]])))
     assert math.isnan(score_or_nan(line_shape_score, torch.ones(3, 2)))
     assert math.isnan(score_or_nan(line_shape_score, torch.ones(1, 2)))
     assert score_or_nan(line_shape_score, alone) == pytest.approx(float(line_shape_score(alone)))
     alone[2, 3] = math.nan
     refused(UntrustworthyResultError, "NaN", score_or_nan, expodistance, alone)
-
-
-def test_one_step_has_no_sample_variance(alone):
-    found = score_all(alone[:3], None)[list(STATES).index("without embedding")]
-    missing = [name for name, value in zip(FORMULAS, found.tolist(), strict=True) if math.isnan(value)]
-    assert missing == ["expodistance_sample", "equidistance_sample"]
 
 
 def test_coordinates_are_projections_on_the_last_states_eigenvectors(x):

@@ -4,6 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics import variants as module
@@ -74,7 +75,7 @@ def test_every_variant_equals_a_slow_reading_of_its_definition(case):
         np.testing.assert_allclose(value.numpy(), reference[name], rtol=1e-10, atol=1e-11, err_msg=name)
 
 
-def test_perfect_coupling_is_zero_in_each_variant():
+def test_perfect_coupling_is_zero_and_joint_signs_change_no_variant():
     generator = torch.Generator().manual_seed(3)
     Q = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64)).Q
     spectra = torch.stack([torch.linspace(3, 1, WIDTH), torch.linspace(9, 2, WIDTH)]).double()
@@ -82,9 +83,6 @@ def test_perfect_coupling_is_zero_in_each_variant():
     values = measure_variants(J, *torch.linalg.svd(J), ks=[10, 30])
     for name, value in values.items():
         torch.testing.assert_close(value, torch.zeros_like(value), rtol=0, atol=1e-11, msg=name)
-
-
-def test_joint_signs_of_singular_vectors_change_no_variant():
     J = random_jacobians()
     U, S, Vh = torch.linalg.svd(J)
     signs = torch.randint(0, 2, (BLOCKS, WIDTH), generator=torch.Generator().manual_seed(4)).double() * 2 - 1
@@ -93,16 +91,7 @@ def test_joint_signs_of_singular_vectors_change_no_variant():
     torch.testing.assert_close(flipped, plain, rtol=1e-12, atol=1e-12)
 
 
-def test_blocks_taken_in_groups_give_what_one_batch_gives(monkeypatch):
-    J = random_jacobians()
-    whole = measure_variants(J, *torch.linalg.svd(J), ks=KS)
-    monkeypatch.setattr(module, "_MAX_ENTRIES", 3 * BLOCKS * 50 * WIDTH)  # groups of three and one
-    grouped = measure_variants(J, *torch.linalg.svd(J), ks=KS)
-    for name in VARIANTS:
-        torch.testing.assert_close(grouped[name], whole[name], rtol=1e-12, atol=1e-12)
-
-
-def test_operators_are_applied_only_as_often_as_the_variants_need():
+def test_operators_and_groups_of_blocks_give_what_one_batch_gives(monkeypatch):
     J = random_jacobians()
     U, S, Vh = torch.linalg.svd(J)
     calls = []
@@ -123,50 +112,39 @@ def test_operators_are_applied_only_as_often_as_the_variants_need():
     calls.clear()
     measure_variants(operators, U, S, Vh, ks=KS, names=["basis_uv", "released_diag"])
     assert calls == []
+    whole = measure_variants(J, *torch.linalg.svd(J), ks=KS)
+    monkeypatch.setattr(module, "_MAX_ENTRIES", 3 * BLOCKS * 50 * WIDTH)  # groups of three and one
+    grouped = measure_variants(J, *torch.linalg.svd(J), ks=KS)
+    for name in VARIANTS:
+        torch.testing.assert_close(grouped[name], whole[name], rtol=1e-12, atol=1e-12)
 
 
-def test_an_unknown_variant_or_a_lone_name_is_refused():
+def test_transforms_means_and_pairs_and_what_is_refused():
+    m = torch.tensor([0.0, 0.5, 2.0])
+    assert TRANSFORMS["negative"](m).tolist() == [0, -0.5, -2]
+    assert TRANSFORMS["one_minus"](m).tolist() == [1, 0.5, -1]
+    assert TRANSFORMS["one_minus_square"](m).tolist() == [1, 0.75, -3]
+    values = torch.arange(9.0).reshape(3, 3)  # 0 1 2 / 3 4 5 / 6 7 8
+    assert locality(values).tolist() == [4, (1 + 5 + 3 + 7) / 4, (2 + 6) / 2]
+    assert torch.equal(locality(values.expand(2, 5, 3, 3)), locality(values).expand(2, 5, 3))
+    refused(ParameterError, r"\(3, 2\)", locality, values[:, :2])
+    for shape in [(4, 4), (2, 3, 5, 5), (3, 1, 1)]:
+        values = torch.arange(math.prod(shape)).reshape(shape)
+        wanted = values[..., *(~torch.eye(shape[-1], dtype=torch.bool)).nonzero(as_tuple=True)]
+        assert torch.equal(different_pairs(values), wanted)
+        assert np.array_equal(different_pairs(values.numpy()), wanted.numpy())
     J = random_jacobians()
     svd = torch.linalg.svd(J)
     with pytest.raises(ParameterError, match="'released' is unknown; choose from miscoupling, "):
         measure_variants(J, *svd, ks=[5], names=["released"])
-    with pytest.raises(ParameterError, match="expected a list of names"):
-        measure_variants(J, *svd, ks=[5], names="mismatch")
-
-
-@pytest.mark.parametrize("ks", [[], [0], [65], [10, 2.5], [True]])
-def test_impossible_numbers_of_singular_vectors_are_refused(ks):
-    J = random_jacobians()
-    with pytest.raises(ParameterError, match="from 1 to 64"):
-        measure_variants(J, *torch.linalg.svd(J), ks=ks)
+    refused(ParameterError, "expected a list of names", measure_variants, J, *svd, ks=[5], names="mismatch")
+    for ks in ([], [0], [65], [10, 2.5], [True]):
+        refused(ParameterError, "from 1 to 64", measure_variants, J, *svd, ks=ks)
 
 
 def test_coupling_matrices_of_too_few_vectors_or_blocks_are_refused():
     J = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0))
     U, S, Vh = torch.linalg.svd(J)
     for A in (torch.zeros(3, 3, 4, 4), torch.zeros(2, 3, 8, 8)):
-        with pytest.raises(ParameterError, match=r"A has shape .*; expected \(3, 3, 5, 5\)"):
-            measure_variants(J, U, S, Vh, [5], ["normalized_miscoupling"], A)
-
-
-def test_transforms_turn_distances_into_couplings():
-    m = torch.tensor([0.0, 0.5, 2.0])
-    assert TRANSFORMS["negative"](m).tolist() == [0, -0.5, -2]
-    assert TRANSFORMS["one_minus"](m).tolist() == [1, 0.5, -1]
-    assert TRANSFORMS["one_minus_square"](m).tolist() == [1, 0.75, -3]
-
-
-def test_locality_averages_each_distance_over_both_orders():
-    values = torch.arange(9.0).reshape(3, 3)  # 0 1 2 / 3 4 5 / 6 7 8
-    assert locality(values).tolist() == [4, (1 + 5 + 3 + 7) / 4, (2 + 6) / 2]
-    assert torch.equal(locality(values.expand(2, 5, 3, 3)), locality(values).expand(2, 5, 3))
-    with pytest.raises(ParameterError, match=r"\(3, 2\)"):
-        locality(values[:, :2])
-
-
-@pytest.mark.parametrize("shape", [(4, 4), (2, 3, 5, 5), (3, 1, 1)])
-def test_pairs_of_different_blocks_are_all_but_the_diagonal_row_by_row(shape):
-    values = torch.arange(math.prod(shape)).reshape(shape)
-    wanted = values[..., *(~torch.eye(shape[-1], dtype=torch.bool)).nonzero(as_tuple=True)]
-    assert torch.equal(different_pairs(values), wanted)
-    assert np.array_equal(different_pairs(values.numpy()), wanted.numpy())
+        wanted = r"A has shape .*; expected \(3, 3, 5, 5\)"
+        refused(ParameterError, wanted, measure_variants, J, U, S, Vh, [5], ["normalized_miscoupling"], A)

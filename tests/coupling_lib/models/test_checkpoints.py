@@ -1,11 +1,10 @@
 """Which training steps a model has, and the figures of how good it was."""
 
-from __future__ import annotations
-
 import csv
 import json
 
 import pytest
+from refusals import refused
 from tiny import save_llama
 
 from coupling_lib import paths
@@ -13,19 +12,13 @@ from coupling_lib.errors import ModelUnavailableError, ParameterError
 from coupling_lib.models import checkpoints
 
 
-def test_embedded_models_have_the_steps_of_their_folder():
+def test_embedded_models_pythia_and_folders_have_their_steps_and_progress(tmp_path):
     assert checkpoints.known_steps("nano-neox") == (0, 10, 32, 100, 316, 1000, 3162, 10000)
     assert checkpoints.known_steps("nano-llama") == (0, 10000)
-
-
-def test_pythia_models_have_154_steps_by_alias_and_by_hub_id():
     for name in ("pythia-12b", "EleutherAI/pythia-12b"):
         steps = checkpoints.known_steps(name)
         assert len(steps) == len(set(steps)) == 154 and steps[:5] == (0, 1, 2, 4, 8) and steps[-1] == 143_000
     assert set(checkpoints.PYTHIA_SPACED) <= set(checkpoints.PYTHIA)
-
-
-def test_a_folder_with_a_training_record_has_steps_and_one_without_has_none(tmp_path):
     save_llama(tmp_path)
     assert checkpoints.known_steps(tmp_path) == ()
     record = {"steps": 500, "seed": 0, "checkpoints": [{"step": 0, "validation_loss": 5.5}]}
@@ -34,45 +27,32 @@ def test_a_folder_with_a_training_record_has_steps_and_one_without_has_none(tmp_
     (tmp_path / "step50" / "config.json").write_text("{}", encoding="utf-8")
     assert checkpoints.known_steps(str(tmp_path)) == (0, 50, 500)
     assert checkpoints.progress(tmp_path).values == {0: 5.5}
+    save_llama(tmp_path / "bare")
+    for name in (tmp_path / "bare", "gpt2", "some/model"):
+        assert checkpoints.progress(name) == checkpoints.Progress("", {})
 
 
-def test_without_a_choice_all_steps_of_a_folder_and_a_spaced_few_of_pythia_are_taken():
+def test_steps_are_chosen_in_order_or_refused_by_name():
     assert checkpoints.choose_steps("nano-llama") == (0, 10000)
     assert checkpoints.choose_steps("pythia-70m") == checkpoints.PYTHIA_SPACED
-
-
-def test_chosen_steps_come_in_order():
     assert checkpoints.choose_steps("nano-neox", "1000, 0,32") == (0, 32, 1000)
     assert checkpoints.choose_steps("some/model", "0,7") == (0, 7)  # of an unknown repository they are tried
-
-
-@pytest.mark.parametrize("steps", ["5", 5, "0,,5", "0,0", "0,-1", "0,1e3", "a,b", " ", True, None])
-def test_steps_that_are_no_list_of_whole_numbers_are_refused(steps):
-    with pytest.raises(ParameterError, match="it must be two or more training steps"):
-        checkpoints.parse_steps(steps)
-
-
-def test_a_step_that_a_model_lacks_is_refused_by_name():
     with pytest.raises(ParameterError, match=r"'pythia-70m' has no step 1500; choose from 0, 1, 2, .*, \.\.\., 143000"):
         checkpoints.choose_steps("pythia-70m", "0,1500")
-
-
-def test_a_model_with_one_revision_and_a_name_that_no_model_has_are_told_apart():
     with pytest.raises(ModelUnavailableError, match=r"'gpt2' has one revision.* nano-neox, nano-llama,.* pythia-70m"):
         checkpoints.choose_steps("gpt2")
     with pytest.raises(ModelUnavailableError, match="no model is called 'nano-nox'; did you mean 'nano-neox'"):
         checkpoints.choose_steps("nano-nox")
+    for steps in ["5", 5, "0,,5", "0,0", "0,-1", "0,1e3", "a,b", " ", True, None]:
+        refused(ParameterError, "it must be two or more training steps", checkpoints.parse_steps, steps)
 
 
-def test_accuracies_of_pythia_models_are_in_per_cent_and_rise_with_training():
+def test_accuracies_are_in_per_cent_rise_and_name_their_source():
     for alias in [name for name in checkpoints.models_with_steps() if name.startswith("pythia")]:
         progress = checkpoints.progress(alias)
         assert progress.label == "zero-shot accuracy (%, mean of 6 tasks)"
         assert set(checkpoints.PYTHIA_SPACED) <= set(progress.values) <= set(checkpoints.PYTHIA)
         assert 25 < progress.values[0] < 31 < progress.values[143_000] < 70
-
-
-def test_the_table_of_accuracies_names_its_source_and_counts_steps_0_and_1_once():
     text = (paths.DATA / "pythia_evals_mean.csv").read_text(encoding="utf-8")
     head = [line for line in text.splitlines() if line.startswith("#")]
     assert any("EleutherAI/pythia" in line and "commit" in line for line in head)
@@ -80,9 +60,3 @@ def test_the_table_of_accuracies_names_its_source_and_counts_steps_0_and_1_once(
     rows = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
     assert len(rows) == len({(row["model"], row["step"]) for row in rows}) == 8 * 26
     assert "1" not in {row["step"] for row in rows}
-
-
-def test_a_model_of_which_nothing_is_known_has_no_progress(tmp_path):
-    save_llama(tmp_path)
-    for name in (tmp_path, "gpt2", "some/model"):
-        assert checkpoints.progress(name) == checkpoints.Progress("", {})

@@ -1,7 +1,5 @@
 """Checkpoints that are not what they say: each ends in one line, or is the model that was saved."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

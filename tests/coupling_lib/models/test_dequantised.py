@@ -1,7 +1,5 @@
 """Checkpoints in MXFP4 and FP8: Jacobians of dense models whose weights are dequantised by hand, entry by entry."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -9,6 +7,7 @@ import torch
 import transformers
 from families import named
 from reference import brute_force_jacobian, relative_error
+from refusals import refused
 from safetensors.torch import load_file, save_file
 
 import coupling_lib as cl
@@ -32,13 +31,14 @@ def built(name: str, **changes) -> transformers.PreTrainedModel:
 
 
 def written(hf, folder, quantised, method, drop=()):
-    """Save a model, with some of its tensors in few bits and the method in the configuration."""
+    """Save a model, some tensors in few bits and the method in the configuration, and return what these stand for."""
     hf.save_pretrained(folder)
     file = folder / "model.safetensors"
-    tensors = quantised(load_file(file))
+    tensors, expected = quantised(load_file(file))
     save_file({key: value.contiguous() for key, value in tensors.items() if key not in drop}, file, {"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": method}))
+    return expected
 
 
 def put(plain, values: dict[str, torch.Tensor], folder) -> transformers.PreTrainedModel:
@@ -46,11 +46,8 @@ def put(plain, values: dict[str, torch.Tensor], folder) -> transformers.PreTrain
     plain.save_pretrained(folder)
     tensors = load_file(folder / "model.safetensors")
     assert values.keys() <= tensors.keys() and all(values[key].shape == tensors[key].shape for key in values)
-    save_file(
-        tensors | {key: value.contiguous() for key, value in values.items()},
-        folder / "model.safetensors",
-        {"format": "pt"},
-    )
+    tensors |= {key: value.contiguous() for key, value in values.items()}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     hf = type(plain).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     hf.set_experts_implementation("eager")
     return hf
@@ -64,9 +61,6 @@ def compared(model, dense) -> float:
         brute = brute_force_jacobian(dense, module, {"input_ids": IDS}, token_in, token_out)
         errors.append(relative_error(trace.jacobian(block, token_in=token_in, token_out=token_out).dense(), brute))
     return max(errors)
-
-
-# MXFP4
 
 
 def in_mxfp4(values: dict[str, torch.Tensor]):
@@ -95,14 +89,8 @@ MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.sel
 
 @pytest.fixture(scope="module")
 def gpt_oss(tmp_path_factory):
-    plain, folder, expected = built("gpt-oss"), tmp_path_factory.mktemp("gpt-oss"), {}
-
-    def quantised(values):
-        stored, found = in_mxfp4(values)
-        expected.update(found)
-        return stored
-
-    written(plain, folder, quantised, MXFP4)
+    plain, folder = built("gpt-oss"), tmp_path_factory.mktemp("gpt-oss")
+    expected = written(plain, folder, in_mxfp4, MXFP4)
     return folder, put(plain, expected, tmp_path_factory.mktemp("plain")), expected
 
 
@@ -110,9 +98,8 @@ def test_gpt_oss_in_mxfp4_is_the_dense_model(gpt_oss, capsys):
     folder, dense, expected = gpt_oss
     model = cl.load_model(folder)
     assert "are stored in mxfp4 and become dense while they are read" in capsys.readouterr().out
-    assert (
-        all(torch.equal(model.hf.get_parameter(key), value) for key, value in expected.items()) and len(expected) == 6
-    )
+    assert all(torch.equal(model.hf.get_parameter(key), value) for key, value in expected.items())
+    assert len(expected) == 6
     assert compared(model, dense) < 5e-6
     assert not hasattr(model.hf.config, "quantization_config")
 
@@ -137,16 +124,12 @@ def test_blocks_stay_on_disk_as_those_of_the_dense_model(gpt_oss, tmp_path):
 def test_untrained_weights_are_those_of_the_plain_configuration(gpt_oss, method, tmp_path):
     folder = gpt_oss[0]
     for place, given in (("few", {"quantization_config": method}), ("plain", {})):
-        config = {
-            key: value for key, value in json.loads((folder / "config.json").read_text()).items() if "quant" not in key
-        }
+        stored = json.loads((folder / "config.json").read_text())
+        config = {key: value for key, value in stored.items() if "quant" not in key}
         (tmp_path / place).mkdir()
         (tmp_path / place / "config.json").write_text(json.dumps(config | given))
     found, wanted = (cl.load_model(tmp_path / place, untrained=True).hf.state_dict() for place in ("few", "plain"))
     assert found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in wanted)
-
-
-# FP8
 
 
 def in_fp8(values, scale_of, name="{}_scale_inv", only="proj"):
@@ -170,11 +153,7 @@ def in_blocks(side_rows, side_columns):
     def scale_of(shape, generator):
         rows, columns = -(-shape[0] // side_rows), -(-shape[1] // side_columns)
         scale = torch.rand(rows, columns, generator=generator) * 0.01 + 0.001
-        spread = torch.empty(shape)
-        for i in range(shape[0]):
-            for j in range(shape[1]):
-                spread[i, j] = scale[i // side_rows, j // side_columns]
-        return scale, spread
+        return scale, scale[torch.arange(shape[0]) // side_rows][:, torch.arange(shape[1]) // side_columns]
 
     return scale_of
 
@@ -193,11 +172,8 @@ BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_sc
 SMALL = BLOCKS | {"weight_block_size": [24, 16]}
 TENSOR = BLOCKS | {"weight_block_size": None, "activation_scheme": "static"}
 WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}
-CHANNEL = {
-    "quant_method": "compressed-tensors",
-    "format": "float-quantized",
-    "config_groups": {"group_0": {"weights": WEIGHTS}},
-}
+CHANNEL = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+CHANNEL |= {"config_groups": {"group_0": {"weights": WEIGHTS}}}
 WIDE = dict(hidden_size=136, num_attention_heads=4, num_key_value_heads=2, head_dim=34, intermediate_size=200)
 CASES = {
     "deepseek-v3 in blocks": ("deepseek-v3", {}, SMALL, in_blocks(24, 16), "{}_scale_inv"),
@@ -213,15 +189,8 @@ CASES = {
 
 def stored_fp8(case, tmp_path, drop=(), method=None):
     kind, changes, given, scale_of, name = CASES[case]
-    plain, expected = built(kind, **changes), {}
-
-    def quantised(values):
-        stored, found = in_fp8(values, scale_of, name)
-        expected.update(found)
-        return stored
-
-    written(plain, tmp_path / "few", quantised, method or given, drop)
-    return tmp_path / "few", plain, expected
+    plain, folder = built(kind, **changes), tmp_path / "few"
+    return folder, plain, written(plain, folder, lambda v: in_fp8(v, scale_of, name), method or given, drop)
 
 
 QUICK = ("deepseek-v3 in blocks", "one scale, of its name", "one scale a row")
@@ -234,19 +203,14 @@ def test_fp8_is_the_dense_model(case, tmp_path):
     assert compared(cl.load_model(folder), put(plain, expected, tmp_path / "plain")) < 5e-6
 
 
-def test_a_missing_scale_is_named(tmp_path):
+def test_missing_scales_and_those_of_other_blocks_are_refused(tmp_path):
     lacking = "model.layers.1.self_attn.o_proj.weight_scale_inv"
     folder, *_ = stored_fp8("deepseek-v3 in blocks", tmp_path, drop=(lacking,))
     with pytest.raises(ModelUnavailableError, match=r"lack the scale of model\.layers\.1\.self_attn\.o_proj\.weight"):
         cl.load_model(folder)
-
-
-def test_scales_of_other_blocks_are_refused(tmp_path):
-    folder, *_ = stored_fp8("qwen3-moe in blocks", tmp_path, method=BLOCKS | {"weight_block_size": [7, 5]})
-    with pytest.raises(
-        UnsupportedModelError, match=r"_proj\.weight of .* is \d+ x \d+ and its scales are \d x \d, which"
-    ):
-        cl.load_model(folder)
+    folder, *_ = stored_fp8("qwen3-moe in blocks", tmp_path / "other", method=BLOCKS | {"weight_block_size": [7, 5]})
+    message = r"_proj\.weight of .* is \d+ x \d+ and its scales are \d x \d, which"
+    refused(UnsupportedModelError, message, cl.load_model, folder)
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "quanto", "compressed-tensors"])

@@ -31,9 +31,6 @@ def q4(tmp_path_factory):
     return SimpleNamespace(folder=folder, file=folder / "tiny.Q4_1.gguf", expected=expected)
 
 
-# -- what is read
-
-
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "F16"])
 def test_every_weight_is_what_the_format_defines(tmp_path, kind):
     expected = write(tmp_path / "tiny.gguf", kind)
@@ -50,7 +47,7 @@ def test_every_weight_is_what_the_format_defines(tmp_path, kind):
     assert f"({kind}, sha256 {packages.sha256(tmp_path / 'tiny.gguf')[:12]})" in model.source
 
 
-def test_the_numbers_are_those_of_transformers(q4):
+def test_numbers_configuration_and_record_are_those_of_a_dense_model(q4, tmp_path):
     ours = load_model(q4.file, device="cpu")
     theirs = AutoModelForCausalLM.from_pretrained(q4.folder, gguf_file=q4.file.name, dtype=torch.float32)
     assert tiny.same_weights(ours.hf, theirs)
@@ -60,9 +57,6 @@ def test_the_numbers_are_those_of_transformers(q4):
         assert ours.tokenizer.decode(ours.tokenizer(text).input_ids) == text
     half = load_model(q4.file, device="cpu", precision="bfloat16").hf.state_dict()
     assert all(torch.equal(half[name], weight.bfloat16()) for name, weight in ours.hf.state_dict().items())
-
-
-def test_configuration_and_record_are_those_of_a_dense_model(q4):
     model = load_model(q4.file, device="cpu")
     assert getattr(model.hf.config, "quantization_config", None) is None
     assert (model.precision, model.revision, model.untrained, model.offloaded) == ("float32", None, False, False)
@@ -70,9 +64,6 @@ def test_configuration_and_record_are_those_of_a_dense_model(q4):
     assert record["source"] == f"{q4.file} (Q4_1, sha256 {packages.sha256(q4.file)[:12]})"
     assert provenance.stored_as(record) == "Q4_1"
     assert record["precision"] == "float32" and record["n_blocks"] == tiny.BLOCKS
-
-
-def test_a_folder_with_one_file_stands_for_it(q4, tmp_path):
     model = load_model(q4.folder, device="cpu")
     assert tiny.same_weights(model.hf, load_model(str(q4.file), device="cpu").hf) and "Q4_1" in model.source
     saved = tiny.save_llama(tmp_path, seed=5)
@@ -135,9 +126,6 @@ def test_the_process_that_made_a_folder_removes_it(tmp_path):
     assert still == "config.json" and not Path(folder).exists()
 
 
-# -- what is refused
-
-
 NO_GGUF = "is no GGUF file: it begins with "
 LACKS = "'.*one.gguf' lack 1 of the model's tensors .model.layers.1.mlp.up_proj"
 # What the file holds: other bytes in the place of its first four, or the arguments with which it is written.
@@ -162,7 +150,7 @@ def test_a_file_that_is_no_whole_model_is_refused(tmp_path, q4, holds, error, me
     refused(error, message, load_model, tmp_path / "one.gguf")
 
 
-def test_a_folder_of_several_files_is_refused(tmp_path, q4):
+def test_several_or_missing_files_folders_and_revisions_are_refused(tmp_path, q4, monkeypatch):
     for name in ("parts/tiny-00001-of-00002", "parts/tiny-00002-of-00002", "two/b", "two/a"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(q4.file, tmp_path / f"{name}.gguf")
@@ -171,9 +159,6 @@ def test_a_folder_of_several_files_is_refused(tmp_path, q4):
         refused(UnsupportedModelError, part, load_model, tmp_path / name)
     two = r"holds 2 GGUF files: a.gguf, b.gguf; name one of them"
     refused(ModelUnavailableError, two, load_model, tmp_path / "two")
-
-
-def test_a_missing_file_folder_or_revision_is_refused(tmp_path, q4, monkeypatch):
     for name in (tmp_path / "none.gguf", str(tmp_path / "none.gguf"), "none.gguf", "models/none.gguf"):
         missing = r"the file '.*none.gguf' does not exist; check the path"
         refused(ModelUnavailableError, missing, load_model, name)
@@ -182,9 +167,6 @@ def test_a_missing_file_folder_or_revision_is_refused(tmp_path, q4, monkeypatch)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     unwritten = "cannot be written to .*No such file.*; free .*TMPDIR"
     refused(ModelUnavailableError, unwritten, load_model, tmp_path / "tiny.gguf", device="cpu")
-
-
-# -- models in packages
 
 
 @pytest.mark.thorough

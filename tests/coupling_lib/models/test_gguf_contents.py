@@ -127,7 +127,7 @@ def test_what_nothing_takes_is_refused_by_name(tmp_path, keys, message):
     assert line.endswith("choose the model's safetensors files")
 
 
-def test_a_window_is_written_where_blocks_read_one():
+def test_windows_are_written_and_names_of_keys_those_of_the_format():
     config = Gemma3TextConfig(sliding_window=4096, num_hidden_layers=2, layer_types=["sliding_attention"] * 2)
     settle, key = gguf_contents._settle, "attention.sliding_window"
     settle(config, key, 512, "mine")
@@ -135,9 +135,6 @@ def test_a_window_is_written_where_blocks_read_one():
     config.layer_types = ["full_attention"] * 2
     message = f"{key} = 64, and the configuration .* = 512"
     refused(UnsupportedModelError, message, settle, config, key, 64, "mine")
-
-
-def test_the_names_of_the_keys_are_those_of_the_format():
     standard = {key.removeprefix("{arch}.") for part in vars(gguf.Keys).values() if isinstance(part, type)
                 for key in vars(part).values() if isinstance(key, str)}  # fmt: skip
     assert gguf_contents._ALIKE.keys() <= standard and set(gguf_contents._NEUTRAL) <= standard

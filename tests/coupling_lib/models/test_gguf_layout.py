@@ -5,17 +5,12 @@ import tracemalloc
 import gguf
 import numpy as np
 import pytest
+from refusals import refused
 from tiny_gguf import write
 
 from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 from coupling_lib.models import gguf_layout
 from coupling_lib.models.load import load_model
-
-
-def refused(file, kind, message):
-    with pytest.raises(kind, match=message) as error:
-        load_model(file, device="cpu")
-    assert "\n" not in str(error.value)
 
 
 def test_no_more_than_the_weights_is_ever_held(tmp_path):
@@ -36,13 +31,21 @@ def test_no_more_than_the_weights_is_ever_held(tmp_path):
     assert np.array_equal(dense.numpy(), gguf.dequantize(packed, gguf.GGMLQuantizationType.Q8_0))
 
 
-def test_truncated_files_are_refused(tmp_path):
+def test_truncated_files_other_shapes_and_repeated_tensors_are_refused(tmp_path):
     write(tmp_path / "whole.gguf")
     content = (tmp_path / "whole.gguf").read_bytes()
     for keep in (len(content) - 1000, len(content) // 2, 2000, 30, 5):
         (tmp_path / "short.gguf").write_bytes(content[:keep])
         message = "short.gguf' is damaged or truncated .* fetch it anew"
-        refused(tmp_path / "short.gguf", ModelUnavailableError, message)
+        refused(ModelUnavailableError, message, load_model, tmp_path / "short.gguf", device="cpu")
+    write(tmp_path / "odd.gguf", "F16", leave_out=("model.norm",), tensors={"output_norm.weight": np.ones(16)})
+    message = "'.*odd.gguf' and their configuration do not belong together: model.norm.weight is 16, and .* asks for 32"
+    refused(UnsupportedModelError, message, load_model, tmp_path / "odd.gguf", device="cpu")
+    write(tmp_path / "twice.gguf", "F16")
+    content = (tmp_path / "twice.gguf").read_bytes()
+    (tmp_path / "twice.gguf").write_bytes(content.replace(b"blk.0.attn_k.weight", b"blk.0.attn_v.weight"))
+    message = "damaged .*the tensor blk.0.attn_v.weight stands there twice"
+    refused(ModelUnavailableError, message, load_model, tmp_path / "twice.gguf", device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -55,18 +58,4 @@ def test_a_tensor_of_an_unknown_type_is_refused_by_name(tmp_path, kind, message)
     at = content.index(name := b"blk.0.attn_k.weight") + len(name) + 4 + 2 * 8
     content[at : at + 4] = kind.to_bytes(4, "little")
     (tmp_path / "odd.gguf").write_bytes(content)
-    refused(tmp_path / "odd.gguf", UnsupportedModelError, f"the tensor {message}")
-
-
-def test_a_tensor_of_another_shape_is_refused_by_name(tmp_path):
-    write(tmp_path / "odd.gguf", "F16", leave_out=("model.norm",), tensors={"output_norm.weight": np.ones(16)})
-    message = "'.*odd.gguf' and their configuration do not belong together: model.norm.weight is 16, and .* asks for 32"
-    refused(tmp_path / "odd.gguf", UnsupportedModelError, message)
-
-
-def test_a_tensor_that_stands_there_twice_is_refused_by_name(tmp_path):
-    write(tmp_path / "twice.gguf", "F16")
-    content = (tmp_path / "twice.gguf").read_bytes()
-    (tmp_path / "twice.gguf").write_bytes(content.replace(b"blk.0.attn_k.weight", b"blk.0.attn_v.weight"))
-    message = "damaged .*the tensor blk.0.attn_v.weight stands there twice"
-    refused(tmp_path / "twice.gguf", ModelUnavailableError, message)
+    refused(UnsupportedModelError, f"the tensor {message}", load_model, tmp_path / "odd.gguf", device="cpu")

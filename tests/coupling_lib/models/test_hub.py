@@ -96,15 +96,11 @@ def several(tmp_path_factory, revisions):
         return hub, json.loads(done.stdout)
 
 
-def test_a_revision_is_downloaded_though_its_weights_are_in_several_files(several):
+def test_revisions_are_downloaded_and_no_weights_of_untrained_models(several, tmp_path):
     hub, found = several
     sums_of_step, source, revision, _ = found["step128"]
     assert sums_of_step == pytest.approx(sums(2), rel=1e-12)
     assert (revision, source) == ("step128", f"{REPO_ID}@{hub.commit('step128')}")
-
-
-def test_untrained_downloads_no_weights(several, tmp_path):
-    hub, found = several
     tiny.save_llama(tmp_path)
     local = load_model(tmp_path, untrained=True, seed=6).hf
     wanted = {name: p.double().sum().item() for name, p in local.named_parameters()}
@@ -112,28 +108,16 @@ def test_untrained_downloads_no_weights(several, tmp_path):
     assert not [line for line in hub.requests if "un/trained" in line and "safetensors" in line]
 
 
-def test_an_unknown_revision_is_refused_by_name(several):
+def test_what_is_not_there_pickled_or_too_large_is_refused(several):
     hub, found = several
     page = f"{hub.endpoint}/{REPO_ID}/tree/main"
     assert found["step7"] == f"'{REPO_ID}' has no revision 'step7'; its branches and tags are listed at {page}"
-
-
-def test_a_repository_without_a_model_lacks_its_configuration(several):
-    _, found = several
     assert found["adapter"] == "'llama3-8b' has no config.json; choose a model in the transformers format"
-
-
-def test_pickled_weights_are_refused_and_never_downloaded(several):
-    hub, found = several
     assert found["pickled"] == (
         "'llama3-8b' has no model.safetensors; pickled weights, which can run code when they are opened, are not read: "
         "convert them to safetensors, or choose a model or a revision that has them"
     )
     assert not [name for name in hub.fetched(REPO_ID) if name.endswith(".bin")]
-
-
-def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_downloaded(several):
-    hub, found = several
     assert found["large"].startswith("'too/large' needs 0.2 MB in float32, and 0.0 MB are free")
     assert not [request for request in hub.requests if "too/large" in request and "safetensors" in request]
 
@@ -202,18 +186,13 @@ def test_a_missing_shard_is_named(tmp_path):
     last.unlink()
     with Hub({"main": folder}) as hub:
         line = last_line(run(LOAD.format(arguments="'llama3-8b'"), user(tmp_path, hub.endpoint)))
-    assert line == (
-        f"'llama3-8b' lacks {last.name}, which its model.safetensors.index.json names; take the complete set"
-    )
+    assert line == f"'llama3-8b' lacks {last.name}, which its model.safetensors.index.json names; take the complete set"
 
 
-def test_a_failure_is_the_last_line_of_a_process_that_fails(tmp_path, revisions):
+def test_failures_end_in_one_line_and_offline_by_choice_too(tmp_path, revisions):
     with Hub(revisions, "403") as hub:
         line = last_line(run(LOAD.format(arguments="'llama3-8b'"), user(tmp_path, hub.endpoint)))
     assert line == LINES["403"].format(endpoint=hub.endpoint).replace("ill/403", REPO_ID)
-
-
-def test_without_a_network_by_choice_the_embedded_models_are_offered(tmp_path):
     line = last_line(run(LOAD.format(arguments="'llama3-8b'"), user(tmp_path, closed_port(), HF_HUB_OFFLINE="1")))
     assert "HF_HUB_OFFLINE is set" in line and f"'{REPO_ID}' is not in the local cache" in line
     assert line.endswith("or use 'nano-neox' or 'nano-llama'")

@@ -7,11 +7,10 @@ import torch
 import transformers
 from refusals import refused
 
+import coupling_lib as cl
 from coupling_lib import paths
 from coupling_lib.blocks import attention
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
-from coupling_lib.models.load import load_model
-from coupling_lib.models.storages import wrap_model
 
 
 @pytest.fixture(scope="module")
@@ -24,26 +23,27 @@ def folders(tmp_path_factory):
     }
 
 
-# What is loaded
-
-
 @pytest.mark.parametrize("kind", ["llama", "bert", "vit"])
 def test_a_folder_gives_the_saved_weights_frozen(folders, kind):
     folder, saved = folders[kind]
-    model = load_model(folder, device="cpu")
+    model = cl.load_model(folder, device="cpu")
     assert type(model.hf) is type(saved) and tiny.same_weights(model.hf, saved)
     assert not model.hf.training and not any(p.requires_grad for p in model.hf.parameters())
     assert (model.n_blocks, model.d_model, model.device.type) == (tiny.BLOCKS, tiny.WIDTH, "cpu")
     assert model.hf.config._attn_implementation == attention.NAME
+    assert all(p.data_ptr() % 64 == 0 for p in model.hf.parameters())
     assert (model.name, model.source) == (str(folder), str(folder))
     assert (model.revision, model.seed, model.untrained, model.precision) == (None, None, False, "float32")
 
 
-def test_a_tokenizer_is_read_where_there_is_one(folders, tmp_path):
-    read = load_model(str(folders["llama"][0])).tokenizer
+def test_tokenizers_and_weights_in_several_files_are_read(folders, tmp_path):
+    read = cl.load_model(str(folders["llama"][0])).tokenizer
     assert read.decode(read(tiny.TEXT[0]).input_ids) == tiny.TEXT[0]
     tiny.save_llama(tmp_path, with_tokenizer=False)
-    assert [load_model(folder).tokenizer for folder in (folders["vit"][0], tmp_path)] == [None, None]
+    assert [cl.load_model(folder).tokenizer for folder in (folders["vit"][0], tmp_path)] == [None, None]
+    saved = tiny.save_llama(tmp_path / "split", max_shard_size="20KB")
+    assert len(list((tmp_path / "split").glob("model-*.safetensors"))) > 1
+    assert tiny.same_weights(cl.load_model(tmp_path / "split").hf, saved)
 
 
 @pytest.mark.parametrize(
@@ -53,67 +53,51 @@ def test_a_tokenizer_is_read_where_there_is_one(folders, tmp_path):
 def test_an_encoder_is_never_taken_for_a_decoder(tmp_path, architectures, expected):
     config = transformers.BertConfig(**tiny.STACK, vocab_size=50, architectures=architectures)
     config.save_pretrained(tmp_path)
-    assert type(load_model(tmp_path, untrained=True).hf).__name__ == expected
-
-
-def test_weights_in_several_files_are_read(tmp_path):
-    saved = tiny.save_llama(tmp_path, max_shard_size="20KB")
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
-    assert tiny.same_weights(load_model(tmp_path).hf, saved)
+    assert type(cl.load_model(tmp_path, untrained=True).hf).__name__ == expected
 
 
 def test_a_mixture_of_experts_runs_one_expert_at_a_time(tmp_path):
     config = transformers.MixtralConfig(**tiny.STACK, vocab_size=50, num_key_value_heads=2, num_local_experts=4)
     transformers.MixtralForCausalLM(config).save_pretrained(tmp_path)
-    model = load_model(tmp_path)
+    model = cl.load_model(tmp_path)
     assert model.hf.config._experts_implementation == "eager"
     assert model.hf.double()(torch.tensor([[1, 2, 3]])).logits.dtype == torch.float64
-
-
-# Precision
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("untrained", [False, True])
 def test_weights_are_stored_in_the_precision_asked_for(folders, precision, untrained):
-    model = load_model(folders["llama"][0], precision=precision, untrained=untrained)
+    model = cl.load_model(folders["llama"][0], precision=precision, untrained=untrained)
     assert {p.dtype for p in model.hf.parameters()} == {getattr(torch, precision)}
     assert model.precision == precision
 
 
-@pytest.mark.parametrize(
-    ("precision", "layer"), [("nf4", "Linear4bit"), ("fp4", "Linear4bit"), ("int8", "Linear8bitLt")]
-)
+@pytest.mark.parametrize("precision", ["nf4", "fp4", "int8"])
 @pytest.mark.parametrize("untrained", [False, True])
-def test_linear_layers_of_blocks_are_quantised(folders, precision, layer, untrained):
-    model = load_model(folders["llama"][0], precision=precision, untrained=untrained)
+def test_linear_layers_of_blocks_are_quantised(folders, precision, untrained):
+    layer = "Linear8bitLt" if precision == "int8" else "Linear4bit"
+    model = cl.load_model(folders["llama"][0], precision=precision, untrained=untrained)
     projections = [b.self_attn.q_proj for b in model.blocks.modules]
     assert [type(p).__name__ for p in projections] == [layer] * tiny.BLOCKS
     if layer == "Linear4bit":
         assert all(p.weight.quant_type == precision for p in projections)
-    assert wrap_model(model.hf).precision == precision
-
-
-# Untrained
+    assert cl.wrap_model(model.hf).precision == precision
 
 
 def test_untrained_weights_come_from_the_seed_alone(folders, tmp_path):
     folder, saved = folders["llama"]
     shutil.copy(folder / "config.json", tmp_path)  # without its weights
-    first = load_model(tmp_path, untrained=True, seed=3)
+    first = cl.load_model(tmp_path, untrained=True, seed=3)
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    again, other = (load_model(tmp_path, untrained=True, seed=seed) for seed in (3, 4))
+    again, other = (cl.load_model(tmp_path, untrained=True, seed=seed) for seed in (3, 4))
     assert torch.equal(torch.rand(3), expected)  # the caller's random state is left
     assert tiny.same_weights(first.hf, again.hf)
     assert not tiny.same_weights(first.hf, other.hf) and not tiny.same_weights(first.hf, saved)
     assert (first.seed, first.untrained, other.seed) == (3, True, 4)
-    half = load_model(tmp_path, untrained=True, seed=3, precision="bfloat16").hf
+    half = cl.load_model(tmp_path, untrained=True, seed=3, precision="bfloat16").hf
     assert tiny.same_weights(half, first.hf.to(torch.bfloat16))
-
-
-# Embedded checkpoints
 
 
 @pytest.fixture
@@ -121,16 +105,15 @@ def checkpoints(tmp_path, monkeypatch):
     root = tmp_path / "nano-neox"
     last = tiny.save_llama(root, seed=10)
     early = tiny.save_llama(root / "step10", seed=11, with_tokenizer=False)
-    (root / "training.json").write_text(
-        json.dumps({"name": "nano-neox", "seed": 5, "steps": 100, "checkpoints": [{"step": 10}, {"step": 100}]})
-    )
+    record = {"name": "nano-neox", "seed": 5, "steps": 100, "checkpoints": [{"step": 10}, {"step": 100}]}
+    (root / "training.json").write_text(json.dumps(record))
     monkeypatch.setattr(paths, "CHECKPOINTS", tmp_path)
     return {"step100": last, "step10": early, "step0": tiny.llama(5)}
 
 
 @pytest.mark.parametrize("revision", [None, "step0", "step10", "step100"])
 def test_an_embedded_model_is_loaded_at_any_step(checkpoints, revision):
-    model, step = load_model("nano-neox", revision=revision), revision or "step100"
+    model, step = cl.load_model("nano-neox", revision=revision), revision or "step100"
     assert tiny.same_weights(model.hf, checkpoints[step])
     assert model.tokenizer is not None and not model.untrained
     assert (model.revision, model.seed) == (step, 5 if step == "step0" else None)
@@ -139,11 +122,8 @@ def test_an_embedded_model_is_loaded_at_any_step(checkpoints, revision):
 
 def test_steps_and_models_that_are_not_there_are_refused(checkpoints):
     steps = "'step7'; choose one of step0, step10, step100$"
-    refused(ModelUnavailableError, steps, load_model, "nano-neox", revision="step7")
-    refused(ModelUnavailableError, "'nano-llama'.*a checkout of the project has it in", load_model, "nano-llama")
-
-
-# Refusals
+    refused(ModelUnavailableError, steps, cl.load_model, "nano-neox", revision="step7")
+    refused(ModelUnavailableError, "'nano-llama'.*a checkout of the project has it in", cl.load_model, "nano-llama")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +140,7 @@ def test_steps_and_models_that_are_not_there_are_refused(checkpoints):
     ],
 )
 def test_an_argument_out_of_range_is_refused_by_name(folders, arguments, message):
-    refused(ParameterError, message, load_model, **{"name": folders["llama"][0]} | arguments)
+    refused(ParameterError, message, cl.load_model, **{"name": folders["llama"][0]} | arguments)
 
 
 def without_a_tensor(folder):
@@ -200,7 +180,7 @@ def without_a_shard(folder):
 )
 def test_an_incomplete_folder_is_refused(tmp_path, made, message):
     made(tmp_path)
-    refused(ModelUnavailableError, message, load_model, tmp_path)
+    refused(ModelUnavailableError, message, cl.load_model, tmp_path)
 
 
 REMOTE = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
@@ -214,7 +194,7 @@ def write_config(folder, **values):
 
 def test_the_class_of_transformers_replaces_remote_code(tmp_path):
     write_config(tmp_path, **LLAMA | {"architectures": ["LLaMAForCausalLM"]})
-    assert type(load_model(tmp_path, untrained=True).hf) is transformers.LlamaForCausalLM
+    assert type(cl.load_model(tmp_path, untrained=True).hf) is transformers.LlamaForCausalLM
 
 
 @pytest.mark.parametrize(
@@ -231,26 +211,15 @@ def test_the_class_of_transformers_replaces_remote_code(tmp_path):
 )
 def test_a_configuration_that_cannot_be_measured_is_refused(tmp_path, values, message):
     (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    refused(UnsupportedModelError, message, load_model, write_config(tmp_path, **values), untrained=True)
+    refused(UnsupportedModelError, message, cl.load_model, write_config(tmp_path, **values), untrained=True)
     assert not (tmp_path / "ran").exists()
 
 
-def test_weights_lie_at_multiples_of_64_bytes(folders):
-    for folder, _ in folders.values():
-        assert all(p.data_ptr() % 64 == 0 for p in load_model(folder).hf.parameters())
-
-
-# Models that exist already
-
-
-def test_wrap_model_freezes_the_model_it_is_given():
+def test_wrap_model_freezes_what_it_is_given_and_refuses_an_encoder_decoder():
     hf = tiny.llama().train()
-    model = wrap_model(hf, tiny.tokenizer(), name="mine")
+    model = cl.wrap_model(hf, tiny.tokenizer(), name="mine")
     assert model.hf is hf and not hf.training and not any(p.requires_grad for p in hf.parameters())
     assert (model.name, model.source, model.precision, model.n_blocks) == ("mine", "memory", "float32", tiny.BLOCKS)
     assert hf.config._attn_implementation == attention.NAME
-
-
-def test_wrap_model_refuses_an_encoder_decoder():
     config = transformers.T5Config(d_model=8, d_ff=8, num_layers=1, num_heads=2, d_kv=4, vocab_size=9)
-    refused(UnsupportedModelError, "encoder-decoder", wrap_model, transformers.T5ForConditionalGeneration(config))
+    refused(UnsupportedModelError, "encoder-decoder", cl.wrap_model, transformers.T5ForConditionalGeneration(config))

@@ -1,7 +1,5 @@
 """Memory: what a model needs, what is free, and the error where it does not fit."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 
@@ -15,7 +13,6 @@ import coupling_lib as cl
 from coupling_lib.blocks import free_memory, placing
 from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.errors import ModelUnavailableError, ParameterError
-from coupling_lib.models.load import load_model
 from coupling_lib.store.key import fingerprint
 
 
@@ -25,7 +22,7 @@ def llama(tmp_path_factory):
     return folder, tiny.save_llama(folder)
 
 
-def test_memory_needed_counts_every_weight(llama):
+def test_memory_counts_every_weight_and_is_bounded_by_the_control_group(llama, tmp_path, monkeypatch):
     _, saved = llama
     need = memory.bytes_needed(saved)
     total = sum(p.numel() for p in saved.parameters())
@@ -33,6 +30,12 @@ def test_memory_needed_counts_every_weight(llama):
     assert (need["float32"], need["bfloat16"], need["float16"]) == (4 * total, 2 * total, 2 * total)
     assert need["int8"] == linear + 4 * (total - linear)
     assert need["nf4"] == need["fp4"] == int(linear * 0.5625) + 4 * (total - linear)
+    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
+    unbounded = memory.available(torch.device("cpu"))
+    (tmp_path / "memory.max").write_text("5000")
+    (tmp_path / "memory.current").write_text("3000")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 700")
+    assert unbounded > 10**6 and memory.available(torch.device("cpu")) == 2700
 
 
 def sizes(llama) -> tuple[dict[str, int], placing.Plan]:
@@ -40,12 +43,12 @@ def sizes(llama) -> tuple[dict[str, int], placing.Plan]:
     return memory.bytes_needed(saved), placing.plan(saved)
 
 
-def test_a_model_that_does_not_fit_is_refused(llama, monkeypatch):
+def test_models_that_do_not_fit_are_refused_and_blocks_on_disk_named(llama, monkeypatch):
     need, division = sizes(llama)
 
     def with_free(free, message, **how):
         monkeypatch.setattr(memory, "available", lambda device: free)
-        refused(ModelUnavailableError, message, load_model, llama[0], **how)
+        refused(ModelUnavailableError, message, cl.load_model, llama[0], **how)
 
     for untrained in (False, True):
         with_free(10, "even precision='nf4' needs", precision="bfloat16", untrained=untrained)
@@ -54,30 +57,7 @@ def test_a_model_that_does_not_fit_is_refused(llama, monkeypatch):
     assert need["bfloat16"] + 1000 < division.bytes(torch.float32)
     fitting = r"needs 0\.2 MB in float32, and 0\.1 MB are free.*precision='bfloat16'"
     with_free(need["bfloat16"] + 1000, fitting)
-    assert load_model(llama[0], precision="bfloat16").precision == "bfloat16"
-
-
-def test_a_model_that_does_not_fit_stays_on_disk(llama, monkeypatch, capsys):
-    folder, _ = llama
-    need, division = sizes(llama)
-    room = 4 * (tiny.BLOCKS * tiny.WIDTH**2 + division.largest)
-    monkeypatch.setattr(memory, "available", lambda device: need["float32"] + room)
-    assert not load_model(folder).offloaded and capsys.readouterr().out == ""
-    monkeypatch.setattr(memory, "available", lambda device: need["float32"] + room - 1)
-    model = load_model(folder)
-    assert model.offloaded and tiny.llama(0).config.vocab_size == model.hf.config.vocab_size
-    assert capsys.readouterr().out == (
-        f"{folder}: measuring it in float32 needs 0.2 MB, and 0.2 MB are free on cpu; its blocks stay on disk and are "
-        "read one at a time, the rest takes 0.1 MB\n"
-    )
-    bounded = load_model(folder, memory=division.bytes(torch.float32))
-    assert fingerprint(model) == fingerprint(bounded) and capsys.readouterr().out == ""
-    # Where it does not fit either way with room for a measurement, it is tried as before.
-    monkeypatch.setattr(memory, "available", lambda device: need["nf4"])
-    assert not load_model(folder, precision="nf4").offloaded
-
-
-def test_quantised_weights_name_blocks_on_disk(llama, monkeypatch):
+    assert cl.load_model(llama[0], precision="bfloat16").precision == "bfloat16"
     place, need = torch.device("cpu"), dict.fromkeys(sizes(llama)[0], 10**9)
     monkeypatch.setattr(memory, "available", lambda device: 10**7)
     for on_disk, message in (
@@ -88,27 +68,34 @@ def test_quantised_weights_name_blocks_on_disk(llama, monkeypatch):
     memory.check(need | {"nf4": 10**7}, "nf4", place, "large", 10**8)
 
 
+def test_a_model_that_does_not_fit_stays_on_disk(llama, monkeypatch, capsys):
+    folder, _ = llama
+    need, division = sizes(llama)
+    room = 4 * (tiny.BLOCKS * tiny.WIDTH**2 + division.largest)
+    monkeypatch.setattr(memory, "available", lambda device: need["float32"] + room)
+    assert not cl.load_model(folder).offloaded and capsys.readouterr().out == ""
+    monkeypatch.setattr(memory, "available", lambda device: need["float32"] + room - 1)
+    model = cl.load_model(folder)
+    assert model.offloaded and tiny.llama(0).config.vocab_size == model.hf.config.vocab_size
+    assert capsys.readouterr().out == (
+        f"{folder}: measuring it in float32 needs 0.2 MB, and 0.2 MB are free on cpu; its blocks stay on disk and are "
+        "read one at a time, the rest takes 0.1 MB\n"
+    )
+    bounded = cl.load_model(folder, memory=division.bytes(torch.float32))
+    assert fingerprint(model) == fingerprint(bounded) and capsys.readouterr().out == ""
+    # Where it does not fit either way with room for a measurement, it is tried as before.
+    monkeypatch.setattr(memory, "available", lambda device: need["nf4"])
+    assert not cl.load_model(folder, precision="nf4").offloaded
+
+
 BUDGETS = {"8GiB": 8 * 2**30, "500MB": 500 * 10**6, " 1.5 TB ": 1500 * 10**9, "12KiB": 12 * 1024, "7B": 7, 2048: 2048}
 
 
-@pytest.mark.parametrize(("budget", "size"), [*BUDGETS.items(), (None, None)])
-def test_an_amount_of_memory_is_read(budget, size):
-    assert memory.parse(budget) == size
-
-
-@pytest.mark.parametrize("budget", ["8", "8 gigs", "GiB", "-1GB", "0GB", "1e3MB", "", 0, -5, True, 2.5, ["1GB"]])
-def test_what_is_no_amount_of_memory_is_refused(llama, budget):
+def test_amounts_of_memory_are_read_or_refused(llama):
+    assert {budget: memory.parse(budget) for budget in (*BUDGETS, None)} == BUDGETS | {None: None}
     message = "memory is .*; it must be a text such as '8GiB' or '500MB'"
-    refused(ParameterError, message, load_model, llama[0], memory=budget)
-
-
-def test_free_memory_is_bounded_by_the_control_group(tmp_path, monkeypatch):
-    monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
-    unbounded = memory.available(torch.device("cpu"))
-    (tmp_path / "memory.max").write_text("5000")
-    (tmp_path / "memory.current").write_text("3000")
-    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 700")
-    assert unbounded > 10**6 and memory.available(torch.device("cpu")) == 2700
+    for budget in ("8", "8 gigs", "GiB", "-1GB", "0GB", "1e3MB", "", 0, -5, True, 2.5, ["1GB"]):
+        refused(ParameterError, message, cl.load_model, llama[0], memory=budget)
 
 
 @pytest.mark.parametrize("raised", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
@@ -118,7 +105,7 @@ def test_memory_that_runs_out_while_loading_is_refused(llama, monkeypatch, raise
 
     monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", fail)
     message = "memory ran out while .* in float32; pass precision='nf4'"
-    refused(ModelUnavailableError, message, load_model, llama[0])
+    refused(ModelUnavailableError, message, cl.load_model, llama[0])
 
 
 @pytest.mark.parametrize(("blocks", "kept"), [(1, True), (300, False)])

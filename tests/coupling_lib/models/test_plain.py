@@ -1,7 +1,5 @@
 """Networks that are no transformers models: a GPT in plain PyTorch, and models of nnsight."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 import torch
 from nnsight import TransformersModel
 from plain_gpt import GPT
+from refusals import refused
 from torch import nn
 
 import coupling_lib as cl
@@ -55,7 +54,7 @@ def test_a_plain_gpt_has_the_jacobians_of_its_own_blocks(gpt, token_in, token_ou
     np.testing.assert_allclose(trace.hidden, torch.cat(stream), atol=1e-5)
 
 
-def test_a_plain_gpt_is_frozen_not_copied_and_measured_like_any_model(gpt):
+def test_plain_gpts_paths_and_models_of_nnsight_are_taken_as_any_model(gpt):
     gpt.train()
     model = cl.wrap_model(gpt, blocks="transformer.h", name="mine")
     assert (model.name, model.n_blocks, model.d_model, model.precision) == ("mine", 3, 24, "float32")
@@ -65,20 +64,18 @@ def test_a_plain_gpt_is_frozen_not_copied_and_measured_like_any_model(gpt):
     J = [whole.jacobian(block).dense() for block in (0, 2)]
     one = 1 - float(depth.normalized_miscoupling.sel(k=5).isel(prompt=0, block_1=0, block_2=2))
     assert cl.coupling(*J, k=5).coupling == pytest.approx(one, abs=1e-5)
-
-
-def test_a_path_is_taken_where_a_transformers_model_has_several_lists():
     hf = cl.load_model("nano-neox").hf
     model = cl.wrap_model(hf, blocks="gpt_neox.layers")
     assert model.blocks.path == "gpt_neox.layers" and model.n_blocks == 12
-
-
-def test_a_model_of_nnsight_is_taken_with_its_tokenizer():
     plain = cl.load_model("nano-neox")
     model = cl.wrap_model(TransformersModel(plain.hf, tokenizer=plain.tokenizer, task="text-generation"))
     text = "It was the best of times"
     found, expected = (cl.trace(one, text).jacobian(4).dense() for one in (model, plain))
     assert torch.equal(found, expected) and model.tokenizer is plain.tokenizer
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Embedding(9, 8), nn.Sequential(*(_Numbered(number) for number in range(5))))
+    with pytest.raises(UnsupportedModelError, match="block 2 .*: autograd's derivative is not the derivative"):
+        cl.wrap_model(net, blocks="1")
 
 
 class _Reads(nn.Module):
@@ -104,13 +101,6 @@ class _Numbered(nn.Module):
         return x + self.inner(x.detach() if self.layer_idx == 1 else x).tanh()
 
 
-def test_each_block_of_someone_s_own_is_compared_with_central_differences():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Embedding(9, 8), nn.Sequential(*(_Numbered(number) for number in range(5))))
-    with pytest.raises(UnsupportedModelError, match="block 2 .*: autograd's derivative is not the derivative"):
-        cl.wrap_model(net, blocks="1")
-
-
 class _Casts(nn.Linear):
     """A block with weights in a number format that its own code casts to."""
 
@@ -118,30 +108,22 @@ class _Casts(nn.Linear):
         return x + super().forward(x.bfloat16()).float()
 
 
+UNNAMED = "no transformers model; name the list of its blocks, such as blocks='transformer.h'"
+CASTS = UnsupportedModelError, r"block 1 of .* does not run in torch.float32, take out casts: .*dtype"
+
+
 @pytest.mark.parametrize(
     ("made", "path", "error", "message"),
     [
-        (
-            GPT,
-            None,
-            ParameterError,
-            "no transformers model; name the list of its blocks, such as blocks='transformer.h'",
-        ),
+        (GPT, None, ParameterError, UNNAMED),
         (GPT, "h", ParameterError, "blocks is 'h', where GPT has no list of blocks; its lists are 'transformer.h'"),
         (GPT, 3, ParameterError, "blocks is 3, where GPT has no list of blocks"),
         (lambda: nn.Linear(2, 2), "h", ParameterError, "Linear has no list of blocks; it has no list of modules"),
         (lambda: _Reads(True), "blocks", UnsupportedModelError, "does not run the blocks named; what reads token ids"),
         (lambda: _Reads(False), "blocks", UnsupportedModelError, "does not run on 7 token ids alone, .*wrap what does"),
-        (
-            lambda: nn.Sequential(nn.Embedding(9, 8), nn.Sequential(_Casts(8, 8).bfloat16())),
-            "1",
-            UnsupportedModelError,
-            r"block 1 of .* does not run in torch.float32, take out casts: .*dtype",
-        ),
+        (lambda: nn.Sequential(nn.Embedding(9, 8), nn.Sequential(_Casts(8, 8).bfloat16())), "1", *CASTS),
         (lambda: "gpt2", "h", ParameterError, "hf_model is a str; a transformers model or nn.Module was expected"),
     ],
 )
 def test_what_is_no_such_network_is_refused_in_one_line(made, path, error, message):
-    with pytest.raises(error, match=message) as caught:
-        cl.wrap_model(made(), blocks=path)
-    assert "\n" not in str(caught.value)
+    refused(error, message, cl.wrap_model, made(), blocks=path)

@@ -6,10 +6,11 @@ from coupling_lib.errors import CouplingError
 from coupling_lib.models import registry
 
 PAPER_FIG_1A = 28
+MISSPELT = {"lama3-8b": "llama3-8b", "nano-noex": "nano-neox", "pythia12b": "pythia-12b", "Gemma2b": "gemma-2b"}
 PYTHIA = ["70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b", "12b"]
 
 
-def test_aliases_and_hub_ids_are_unique_and_lower_case():
+def test_entries_are_unique_and_their_scores_and_tokens_have_sources():
     aliases = [entry.alias for entry in registry.entries()]
     ids = [entry.hub_id for entry in registry.entries() if entry.hub_id]
     assert len(aliases) == len(set(aliases)) and len(ids) == len(set(ids))
@@ -18,58 +19,39 @@ def test_aliases_and_hub_ids_are_unique_and_lower_case():
     assert not {entry.hub_id.lower() for entry in registry.entries() if entry.hub_id != entry.alias} & {*aliases}
     assert all(bool(entry.hub_id) != entry.embedded for entry in registry.entries())
     assert {entry.kind for entry in registry.entries()} == {"base", "tuned"}
-
-
-def test_every_model_of_the_paper_is_there_with_its_architecture():
     paper = [entry for entry in registry.entries() if entry.in_paper]
     assert len(paper) == 52
     assert all(entry.blocks and entry.width and entry.parameters_b for entry in paper)
     assert sum(entry.coupling_fig1a_digitised is not None for entry in paper) == PAPER_FIG_1A
-
-
-def test_newer_models_and_all_pythia_sizes_are_there():
     newer = [e for e in registry.entries() if not e.in_paper and not e.embedded and e.family != "Pythia"]
     assert len(newer) >= 20
-    assert [registry.lookup(f"pythia-{size}").hub_id for size in PYTHIA] == [
-        f"EleutherAI/pythia-{size}" for size in PYTHIA
-    ]
-
-
-def test_the_embedded_models_need_no_hub():
+    assert all(registry.lookup(f"pythia-{size}").hub_id == f"EleutherAI/pythia-{size}" for size in PYTHIA)
     embedded = {entry.alias: entry for entry in registry.entries() if entry.embedded}
     assert {name: e.width for name, e in embedded.items()} == {
         "nano-neox": 96, "nano-llama": 96, "nano-vit": 36, "nano-vit-sd": 36,
     }  # fmt: skip
     assert all(e.hub_id == "" and e.blocks == 12 for e in embedded.values())
-
-
-def test_scores_have_a_source_and_their_mean_is_the_average():
     for entry in registry.entries():
         scores = [getattr(entry, task) for task in registry.TASKS]
         assert all(score is None or 0 < score < 100 for score in scores)
         assert bool(entry.score_source) == any(score is not None for score in scores), entry.alias
         if entry.average is not None:
             assert entry.average == pytest.approx(sum(scores) / 6, abs=0.011), entry.alias
-
-
-def test_training_tokens_have_a_source():
     assert all(bool(e.training_tokens_source) == (e.training_tokens_t is not None) for e in registry.entries())
 
 
-def test_lookup_takes_alias_and_hub_id_in_any_case():
+def test_names_are_found_in_any_case_suggested_and_ordered_by_size():
     llama = registry.lookup(" LLAMA3-8b ")
     assert llama.hub_id == "meta-llama/Meta-Llama-3-8B" and llama.blocks == 32 and llama.width == 4096
     assert registry.lookup("META-llama/meta-llama-3-8b") is llama
     assert registry.lookup("lama3-8b") is None and registry.lookup("") is None
-
-
-MISSPELT = {"lama3-8b": "llama3-8b", "nano-noex": "nano-neox", "pythia12b": "pythia-12b", "Gemma2b": "gemma-2b"}
-
-
-@pytest.mark.parametrize(("misspelt", "expected"), [*MISSPELT.items(), ("zzzzzzzz", None)])
-def test_suggest_names_the_nearest_alias_first(misspelt, expected):
-    found = registry.suggest(misspelt)
-    assert found[0] == expected if expected else found == []
+    for misspelt, expected in MISSPELT.items():
+        assert registry.suggest(misspelt)[0] == expected
+    assert registry.suggest("zzzzzzzz") == []
+    names = ["mine", "llama3-8b", "gpt2", "phi-2", "other/model", "EleutherAI/pythia-1.4b"]
+    expected = ["gpt2", "EleutherAI/pythia-1.4b", "phi-2", "llama3-8b", "mine", "other/model"]
+    assert registry.by_size(names) == expected
+    assert registry.by_size({"one": 1}) == ["one"]
 
 
 LENGTH = r"models.csv line 2 has 2\d values; 23 were expected; correct it"
@@ -92,10 +74,3 @@ def test_a_damaged_registry_is_refused_with_the_place(tmp_path, monkeypatch, old
     monkeypatch.setattr(paths, "DATA", tmp_path)
     assert old in text
     refused(CouplingError, message, registry.entries)
-
-
-def test_models_of_unknown_size_come_last():
-    names = ["mine", "llama3-8b", "gpt2", "phi-2", "other/model", "EleutherAI/pythia-1.4b"]
-    expected = ["gpt2", "EleutherAI/pythia-1.4b", "phi-2", "llama3-8b", "mine", "other/model"]
-    assert registry.by_size(names) == expected
-    assert registry.by_size({"one": 1}) == ["one"]

@@ -28,9 +28,8 @@ def save(folder, split=None, steps=None, bos=False, **settings):
     if steps is not None:
         base.normalizer = steps
     if bos:
-        base.post_processor = processors.TemplateProcessing(
-            "<|endoftext|> $A", special_tokens=[("<|endoftext|>", base.token_to_id("<|endoftext|>"))]
-        )
+        special = [("<|endoftext|>", base.token_to_id("<|endoftext|>"))]
+        base.post_processor = processors.TemplateProcessing("<|endoftext|> $A", special_tokens=special)
     folder.mkdir(exist_ok=True)
     base.save(str(folder / "tokenizer.json"))
     named = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
@@ -45,8 +44,7 @@ def trainer():
 
 def loaded(folder):
     """Return the tokenizer of a folder, and its warnings."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         made = tokenizers.load(folder, "mine")
     return made, [str(one.message) for one in caught]
 
@@ -64,26 +62,20 @@ def test_ids_are_those_of_the_file_whatever_the_class_does(tmp_path, kind, chang
     text = "The 1234 Days of Paris"
     differs = theirs(text).input_ids != expected(text)
     assert made(text).input_ids == expected(text)
-    assert [("makes other token ids than tokenizer.json" in line, "\n" in line) for line in warned] == [
-        (True, False)
-    ] * len(warned)
+    assert all("makes other token ids than tokenizer.json" in line and "\n" not in line for line in warned)
     assert len(warned) == 1 or not differs
     assert made.decode(made("The capital").input_ids).lower().strip() == made.decode(expected("The capital")).lower()
     assert (made.bos_token, made.eos_token) == (theirs.bos_token, theirs.eos_token)
 
 
-def test_a_class_that_makes_other_ids_is_found_at_all(tmp_path):
+def test_classes_that_make_other_ids_are_found_and_others_stay(tmp_path):
     expected = save(tmp_path, split=DIGITS, tokenizer_class="GPT2Tokenizer", chat_template="{{ messages }}")
     assert AutoTokenizer.from_pretrained(tmp_path)("1234").input_ids != expected("1234")
     made, (warned,) = loaded(tmp_path)
-    assert warned.startswith(
-        "mine: GPT2Tokenizer of transformers makes other token ids than tokenizer.json (of 'The 123"
-    )
+    message = "mine: GPT2Tokenizer of transformers makes other token ids than tokenizer.json (of 'The 123"
+    assert warned.startswith(message)
     assert (made("1234").input_ids, made.chat_template) == (expected("1234"), "{{ messages }}")
-
-
-def test_a_class_that_agrees_stays_and_nothing_is_said(tmp_path):
-    expected = save(tmp_path, tokenizer_class="GPT2Tokenizer")
+    expected, tmp_path = save(tmp_path / "plain", tokenizer_class="GPT2Tokenizer"), tmp_path / "plain"
     made, warned = loaded(tmp_path)
     assert (type(made).__name__, warned) == ("GPT2Tokenizer", [])
     assert made("1234 naïve").input_ids == expected("1234 naïve")
@@ -101,15 +93,6 @@ def test_of_a_gguf_file_the_splitting_is_kept_and_what_its_class_composes_too(tm
     assert made("1234").input_ids == expected("1234") and len(warned) == 1
 
 
-def test_lengths_and_padding_of_the_file_are_no_part_of_its_ids(tmp_path):
-    save(tmp_path, tokenizer_class="GPT2Tokenizer")
-    stored = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    stored.enable_truncation(4)
-    stored.enable_padding(length=4)
-    stored.save(str(tmp_path / "tokenizer.json"))
-    assert loaded(tmp_path)[1] == []
-
-
 @pytest.mark.parametrize("lower", [True, False])
 def test_a_setting_of_the_configuration_is_above_the_file(tmp_path, lower):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paris", "Paris", *"abcdefghijklmnopqrstuvwxyz"]
@@ -125,29 +108,29 @@ def test_a_setting_of_the_configuration_is_above_the_file(tmp_path, lower):
     assert warned == [] and made("Paris").input_ids == [2, words.index("paris" if lower else "Paris"), 3]
 
 
-def test_a_first_token_that_only_the_file_has_is_kept(tmp_path):
+def test_first_tokens_of_the_file_are_kept_and_its_lengths_and_padding_are_not(tmp_path):
     expected = save(tmp_path, split=DIGITS, bos=True, tokenizer_class="GPT2Tokenizer")
     made, warned = loaded(tmp_path)
     assert made("It was").input_ids == expected("It was") and made("It was").input_ids[0] == made.bos_token_id
     assert len(warned) == 1
+    save(tmp_path := tmp_path / "plain", tokenizer_class="GPT2Tokenizer")
+    stored = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    stored.enable_truncation(4)
+    stored.enable_padding(length=4)
+    stored.save(str(tmp_path / "tokenizer.json"))
+    assert loaded(tmp_path)[1] == []
 
 
-# -- warnings
-
-
-def test_a_first_token_that_is_asked_for_and_not_put_there_is_said(tmp_path):
+def test_first_tokens_asked_for_and_not_put_there_alone_are_said(tmp_path):
     save(tmp_path, tokenizer_class="PreTrainedTokenizerFast", add_bos_token=True)
     made, (warned,) = loaded(tmp_path)
     assert made("It").input_ids[0] != made.bos_token_id
     assert warned.startswith("mine: tokenizer_config.json says that each text begins with the BOS token")
     assert warned.endswith("write it before each text ('<|endoftext|>')")
-
-
-@pytest.mark.parametrize("settings", [{}, {"add_bos_token": False}, {"add_bos_token": None}, {"add_bos_token": True}])
-def test_nothing_is_said_where_nothing_asks_for_a_first_token_or_it_is_there(tmp_path, settings):
-    expected = save(tmp_path, bos=bool(settings.get("add_bos_token")), tokenizer_class="GPT2Tokenizer", **settings)
-    made, warned = loaded(tmp_path)
-    assert (made("It was").input_ids, warned) == (expected("It was"), [])
+    for settings in [{}, {"add_bos_token": False}, {"add_bos_token": None}, {"add_bos_token": True}]:
+        expected = save(tmp_path, bos=bool(settings.get("add_bos_token")), tokenizer_class="GPT2Tokenizer", **settings)
+        made, warned = loaded(tmp_path)
+        assert (made("It was").input_ids, warned) == (expected("It was"), [])
 
 
 def test_what_transformers_logs_of_a_tokenizer_becomes_a_warning(tmp_path, monkeypatch, capfd):

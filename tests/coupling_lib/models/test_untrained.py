@@ -1,7 +1,5 @@
 """Untrained weights, each block drawn from a seed of its own: the same numbers however and wherever they are kept."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import os
@@ -16,6 +14,7 @@ import tiny
 import torch
 import transformers
 from families import FAMILIES, Family, each_family, named
+from refusals import refused
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -117,10 +116,8 @@ def test_weights_are_stored_as_those_of_a_checkpoint_are(kind, precision, tmp_pa
 
 
 def test_the_seed_of_its_training_gives_an_embedded_model_its_step_0():
-    start, fresh, other = (
-        load_model("nano-neox", **how)
-        for how in ({"revision": "step0"}, {"untrained": True}, {"untrained": True, "seed": 1})
-    )
+    hows = {"revision": "step0"}, {"untrained": True}, {"untrained": True, "seed": 1}
+    start, fresh, other = (load_model("nano-neox", **how) for how in hows)
     torch.manual_seed(0)
     wanted = type(start.hf)(start.hf.config)
     assert tiny.same_weights(start.hf, wanted) and tiny.same_weights(fresh.hf, wanted)
@@ -200,19 +197,15 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
     gc.collect()
     assert not list((tmp_path / "temporary").iterdir())
     monkeypatch.setattr(offload, "load", lambda *given: 1 / 0)
-    with pytest.raises(UnsupportedModelError, match="ZeroDivisionError"):
-        load_model(tmp_path / "m", untrained=True, memory=budget)
+    refused(UnsupportedModelError, "ZeroDivisionError", load_model, tmp_path / "m", untrained=True, memory=budget)
     assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_what_a_killed_process_left_is_removed_and_what_lives_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
-    kept = [
-        f"{temporary_files.PREFIX}{os.getpid()}-a",
-        f"coupling_lib-elsewhere-{gone.stdout.strip()}-a",
-        "coupling_lib-abc",
-    ]
+    kept = [f"{temporary_files.PREFIX}{os.getpid()}-a", "coupling_lib-abc"]
+    kept += [f"coupling_lib-elsewhere-{gone.stdout.strip()}-a"]
     for name in (*kept, f"{temporary_files.PREFIX}{gone.stdout.strip()}-a"):
         (tmp_path / "temporary" / name).mkdir(parents=True)
     tiny.save_llama(tmp_path / "m")
@@ -240,5 +233,4 @@ def test_a_family_that_changes_blocks_from_outside_is_refused_rather_than_drawn_
     tiny.save_llama(tmp_path)
     budget = least(tmp_path, torch.float32)
     monkeypatch.setattr(transformers.LlamaPreTrainedModel, "_init_weights", meddling)
-    with pytest.raises(UnsupportedModelError, match="not drawn block after block"):
-        load_model(tmp_path, untrained=True, memory=budget)
+    refused(UnsupportedModelError, "not drawn block after block", load_model, tmp_path, untrained=True, memory=budget)

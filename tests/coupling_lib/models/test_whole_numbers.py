@@ -1,7 +1,5 @@
 """Whole numbers of compressed-tensors: a linear layer packed by hand, bit by bit, with one scale a group."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import save_file

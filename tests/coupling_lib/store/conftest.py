@@ -1,7 +1,5 @@
 """What the tests of the store measure: a tiny model in a folder."""
 
-from __future__ import annotations
-
 import pytest
 import tiny
 

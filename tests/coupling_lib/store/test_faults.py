@@ -1,7 +1,5 @@
 """A full disk, a folder that cannot be written, Ctrl-C, a clock that goes backwards: nothing finished is lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -66,9 +64,8 @@ print(json.dumps([ds.line_shape_score.values.tolist(), [str(warning.message) for
 
 def swept(folder, root, most: int = 0, nobody: bool = False) -> tuple[list[float], list[str]]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = forked.run(
-        SWEEP, environment, str(folder), str(root), str(most), str(int(nobody)), json.dumps(TEXTS), cwd=ROOT
-    )
+    arguments = str(folder), str(root), str(most), str(int(nobody)), json.dumps(TEXTS)
+    done = forked.run(SWEEP, environment, *arguments, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -115,13 +112,8 @@ def test_a_folder_that_cannot_be_written_is_still_read(folder, model):
                 path.chmod(0o755)
         assert found == wanted and {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
     assert "is damaged" in messages[0] and "could not be renamed (Permission denied)" in messages[0]
-    assert messages[1].startswith(
-        f"measurements are not kept in {root}: Permission denied; measuring goes on, and a later"
-    )
-    assert len(messages) == 2
-
-
-# Ctrl-C
+    message = f"measurements are not kept in {root}: Permission denied; measuring goes on, and a later"
+    assert messages[1].startswith(message) and len(messages) == 2
 
 
 def interrupt(*_: object, **__: object) -> None:
@@ -150,9 +142,6 @@ def test_an_interruption_in_the_middle_of_a_write_leaves_what_was_whole(model, t
     assert sound(tmp_path) == set(TEXTS[:2])
     cl.sweep(cl.measure_trajectories, model, TEXTS, store=tmp_path)
     assert sound(tmp_path) == set(TEXTS)
-
-
-# A clock that goes backwards
 
 
 class Backwards(datetime):

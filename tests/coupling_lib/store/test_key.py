@@ -1,7 +1,5 @@
 """What fixes a measurement: equal things give equal keys, and everything that changes a number changes the key."""
 
-from __future__ import annotations
-
 import functools
 import os
 import timeit
@@ -10,13 +8,12 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib import store
 from coupling_lib.blocks import placing
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.prompts import load_prompts
-from coupling_lib.measures.common import measurement
 from coupling_lib.store import key as identity
 
 
@@ -28,14 +25,11 @@ def model():
 def measure_sum(model, prompts, ks=(1, 2), token=-1): ...
 
 
-def test_the_key_holds_plain_values_defaults_among_them(model):
+def test_keys_hold_plain_values_and_code_where_there_is_no_version(model):
     key = identity.measurement_key(measure_sum, model, {"ks": (np.int64(3),)})
     assert key["settings"] == {"ks": [3], "token": -1} and key["measure"] == "sum" and key["version"] == 1
     assert (key["model"], key["source"], key["revision"]) == ("nano-neox", "embedded:nano-neox", "step10000")
     assert (key["precision"], key["untrained"], key["seed"]) == ("float32", 0, None)
-
-
-def test_one_setting_written_in_several_ways_is_one_key(model):
     ways = [{}, {"ks": [1, 2]}, {"ks": np.array([1, 2])}, {"ks": range(1, 3), "token": np.int32(-1)}]
     assert len({store.digest(identity.measurement_key(measure_sum, model, way)) for way in ways}) == 1
     partial = functools.partial(measure_sum, ks=(3,))
@@ -44,8 +38,6 @@ def test_one_setting_written_in_several_ways_is_one_key(model):
     with pytest.raises(ParameterError, match="the setting 'token' is a Tensor"):
         identity.measurement_key(measure_sum, model, {"token": torch.tensor(1)})
 
-
-def test_a_measure_without_a_version_is_known_by_its_code_and_one_with_a_version_is_not(model):
     def written(text: str):
         space: dict = {"__name__": "a notebook"}
         exec(f"def measure_it(model, prompts):\n    return {text}\n", space)
@@ -53,19 +45,14 @@ def test_a_measure_without_a_version_is_known_by_its_code_and_one_with_a_version
 
     one, same, other = (identity.measurement_key(written(text), model, {}) for text in ("1 + 1.5", "1 + 1.5", "7"))
     assert one == same and one["code"] and one["code"] != other["code"]
-    one, other = (
-        identity.measurement_key(measurement(version=3)(written(text)), model, {}) for text in ("1 + 1.5", "7")
-    )
+    versioned = [cl.measurement(version=3)(written(text)) for text in ("1 + 1.5", "7")]
+    one, other = (identity.measurement_key(measure, model, {}) for measure in versioned)
     assert one == other and one["version"] == 3 and one["code"] == ""
+    for version in (0, True, "1", 1.0):
+        refused(ParameterError, "version is .*whole number from 1", cl.measurement, version=version)
 
 
-@pytest.mark.parametrize("version", [0, True, "1", 1.0])
-def test_a_version_is_a_whole_number_from_1(version):
-    with pytest.raises(ParameterError, match="version is .*whole number from 1"):
-        measurement(version=version)
-
-
-def test_prompts_are_known_by_their_content(model):
+def test_prompts_are_known_by_their_content_within_five_milliseconds(model):
     def key(given):
         return identity.prompt_key(model, given)
 
@@ -74,6 +61,10 @@ def test_prompts_are_known_by_their_content(model):
     assert key(ids) == key(ids.int()) == key(torch.tensor([[1, 9, 2, 9, 3]])[:, ::2])
     others = ["a b", "a  b", ids, ids[:, :2], ids.T, image, image.bfloat16(), image.reshape(1, 3, 2, 8), image + 1]
     assert len({key(given) for given in others}) == len(others)
+    text = cl.load_prompts(n=1)[0].text
+    assert sorted(timeit.repeat(lambda: identity.prompt_key(model, text), number=1, repeat=40))[20] < 5e-3
+    key = identity.measurement_key(cl.measure_trajectories, model, {})
+    assert key["weights"] == identity.fingerprint(model)
 
 
 def test_weights_are_known_by_content_in_every_precision_before_and_after_they_were_used(tmp_path):
@@ -129,12 +120,4 @@ def test_of_weights_that_stay_on_disk_the_files_are_known(tmp_path):
     os.utime(tmp_path / "m" / "model.safetensors", (1, 1))
     assert identity.fingerprint(model) != before
     (tmp_path / "m").rename(tmp_path / "elsewhere")
-    with pytest.raises(ParameterError, match="cannot be found any more"):
-        identity.fingerprint(model)
-
-
-def test_hashing_a_prompt_takes_less_than_five_milliseconds(model):
-    text = load_prompts(n=1)[0].text
-    assert sorted(timeit.repeat(lambda: identity.prompt_key(model, text), number=1, repeat=40))[20] < 5e-3
-    key = identity.measurement_key(cl.measure_trajectories, model, {})
-    assert key["weights"] == identity.fingerprint(model)
+    refused(ParameterError, "cannot be found any more", identity.fingerprint, model)

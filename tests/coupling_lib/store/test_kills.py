@@ -5,8 +5,6 @@ moment drawn evenly over the duration of the undisturbed run. Kills in the middl
 ending `.partial`, which nothing reads.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import random

@@ -1,9 +1,8 @@
 """Lenses written and read back, those of other programs among them, and files that are none."""
 
-from __future__ import annotations
-
 import pytest
 import torch
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
@@ -18,21 +17,15 @@ def theirs(**changes) -> dict:
     return {"J": layers, "n_prompts": 100, "source_layers": sorted(layers), "d_model": 4} | changes
 
 
-def test_a_lens_comes_back_as_it_was_written(tmp_path):
+def test_lenses_come_back_and_are_read_out_by_the_models_own_head(tmp_path):
     write_lens(tmp_path / "lens.safetensors", J, n_prompts=16)
     found = read_lens(tmp_path / "lens.safetensors", width=4)
     assert (found.n_prompts, found.d_model, list(found.J)) == (16, 4, [1, 2, 5])
     assert all(torch.equal(found.J[depth], J[depth]) for depth in J)
-
-
-def test_a_file_of_another_program_is_read_one_depth_further(tmp_path):
     torch.save(theirs(), tmp_path / "lens.pt")
     found = read_lens(tmp_path / "lens.pt")
     assert found.n_prompts == 100 and sorted(found.J) == [1, 2, 5]
     assert all(torch.equal(found.J[depth], J[depth].half().float()) for depth in J)
-
-
-def test_a_file_is_read_out_on_a_trace_by_the_models_own_head(tmp_path):
     traced = cl.trace(cl.load_model("nano-neox"), "It was the best of times, it was the worst of")
     own = cl.lens(traced, token=3)
     layers = {depth - 1: own[depth] for depth in (4, 9)}
@@ -42,10 +35,8 @@ def test_a_file_is_read_out_on_a_trace_by_the_models_own_head(tmp_path):
     assert torch.equal(read.ids, wanted.ids[read.depths]) and read.tokens == [wanted.tokens[at] for at in read.depths]
     torch.testing.assert_close(read.logits, wanted.logits[read.depths], rtol=1e-4, atol=1e-3)
     torch.save(theirs(), tmp_path / "other.pt")
-    with pytest.raises(
-        ParameterError, match=r"is 4 wide and has depths \[1, 2, 5\]; nano-neox is 96 wide and 12 blocks"
-    ):
-        read_lens(tmp_path / "other.pt").readout(traced)
+    message = r"is 4 wide and has depths \[1, 2, 5\]; nano-neox is 96 wide and 12 blocks"
+    refused(ParameterError, message, read_lens(tmp_path / "other.pt").readout, traced)
 
 
 class Harmful:
@@ -55,29 +46,15 @@ class Harmful:
         return (print, ("this ran",))
 
 
-def test_code_in_a_file_never_runs(tmp_path, capsys):
-    torch.save(theirs(n_prompts=Harmful()), tmp_path / "lens.pt")
-    with pytest.raises(ParameterError, match=r"'lens\.pt' holds more than tensors, and code in it would run"):
-        read_lens(tmp_path / "lens.pt")
-    assert "this ran" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_bad_files_are_one_line_and_code_in_them_never_runs(tmp_path, capsys):
+    for content, message in (
         (theirs(d_model=5), r"has shapes \[\(4, 4\)\]; \(5, 5\) is expected"),
         ({"J": {}}, r"is no Jacobian lens \(KeyError\)"),
         (theirs(J=[1, 2]), r"is no Jacobian lens \(AttributeError\)"),
         (theirs(J={}), r"has shapes \[\]"),
-    ],
-)
-def test_what_is_no_lens_is_refused(content, message, tmp_path):
-    torch.save(content, tmp_path / "lens.pt")
-    with pytest.raises(ParameterError, match=message):
-        read_lens(tmp_path / "lens.pt")
-
-
-def test_bad_files_and_matrices_are_one_line(tmp_path):
+    ):
+        torch.save(content, tmp_path / "theirs.pt")
+        refused(ParameterError, message, read_lens, tmp_path / "theirs.pt")
     (tmp_path / "broken.safetensors").write_bytes(b"x" * 20)
     write_lens(tmp_path / "good.safetensors", J, 1)
     for call, message in (
@@ -88,5 +65,8 @@ def test_bad_files_and_matrices_are_one_line(tmp_path):
         (lambda: write_lens(tmp_path / "a.safetensors", {0: J[1]}, 1), r"depths from 1 with one \(d, d\)"),
         (lambda: write_lens(tmp_path / "a.safetensors", {1: J[1][:3]}, 1), r"depths from 1 with one \(d, d\)"),
     ):
-        with pytest.raises(ParameterError, match=message):
-            call()
+        refused(ParameterError, message, call)
+    torch.save(theirs(n_prompts=Harmful()), tmp_path / "lens.pt")
+    with pytest.raises(ParameterError, match=r"'lens\.pt' holds more than tensors, and code in it would run"):
+        read_lens(tmp_path / "lens.pt")
+    assert "this ran" not in capsys.readouterr().out

@@ -1,7 +1,5 @@
 """Shards: what is measured is the same number, by whomever and however often it was divided."""
 
-from __future__ import annotations
-
 import itertools
 import os
 
@@ -66,7 +64,11 @@ def test_a_shard_measures_its_own_prompts_and_each_prompt_belongs_to_one(model, 
     assert in_shard(twice, None) == list(enumerate(twice))
 
 
-def test_what_no_prompt_changes_comes_with_the_first_shard(model, tmp_path):
+def test_what_no_prompt_changes_comes_with_the_first_shard_and_no_shard_is_refused(model, tmp_path):
+    for shard in ["0/2", "3/2", "1/0", "1", "-1/2", "1/2/3", " 1/2", "a/b", "1.0/2", "", 1, (1, 2), "²/3"]:
+        with pytest.raises(ParameterError, match=r"it must be a text i/n with i from 1 to n, such as '2/3'"):
+            cl.sweep(Counted(), model, TEXTS, store=tmp_path, shard=shard)
+        assert store.listing(root=tmp_path).empty
     first, second = (cl.sweep(Counted(), model, TEXTS, store=tmp_path, shard=shard) for shard in ("1/2", "2/2"))
     assert "shared" in first and "shared" not in second
     assert list(stream(Counted(), model, TEXTS[:2], store=tmp_path, shard="3/3")) == []
@@ -74,12 +76,3 @@ def test_what_no_prompt_changes_comes_with_the_first_shard(model, tmp_path):
         cl.sweep(Counted(), model, TEXTS[:2], store=tmp_path, shard="3/3")
     with pytest.raises(ParameterError, match=r"shard 2/2 of 3 prompts is empty; make at most 1 shard$"):
         cl.sweep(Counted(), model, TEXTS[:1] * 3, store=tmp_path, shard="2/2")
-
-
-@pytest.mark.parametrize(
-    "shard", ["0/2", "3/2", "1/0", "1", "-1/2", "1/2/3", " 1/2", "a/b", "1.0/2", "", 1, (1, 2), "²/3"]
-)
-def test_what_is_no_shard_is_refused(model, tmp_path, shard):
-    with pytest.raises(ParameterError, match=r"it must be a text i/n with i from 1 to n, such as '2/3'"):
-        cl.sweep(Counted(), model, TEXTS, store=tmp_path, shard=shard)
-    assert store.listing(root=tmp_path).empty

@@ -1,7 +1,5 @@
 """Measurements on disk: what comes back is what was kept, or nothing."""
 
-from __future__ import annotations
-
 import os
 import warnings
 
@@ -9,6 +7,7 @@ import forked
 import numpy as np
 import pytest
 import xarray as xr
+from refusals import refused
 
 from coupling_lib import store
 from coupling_lib.errors import ParameterError
@@ -52,7 +51,7 @@ def fill(root, number: int, **changes) -> None:
     store.write(root, key, measured(number))
 
 
-def test_what_is_kept_comes_back_with_values_types_dimensions_and_attributes(tmp_path):
+def test_what_is_kept_comes_back_under_a_name_of_its_key(tmp_path):
     path = store.write(tmp_path, KEY, measured())
     assert path == store.place(tmp_path, KEY) and path.parent == tmp_path / "tiny" / "measurements"
     ds, complete = store.read(tmp_path, KEY)
@@ -60,9 +59,6 @@ def test_what_is_kept_comes_back_with_values_types_dimensions_and_attributes(tmp
     assert_same(ds, measured())
     assert [p.name for p in path.parent.iterdir()] == [path.name]  # nothing is left beside it
     assert store.read(tmp_path, KEY | {"prompt": "p1"}) is None
-
-
-def test_the_name_of_a_file_depends_on_everything_in_its_key_and_on_no_order():
     assert store.digest(dict(reversed(KEY.items()))) == store.digest(KEY)
     changed = [KEY | {name: "other"} for name in KEY] + [KEY | {"settings": {"k": 3}}, KEY | {"version": 2}]
     assert len({store.digest(key) for key in [KEY, *changed]}) == len(changed) + 1
@@ -94,7 +90,7 @@ def test_a_truncated_file_is_set_aside_with_a_warning(tmp_path, share):
         assert_same(store.read(tmp_path, KEY)[0], measured())
 
 
-def test_a_change_of_any_single_byte_is_noticed(tmp_path):
+def test_any_changed_byte_and_another_s_name_are_noticed(tmp_path):
     path = store.write(tmp_path, KEY, measured())
     content = path.read_bytes()
     for at in range(0, len(content), 23):
@@ -106,21 +102,21 @@ def test_a_change_of_any_single_byte_is_noticed(tmp_path):
         # Blanks between the header and the arrays carry nothing.
         assert content[at : at + 1] == b" "
         assert_same(ds, measured())
-
-
-def test_a_file_under_the_name_of_another_measurement_is_not_believed(tmp_path):
     path, other = store.write(tmp_path, KEY, measured()), KEY | {"prompt": "p1"}
     path.rename(store.place(tmp_path, other))
     with pytest.warns(store.StoreWarning, match="belongs to another measurement"):
         assert store.read(tmp_path, other) is None
 
 
-def test_objects_are_refused_by_the_name_of_their_variable(tmp_path):
+def test_objects_and_unlike_measurements_are_refused(tmp_path):
     with pytest.raises(ParameterError, match="the variable 'x' holds objects"):
         store.write(tmp_path, KEY, xr.Dataset({"x": ("a", np.array([{}, []], dtype=object))}))
-    with pytest.raises(ParameterError, match="the attribute 'x' is a list"):
-        store.write(tmp_path, KEY, xr.Dataset(attrs={"x": [1]}))
+    refused(ParameterError, "the attribute 'x' is a list", store.write, tmp_path, KEY, xr.Dataset(attrs={"x": [1]}))
     assert not any(tmp_path.iterdir())
+    refused(ParameterError, "no measurement to join", store.join_prompts, [])
+    with pytest.raises(ParameterError, match="measurement 2 has no variable 'wide'"):
+        store.join_prompts([measured(), measured().drop_vars("wide")])
+    refused(ParameterError, "no dimension 'prompt'", store.join_prompts, [xr.Dataset({"x": 1}), xr.Dataset({"x": 1})])
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
@@ -130,8 +126,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        store.write(tmp_path, KEY, measured(1))
+    refused(OSError, "No space left", store.write, tmp_path, KEY, measured(1))
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     assert_same(store.read(tmp_path, KEY)[0], measured(0))
 
@@ -149,16 +144,7 @@ def test_prompts_are_joined_and_shorter_ones_filled_up():
     assert joined.matrix.dims == ("block", "column") and int(joined.scalar) == 3
 
 
-def test_joining_nothing_or_unlike_measurements_is_refused():
-    with pytest.raises(ParameterError, match="no measurement to join"):
-        store.join_prompts([])
-    with pytest.raises(ParameterError, match="measurement 2 has no variable 'wide'"):
-        store.join_prompts([measured(), measured().drop_vars("wide")])
-    with pytest.raises(ParameterError, match="no dimension 'prompt'"):
-        store.join_prompts([xr.Dataset({"x": 1}), xr.Dataset({"x": 1})])
-
-
-def test_the_listing_says_what_is_there(tmp_path):
+def test_the_listing_says_what_is_there_also_where_the_environment_says(tmp_path):
     assert store.listing(root=tmp_path).empty and store.listing(root=tmp_path / "nowhere").empty
     for number in range(3):
         fill(tmp_path, number)
@@ -169,10 +155,7 @@ def test_the_listing_says_what_is_there(tmp_path):
     other = store.listing("org/other", root=tmp_path).iloc[0]
     assert (other.model, other.revision, other.untrained, other.seed) == ("org/other", "step1", 1, 4)
     assert other.settings == '{"k": 2}' and other.bytes == os.path.getsize(other.path)
-
-
-def test_the_environment_says_where_results_are(tmp_path):
-    fill(tmp_path, 0)
+    fill(tmp_path / "named", 0)
     code = "from coupling_lib import store; print(store.listing().prompt.tolist())"
-    run = forked.run(code, os.environ | {"COUPLING_RESULTS": str(tmp_path)}, cwd=ROOT)
+    run = forked.run(code, os.environ | {"COUPLING_RESULTS": str(tmp_path / "named")}, cwd=ROOT)
     assert run.stdout == "['prompt 0']\n", run.stderr

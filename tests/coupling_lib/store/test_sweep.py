@@ -1,7 +1,5 @@
 """Sweeps: the same numbers as one call, each prompt kept, nothing repeated, whatever stops them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -14,13 +12,13 @@ import torch
 import transformers
 import xarray as xr
 from counted import Counted
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib import store
 from coupling_lib.blocks import placing
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
-from coupling_lib.inputs.prompts import Prompt
 from coupling_lib.store import files
 from coupling_lib.store.sweep import stream
 
@@ -45,7 +43,7 @@ def assert_same(swept: xr.Dataset, direct: xr.Dataset, values=xr.testing.assert_
     ],
 )
 def test_a_sweep_first_and_again_equals_one_call(model, tmp_path, measure, settings):
-    prompts = [Prompt("a", "b", TEXTS[0]), TEXTS[1], torch.tensor([[5, 6, 7, 8]])]
+    prompts = [cl.Prompt("a", "b", TEXTS[0]), TEXTS[1], torch.tensor([[5, 6, 7, 8]])]
     for _ in range(2):
         assert_same(cl.sweep(measure, model, prompts, store=tmp_path, **settings), measure(model, prompts, **settings))
     assert len(store.listing(root=tmp_path)) == 3
@@ -68,18 +66,15 @@ def test_images_and_models_with_their_blocks_on_disk_are_swept(folder, model, tm
     assert store.listing(root=tmp_path).groupby("model").size().tolist() == [3, 2]
 
 
-def test_finished_prompts_are_not_measured_again_and_new_ones_are(model, tmp_path):
+def test_finished_prompts_are_not_measured_again_and_shared_values_found(model, tmp_path):
     counted = Counted()
     cl.sweep(counted, model, TEXTS[:2], store=tmp_path)
     ds = cl.sweep(counted, model, [TEXTS[2], TEXTS[1], TEXTS[0], TEXTS[2]], store=tmp_path)
     assert counted.seen == [TEXTS[0], TEXTS[1], TEXTS[2]]
     assert ds.prompt.values.tolist() == [TEXTS[2], TEXTS[1], TEXTS[0], TEXTS[2]]
     assert ds.length.values.tolist() == [len(name) for name in ds.prompt.values.tolist()]
-
-
-def test_what_no_prompt_changes_is_kept_with_the_first_and_found_for_any_other_first(model, tmp_path):
     counted = Counted()
-    cl.sweep(counted, model, TEXTS, store=tmp_path)
+    cl.sweep(counted, model, TEXTS, store=(tmp_path := tmp_path / "shared"))
     ds = cl.sweep(counted, model, TEXTS[1:], store=tmp_path)
     assert ds.shared.values.tolist() == [1, 2] and counted.seen == [*TEXTS, TEXTS[1]]
     assert [sorted(part.data_vars) for part in stream(counted, model, TEXTS, store=tmp_path)] == [
@@ -107,7 +102,7 @@ def test_another_setting_a_version_and_other_weights_are_other_measurements(fold
         assert times(cl.load_model(folder, **changes), counted) == 1
 
 
-def test_a_folder_whose_weights_or_tokenizer_changed_gives_no_old_numbers(tmp_path):
+def test_changed_weights_and_tokenizers_give_no_old_numbers(tmp_path):
     counted = Counted()
     tiny.save_llama(tmp_path / "m")
     cl.sweep(counted, cl.load_model(tmp_path / "m"), TEXTS[:1], store=tmp_path)
@@ -121,9 +116,6 @@ def test_a_folder_whose_weights_or_tokenizer_changed_gives_no_old_numbers(tmp_pa
     network.tokenizer.add_tokens(["best"])
     cl.sweep(counted, network, TEXTS[:1], store=tmp_path)
     assert len(counted.seen) == 3
-
-
-def test_a_model_from_memory_is_known_by_its_weights(tmp_path):
     counted = Counted()
     for seed, calls in ((0, 1), (0, 1), (1, 2)):
         network = cl.wrap_model(tiny.llama(seed))
@@ -134,7 +126,7 @@ def test_a_model_from_memory_is_known_by_its_weights(tmp_path):
     assert len(counted.seen) == 3
 
 
-def test_a_damaged_file_is_measured_again(model, tmp_path):
+def test_damaged_files_unwritable_stores_and_odd_settings_lose_nothing(model, tmp_path):
     counted = Counted()
     wanted = cl.sweep(counted, model, TEXTS, store=tmp_path)
     spoilt = store.listing(root=tmp_path).set_index("prompt").path[TEXTS[1]]
@@ -143,6 +135,21 @@ def test_a_damaged_file_is_measured_again(model, tmp_path):
         again = cl.sweep(counted, model, TEXTS, store=tmp_path)
     assert_same(again, wanted)
     assert counted.seen == [*TEXTS, TEXTS[1]] and os.path.exists(spoilt + ".damaged") and os.path.exists(spoilt)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.warns(store.StoreWarning, match="File exists|Not a directory.*; measuring goes on") as caught:
+        assert_same(cl.sweep(Counted(), model, TEXTS, store=tmp_path / "file" / "below"), Counted()(model, TEXTS))
+    assert len(caught) == 1
+
+    def measure_by(network, prompts, how=len):
+        return xr.Dataset({"x": ("prompt", [how(prompt_inputs(prompts))])})
+
+    def measure_listed(network, prompts):
+        return measure_by(network, prompts).assign_attrs(listed=[1])
+
+    for measure, reason in ((measure_by, "the setting 'how' is a builtin"), (measure_listed, "'listed' is a list")):
+        with pytest.warns(store.StoreWarning, match=reason) as caught:
+            assert cl.sweep(measure, model, TEXTS, store=tmp_path).x.values.tolist() == [1, 1, 1]
+        assert len(caught) == 1
 
 
 def test_what_ships_with_the_project_is_read_unless_another_store_is_named(model, tmp_path, monkeypatch):
@@ -158,30 +165,13 @@ def test_what_ships_with_the_project_is_read_unless_another_store_is_named(model
     assert measure.seen == [*TEXTS, TEXTS[0]]
 
 
-def test_where_nothing_can_be_written_one_warning_is_given_and_nothing_is_lost(model, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.warns(store.StoreWarning, match="File exists|Not a directory.*; measuring goes on") as caught:
-        assert_same(cl.sweep(Counted(), model, TEXTS, store=tmp_path / "file" / "below"), Counted()(model, TEXTS))
-    assert len(caught) == 1
-
-
-def test_a_setting_or_a_result_that_cannot_be_kept_is_measured_all_the_same(model, tmp_path):
-    def measure_by(network, prompts, how=len):
-        return xr.Dataset({"x": ("prompt", [how(prompt_inputs(prompts))])})
-
-    def measure_listed(network, prompts):
-        return measure_by(network, prompts).assign_attrs(listed=[1])
-
-    for measure, reason in ((measure_by, "the setting 'how' is a builtin"), (measure_listed, "'listed' is a list")):
-        with pytest.warns(store.StoreWarning, match=reason) as caught:
-            assert cl.sweep(measure, model, TEXTS, store=tmp_path).x.values.tolist() == [1, 1, 1]
-        assert len(caught) == 1
-
-
-def test_an_argument_that_the_measure_does_not_take_is_refused_as_by_the_measure_itself(model, tmp_path):
+def test_refused_arguments_and_prompts_cost_nothing_before_them(model, tmp_path):
     with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
         cl.sweep(cl.measure_depth, model, TEXTS, store=tmp_path, depth=3)
     assert store.listing(root=tmp_path).empty
+    texts = ["one", "two", torch.zeros(1, 0, dtype=torch.long), "four"]
+    refused(ParameterError, "the input has shape", cl.sweep, cl.measure_depth, model, texts, store=tmp_path, ks=(2,))
+    assert store.listing(root=tmp_path).prompt.tolist() == ["one", "two"]
 
 
 PROGRAM = """
@@ -210,10 +200,3 @@ def test_two_processes_measure_the_same_at_once_without_harm(folder, model, tmp_
         kept = [files.open_file(Path(path))[1] for path in store.listing(root=tmp_path).path]
     assert sorted(float(ds.line_shape_score[0]) for ds in kept) == sorted(scores)
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".partial", ".damaged")]
-
-
-def test_a_prompt_that_is_refused_costs_none_of_those_before_it(model, tmp_path):
-    texts = ["one", "two", torch.zeros(1, 0, dtype=torch.long), "four"]
-    with pytest.raises(ParameterError, match="the input has shape"):
-        cl.sweep(cl.measure_depth, model, texts, store=tmp_path, ks=(2,))
-    assert store.listing(root=tmp_path).prompt.tolist() == ["one", "two"]

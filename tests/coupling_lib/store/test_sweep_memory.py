@@ -1,7 +1,5 @@
 """A limit on memory that one prompt fits under is enough for any number of prompts."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Decompositions where LAPACK's first driver does not converge, and where no driver does."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.linalg
@@ -55,12 +53,9 @@ def test_triplets_do_not_depend_on_the_first_driver(fails, d):
     torch.testing.assert_close(found.U * found.S, J @ found.Vh.mT)
 
 
-def test_squares_that_overflow_are_refused_in_one_line():
+def test_what_overflows_or_no_driver_decomposes_is_refused():
     with pytest.raises(UntrustworthyResultError, match="a singular triplet has residual inf"):
         triplets.top_triplets(matrices(1, 24)[0] * 1e200, 3)
-
-
-def test_what_no_driver_decomposes_is_refused_in_one_line():
     A = torch.full((4, 4), torch.inf)
     with pytest.raises(UntrustworthyResultError, match="4 x 4 entries up to inf does not converge by either driver"):
         operators.lapack_svd(A)

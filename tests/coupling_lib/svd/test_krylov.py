@@ -1,11 +1,10 @@
 """Block Golub-Kahan against LAPACK, on matrices and on operators, and operators across libraries."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 from matrices import decaying, with_spectrum
+from refusals import refused
 from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import aslinearoperator
 
@@ -30,7 +29,7 @@ class Counted:
         self.counts = [] if counts is None else counts
 
     @property
-    def T(self) -> Counted:  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
+    def T(self) -> "Counted":  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
         return Counted(self.matrix.T, self.counts)
 
     def __matmul__(self, V: torch.Tensor) -> torch.Tensor:
@@ -53,17 +52,17 @@ def test_triplets_of_a_krylov_basis_are_those_of_lapack(dtype, S, k):
     assert found.columns <= 200
 
 
-def test_gaussian_matrix_needs_part_of_the_columns_only():
+def test_part_of_the_columns_finds_gaussian_and_repeated_values():
     J = torch.randn(400, 400, generator=torch.Generator().manual_seed(1))
     found = golub_kahan(J, 5)
     torch.testing.assert_close(found.S, torch.linalg.svdvals(J)[:5], rtol=1e-5, atol=0)
     assert found.columns < 300
-
-
-def test_singular_values_that_coincide_more_often_than_a_block_is_wide_are_all_found():
     J = with_spectrum(plateau(240, 40))
     torch.testing.assert_close(golub_kahan(J, 45, block=16).S[:40], torch.ones(40, dtype=torch.float64))
     assert golub_kahan(J, 16, block=16).next_value == pytest.approx(1)
+    for n in [40, 400, 600]:
+        G = torch.diag_embed(torch.arange(1, n + 1, dtype=torch.float64).expand(2, n))
+        torch.testing.assert_close(top_eigenvectors(G, 3).abs(), torch.eye(n).flip(1)[:, :3].double().expand(2, n, 3))
 
 
 @pytest.mark.parametrize("ratio", [7, 354, 7000])
@@ -97,19 +96,16 @@ def test_the_products_of_triplets_come_with_them_and_take_none_of_their_own(shap
     assert J.counts == 2 * searched
 
 
-def test_an_operator_whose_transpose_is_another_matrix_is_refused():
+def test_a_wrong_transpose_is_refused_and_k_above_the_rank_is_not():
     class Wrong(Counted):
         """Its products with J^T are those of a matrix a hundredth off."""
 
         @property
-        def T(self) -> Counted:  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
+        def T(self) -> "Counted":  # ruff: ignore[invalid-function-name] (the name every matrix gives it)
             return Counted(self.matrix.T + 0.01 * torch.roll(self.matrix, 1, 0), self.counts)
 
     with pytest.raises(UntrustworthyResultError, match="a singular triplet has residual|the largest residual"):
         top_triplets(Wrong(with_spectrum(decaying(200))), 5)
-
-
-def test_k_above_the_rank_gives_orthonormal_vectors_and_zeros():
     S = torch.cat([decaying(20), torch.zeros(180, dtype=torch.float64)])
     found = golub_kahan(with_spectrum(S), 30)
     torch.testing.assert_close(found.S, S[:30], rtol=1e-10, atol=1e-13)
@@ -117,37 +113,24 @@ def test_k_above_the_rank_gives_orthonormal_vectors_and_zeros():
         torch.testing.assert_close(basis @ basis.T, torch.eye(30, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-def test_unconverged_basis_raises_with_the_residual_it_reached(monkeypatch):
+def test_zeros_and_unconverged_bases_raise_with_the_reason(monkeypatch):
+    refused(UntrustworthyResultError, "zero", golub_kahan, Counted(torch.zeros(40, 40)), 3)
+    refused(UntrustworthyResultError, "NaN", golub_kahan, Counted(torch.full((40, 40), torch.nan)), 3)
+    refused(ParameterError, r"k is 41; a \(40, 40\) operator has 40 singular values", golub_kahan, torch.eye(40), 41)
     monkeypatch.setattr(krylov, "MORE_COLUMNS", 64 - 20 * 20)
     J = with_spectrum(decaying(300, 0.1))
-    with pytest.raises(UntrustworthyResultError, match=r"after 64 columns the largest residual of 20 .* \d\.\de-0\d"):
-        golub_kahan(J, 20)
+    refused(UntrustworthyResultError, r"after 64 columns the largest residual of 20 .* \d\.\de-0\d", golub_kahan, J, 20)
 
 
-def test_zero_and_non_finite_operators_raise():
-    with pytest.raises(UntrustworthyResultError, match="zero"):
-        golub_kahan(Counted(torch.zeros(40, 40)), 3)
-    with pytest.raises(UntrustworthyResultError, match="NaN"):
-        golub_kahan(Counted(torch.full((40, 40), torch.nan)), 3)
-    with pytest.raises(ParameterError, match=r"k is 41; a \(40, 40\) operator has 40 singular values"):
-        golub_kahan(torch.eye(40), 41)
-
-
-def test_operator_is_multiplied_m_times_each_way_and_never_formed():
+def test_operators_and_block_jacobians_are_only_multiplied():
     J = Counted(with_spectrum(decaying(256)))
     found = golub_kahan(J, 8)
     assert found.U.dtype == torch.float64
     # One column more: the probe for the operator's dtype.
     assert sum(J.counts) == 2 * found.columns + 1 and max(J.counts) == 16
-
-
-def test_two_calls_are_bit_equal():
     J = with_spectrum(decaying(150)).float()
     first, second = golub_kahan(J, 12), golub_kahan(J.clone(), 12)
     assert all(torch.equal(a, b) for a, b in zip(first[:3], second[:3], strict=True))
-
-
-def test_block_jacobian_is_decomposed_without_being_formed():
     J = cl.trace(cl.load_model("nano-neox"), "She looked at the sea and").jacobian(block=8)
     found = top_triplets(J, 10)
     assert "_dense" not in J.__dict__
@@ -182,25 +165,12 @@ def test_operators_of_other_libraries_multiply_arrays_and_refuse_what_is_no_fact
             operator @ factor
 
 
-def test_what_is_no_operator_is_refused():
-    with pytest.raises(ParameterError, match="the operator is a str"):
-        as_torch_operator("J")
-
-
-def test_operator_with_a_flat_spectrum_warns():
-    with pytest.warns(IllDefinedSubspaceWarning, match="k=10"):
-        top_triplets(Counted(torch.eye(64)), 10)
-
-
-def test_products_pay_only_for_few_triplets_of_wide_models():
+def test_products_pay_for_wide_models_and_flat_spectra_warn():
     assert not fewer_products(d=768, k=10, n_blocks=12)
     assert not fewer_products(d=1024, k=10, n_blocks=24)
     assert not fewer_products(d=2048, k=10, n_blocks=16) and fewer_products(d=2560, k=10, n_blocks=32)
     assert fewer_products(d=4096, k=10, n_blocks=32) and fewer_products(d=4096, k=30, n_blocks=32)
     assert not fewer_products(d=4096, k=50, n_blocks=32)
-
-
-@pytest.mark.parametrize("n", [40, 400, 600])
-def test_top_eigenvectors_are_the_last_of_the_complete_decomposition(n):
-    G = torch.diag_embed(torch.arange(1, n + 1, dtype=torch.float64).expand(2, n))
-    torch.testing.assert_close(top_eigenvectors(G, 3).abs(), torch.eye(n).flip(1)[:, :3].double().expand(2, n, 3))
+    refused(ParameterError, "the operator is a str", as_torch_operator, "J")
+    with pytest.warns(IllDefinedSubspaceWarning, match="k=10"):
+        top_triplets(Counted(torch.eye(64)), 10)

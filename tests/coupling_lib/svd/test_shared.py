@@ -1,10 +1,9 @@
 """A Jacobian in its two parts, against plain float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from scipy.sparse.linalg import aslinearoperator
 
 import coupling_lib as cl
@@ -16,16 +15,14 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> tor
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def test_the_isotropic_part_is_the_nearest_multiple_of_the_identity():
+def test_the_isotropic_part_and_the_operator_are_those_of_numpy():
     J = drawn(3, 20, 20) + 0.4 * torch.eye(20)
     for matrix, t in zip(J, isotropic_part(J), strict=True):
         assert float(t) == pytest.approx(np.trace(matrix.numpy()) / 20, abs=1e-14)
         nearby = [float(torch.linalg.matrix_norm(matrix - x * torch.eye(20))) for x in (t - 1e-3, t, t + 1e-3)]
         assert nearby[1] < min(nearby[0], nearby[2])
     assert float(without_isotropic(J.clone()).diagonal(dim1=1, dim2=2).sum(1).abs().max()) < 1e-12
-
-
-def test_the_operator_is_what_numpy_makes_of_the_matrix():
+    assert cl.shared(torch.tensor([[3, 1], [0, 2]])).dense().tolist() == [[0.5, 1.0], [0.0, -0.5]]
     J = drawn(24, 24, seed=1) - 0.7 * torch.eye(24)
     wanted = J.numpy() - np.trace(J.numpy()) / 24 * np.eye(24)
     shared, V = cl.shared(J), drawn(24, 3, seed=2)
@@ -48,31 +45,11 @@ def test_of_a_block_it_is_the_block_s_jacobian_without_its_trace(name):
     np.testing.assert_allclose(shared.svd(k=10).S, torch.linalg.svdvals(wanted)[:10], rtol=1e-5)
 
 
-def test_a_multiple_of_the_identity_plus_rounding_has_no_shared_part():
+def test_what_has_no_shared_part_is_refused():
     J = 0.3 * torch.eye(64) + 1e-8 * drawn(64, 64, dtype=torch.float32)
-    with pytest.raises(UntrustworthyResultError, match="1 of 1 Jacobians are a multiple of the identity up to r"):
-        cl.shared(J).svd(k=2)
-
-
-@pytest.mark.parametrize(
-    ("J", "message"),
-    [(torch.ones(3, 4), r"J has shape \(3, 4\); a square matrix"), (torch.ones(2, 3, 3), "a matrix or an object")],
-    ids=["oblong", "stack"],
-)
-def test_what_is_no_square_matrix_is_refused(J, message):
-    with pytest.raises(ParameterError, match=message):
-        cl.shared(J)
-
-
-def test_a_factor_that_is_not_real_is_refused():
-    with pytest.raises(ParameterError, match="give a torch tensor or a numpy array of real numbers"):
-        cl.shared(drawn(3, 3)) @ torch.ones(3, dtype=torch.complex64)
-
-
-def test_whole_numbers_are_widened():
-    assert cl.shared(torch.tensor([[3, 1], [0, 2]])).dense().tolist() == [[0.5, 1.0], [0.0, -0.5]]
-
-
-def test_an_operator_that_cannot_be_formed_is_refused():
-    with pytest.raises(ParameterError, match="without `dense"):
-        cl.shared(aslinearoperator(np.eye(3)))
+    refused(UntrustworthyResultError, "1 of 1 Jacobians are a multiple of the identity up to r", cl.shared(J).svd, k=2)
+    refused(ParameterError, "without `dense", cl.shared, aslinearoperator(np.eye(3)))
+    refused(ParameterError, r"J has shape \(3, 4\); a square matrix", cl.shared, torch.ones(3, 4))
+    refused(ParameterError, "a matrix or an object", cl.shared, torch.ones(2, 3, 3))
+    complex_factor = torch.ones(3, dtype=torch.complex64)
+    refused(ParameterError, "or a numpy array of real numbers", cl.shared(drawn(3, 3)).__matmul__, complex_factor)

@@ -1,7 +1,5 @@
 """Batched Krylov bases against LAPACK in float64, and what they refuse to answer for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -34,29 +32,23 @@ def test_triplets_are_those_of_lapack(dtype, tolerance, rtol, shape):
     assert float((torch.maximum(left, right) / S[:, 7:8]).max()) < 2 * tolerance
 
 
-def test_the_stopping_rule_is_that_of_one_matrix():
+def test_the_stopping_rule_and_the_squares_are_those_of_one_matrix():
     J = stack(1).float()
     one, many = golub_kahan(J[0], 8), golub_kahan_stacked(J, 8)[0]
     torch.testing.assert_close(many.S[0], one.S, rtol=1e-6, atol=0)
     torch.testing.assert_close((many.Vh[0] @ one.Vh.T).abs(), torch.eye(8), rtol=0, atol=1e-3)
+    diagonal, above = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    B = torch.block_diag(*diagonal)
+    B[:-3, 3:] += torch.block_diag(*above[:-1])  # nothing is to the right of the last block
+    torch.testing.assert_close(_squares(diagonal, above), B.T @ B, rtol=1e-13, atol=1e-13)
 
 
-def test_a_basis_that_is_too_small_says_so_and_gives_no_vectors():
+def test_bases_that_are_too_small_or_without_rank_say_so():
     flat = torch.eye(96) + 1e-3 * torch.randn(2, 96, 96, generator=torch.Generator().manual_seed(0))
     found, converged = golub_kahan_stacked(flat, 20)
     assert not converged.any() and not found.U.any() and not found.Vh.any()
-
-
-def test_one_matrix_without_rank_does_not_harm_the_others():
     J = stack(2).float()
     J[0, 4:] = 0
     found, converged = golub_kahan_stacked(J, 8)
     assert converged.tolist() == [False, True]
     torch.testing.assert_close(found.S[1].double(), torch.linalg.svdvals(J[1].double())[:8], rtol=1e-6, atol=0)
-
-
-def test_the_squares_of_a_block_bidiagonal_matrix_are_formed_from_its_blocks():
-    diagonal, above = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    B = torch.block_diag(*diagonal)
-    B[:-3, 3:] += torch.block_diag(*above[:-1])  # nothing is to the right of the last block
-    torch.testing.assert_close(_squares(diagonal, above), B.T @ B, rtol=1e-13, atol=1e-13)

@@ -1,13 +1,12 @@
 """Singular triplets against LAPACK in float64, their certificate, and what they give the coupling metric."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
 import pytest
 import torch
 from matrices import decaying, orthogonal, with_spectrum
+from refusals import refused
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import aslinearoperator
 
@@ -82,11 +81,20 @@ def test_wide_matrices_take_the_krylov_route_and_small_ones_do_not(monkeypatch):
     assert widths == [1024]
 
 
-@pytest.mark.parametrize("shape", [(40, 25), (25, 40)])
-def test_matrices_need_not_be_square(shape):
-    J = torch.randn(shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    U, S, Vh, _ = top_triplets(J, 25)
-    torch.testing.assert_close((U * S) @ Vh, J, rtol=0, atol=1e-12)
+def test_any_shape_type_and_order_in_memory_is_decomposed():
+    for shape in [(40, 25), (25, 40)]:
+        J = torch.randn(shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+        U, S, Vh, _ = top_triplets(J, 25)
+        torch.testing.assert_close((U * S) @ Vh, J, rtol=0, atol=1e-12)
+    for change in [lambda J: J[::-1], lambda J: J.astype(">f8"), lambda J: J.astype(np.longdouble)]:
+        J = change(with_spectrum(torch.linspace(3, 1, 12)).numpy())
+        np.testing.assert_allclose(top_triplets(J, 3).S, torch.linspace(3, 1, 12)[:3], rtol=1e-6)
+    triplets = top_triplets(with_spectrum(torch.linspace(3, 1, 40)).float(), 10)
+    assert all(part.dtype == torch.float32 for part in triplets)
+    assert float(triplets.residual.max()) < 1e-6
+    J = with_spectrum(torch.linspace(3, 1, 12))
+    Vh = top_triplets(J, 6).Vh
+    assert (Vh.gather(1, Vh.abs().argmax(1, keepdim=True)) > 0).all()
 
 
 def low_rank_and_repeated(d: int) -> torch.Tensor:
@@ -107,7 +115,7 @@ def test_wide_matrices_that_krylov_cannot_do_are_decomposed_all_the_same(wide_fr
         torch.testing.assert_close(basis @ basis.mT, torch.eye(18).expand(3, 18, 18), rtol=0, atol=1e-5)
 
 
-def test_stack_gives_what_each_matrix_gives():
+def test_stacks_give_what_each_matrix_gives_and_two_calls_the_same(wide_from_100):
     J = torch.stack([with_spectrum(decaying(60, ratio=ratio), seed) for seed, ratio in enumerate((2, 7, 7000))])
     for dtype in (torch.float32, torch.float64):
         stacked = top_triplets_stacked(J.to(dtype), 6)
@@ -115,37 +123,13 @@ def test_stack_gives_what_each_matrix_gives():
             for part, alone in zip(stacked, top_triplets(J[index].to(dtype), 6), strict=True):
                 assert part.dtype == dtype
                 torch.testing.assert_close(part[index], alone, rtol=1e-5, atol=1e-6)
-
-
-def test_stack_of_wide_matrices_has_a_leading_dimension(wide_from_100):
     J = torch.stack([with_spectrum(decaying(120, ratio=7), seed) for seed in (1, 2)])
     found = top_triplets_stacked(J, 6)
     assert [tuple(part.shape) for part in found] == [(2, 120, 6), (2, 6), (2, 6, 120), (2, 6)]
     torch.testing.assert_close(found.S, decaying(120, ratio=7)[:6].expand(2, 6), rtol=1e-9, atol=0)
-
-
-@pytest.mark.parametrize("shape", [(4, 4), (0, 4, 4)])
-def test_what_is_no_stack_is_refused(shape):
-    with pytest.raises(ParameterError, match="a stack of matrices"):
-        top_triplets_stacked(torch.ones(shape), 1)
-
-
-def test_float32_matrix_gives_float32_triplets_with_a_small_residual():
-    triplets = top_triplets(with_spectrum(torch.linspace(3, 1, 40)).float(), 10)
-    assert all(part.dtype == torch.float32 for part in triplets)
-    assert float(triplets.residual.max()) < 1e-6
-
-
-def test_joint_sign_is_fixed_by_the_largest_entry_of_v():
-    J = with_spectrum(torch.linspace(3, 1, 12))
-    Vh = top_triplets(J, 6).Vh
-    assert (Vh.gather(1, Vh.abs().argmax(1, keepdim=True)) > 0).all()
-
-
-@pytest.mark.parametrize("d", [50, 120])
-def test_two_calls_are_bit_equal(wide_from_100, d):
-    J = with_spectrum(decaying(d, ratio=7)).float()
-    assert all(torch.equal(a, b) for a, b in zip(top_triplets(J.clone(), 8), top_triplets(J, 8), strict=True))
+    for d in [50, 120]:
+        J = with_spectrum(decaying(d, ratio=7)).float()
+        assert all(torch.equal(a, b) for a, b in zip(top_triplets(J.clone(), 8), top_triplets(J, 8), strict=True))
 
 
 @pytest.mark.parametrize("d", [60, 150])
@@ -171,54 +155,36 @@ def test_flat_spectrum_warns_once_and_names_k_and_the_gap(wide_from_100, d, dtyp
     torch.testing.assert_close(found.S, S[:5].to(dtype), rtol=3e-6, atol=0)
 
 
-def test_one_warning_for_a_stack_counts_its_matrices():
+def test_one_warning_counts_the_matrices_of_a_stack_and_ordinary_ones_have_none(wide_from_100):
     J = torch.stack([torch.eye(12), torch.diag(torch.linspace(3, 1, 12)), torch.eye(12)])
     with pytest.warns(IllDefinedSubspaceWarning, match="in 2 of 3 matrices") as caught:
         top_triplets_stacked(J, 5)
     assert len(caught) == 1
-
-
-def test_ordinary_spectra_do_not_warn(wide_from_100):
     generator = torch.Generator().manual_seed(5)
     spectra = [with_spectrum(decaying(d, ratio=ratio)).float() for d in (80, 150) for ratio in (7, 354, 7000)]
     gaussian = [torch.randn(d, d, generator=generator) for d in (96, 96, 96, 200)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         for J in spectra + gaussian:
             for k in (1, 10, 50):
                 top_triplets(J, k)
         top_triplets(torch.eye(9), 9)
 
 
-@pytest.mark.parametrize("k", [0, 13, -1])
-def test_k_outside_the_matrix_is_refused(k):
-    with pytest.raises(ParameterError, match=f"k is {k}; a \\(12, 12\\) Jacobian has 12 singular values"):
-        top_triplets(torch.eye(12), k)
-
-
-def test_other_number_formats_are_refused():
+def test_formats_shapes_numbers_and_values_that_cannot_be_are_refused(wide_from_100):
+    for shape in ((4, 4), (0, 4, 4)):
+        refused(ParameterError, "a stack of matrices", top_triplets_stacked, torch.ones(shape), 1)
+    for k in (0, 13, -1):
+        message = f"k is {k}; a \\(12, 12\\) Jacobian has 12 singular values"
+        refused(ParameterError, message, top_triplets, torch.eye(12), k)
     with pytest.raises(ParameterError, match="the matrix is torch.bfloat16; convert it to torch.float32"):
         top_triplets(torch.eye(4, dtype=torch.bfloat16), 2)
-    with pytest.raises(ParameterError, match="shape \\(2, 3, 4\\)"):
-        top_triplets(torch.ones(2, 3, 4), 1)
+    refused(ParameterError, "shape \\(2, 3, 4\\)", top_triplets, torch.ones(2, 3, 4), 1)
     for complex_one in (csr_array(np.eye(4) * 1j), aslinearoperator(np.eye(4) * 1j)):
         with pytest.raises(ParameterError, match="the operator has dtype complex128; real numbers are expected"):
             top_triplets(complex_one, 2)
-
-
-@pytest.mark.parametrize("change", [lambda J: J[::-1], lambda J: J.astype(">f8"), lambda J: J.astype(np.longdouble)])
-def test_an_array_may_lie_in_memory_in_any_way(change):
-    J = change(with_spectrum(torch.linspace(3, 1, 12)).numpy())
-    np.testing.assert_allclose(top_triplets(J, 3).S, torch.linspace(3, 1, 12)[:3], rtol=1e-6)
-
-
-@pytest.mark.parametrize("d", [4, 150])
-def test_zero_nan_and_an_unmet_tolerance_raise(wide_from_100, d):
-    with pytest.raises(UntrustworthyResultError, match="zero"):
-        top_triplets(torch.zeros(d, d), 1)
-    with pytest.raises(UntrustworthyResultError, match="NaN"):
-        top_triplets(torch.full((d, d), torch.nan), 1)
-    with pytest.raises(UntrustworthyResultError, match="infinite"):
-        top_triplets(torch.eye(d) / 0, 1)
-    with pytest.raises(UntrustworthyResultError, match="residual"):
-        top_triplets(with_spectrum(torch.linspace(3, 1, d)), 3, tolerance=1e-30)
+    for d in [4, 150]:
+        refused(UntrustworthyResultError, "zero", top_triplets, torch.zeros(d, d), 1)
+        refused(UntrustworthyResultError, "NaN", top_triplets, torch.full((d, d), torch.nan), 1)
+        refused(UntrustworthyResultError, "infinite", top_triplets, torch.eye(d) / 0, 1)
+        with pytest.raises(UntrustworthyResultError, match="residual"):
+            top_triplets(with_spectrum(torch.linspace(3, 1, d)), 3, tolerance=1e-30)
