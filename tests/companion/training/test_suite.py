@@ -178,14 +178,13 @@ def test_branches_are_dropped_in_training_with_their_mean_kept_and_never_while_m
     ids = torch.arange(4).repeat(4000, 1)
     with torch.no_grad():
         stream = plain.embed_in(ids)
-        whole = plain.layers[0](stream, position_embeddings=plain.rotary_emb(stream, torch.arange(4)[None])) - stream
-        part = dropping.layers[0](stream, position_embeddings=plain.rotary_emb(stream, torch.arange(4)[None])) - stream
+        rotary = plain.rotary_emb(stream, torch.arange(4)[None])
+        whole, part = (gpt.layers[0](stream, position_embeddings=rotary) - stream for gpt in (plain, dropping))
         kept = part.abs().amax(dim=(1, 2)) > 0
         assert kept.float().mean().item() == pytest.approx(0.75, abs=0.03)
         assert torch.allclose(part[kept], whole[kept] / 0.75, atol=1e-6)
         dropping.eval()
-        still = dropping.layers[0](stream, position_embeddings=plain.rotary_emb(stream, torch.arange(4)[None])) - stream
-        assert torch.equal(still, whole)
+        assert torch.equal(dropping.layers[0](stream, position_embeddings=rotary) - stream, whole)
 
 
 def test_dropout_is_in_the_model_that_asks_for_it_and_none_out_of_range():
