@@ -23,7 +23,7 @@ from public_decoders import NAMES
 from template import from_template
 
 import coupling_lib as cl
-from companion.figures import depth, style
+from companion.figures import depth, story, style
 from companion.notebook.shipped import shipped_networks
 from companion.tables import origin
 from coupling_lib import paths
@@ -232,8 +232,7 @@ def settings(models: Mapping[str, str], states: Mapping[str, Sequence[State]]) -
             one: dict[str, Any] = {role: style.colour(role) for role in ROLES}
             one |= {"first": style.dataset_colour("", 0), "second": style.dataset_colour("", 1)}
             # From no coupling to the most.
-            shades = np.rint(style.ink()(np.linspace(0, 1, STOPS))[:, :3] * 255).astype(int)
-            found[theme] = one | {"ink": ["#{:02x}{:02x}{:02x}".format(*shade) for shade in shades]}
+            found[theme] = one | {"ink": ["#{:02x}{:02x}{:02x}".format(*shade) for shade in story.shades(STOPS)]}
     return found
 
 

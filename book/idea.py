@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -91,15 +92,13 @@ def draw_pair(pair: xr.DataArray) -> Figure:
 
 def idea_toy() -> str:
     """Write the toy as a part of a page."""
-    return _raw(
-        show(
-            draw_toy,
-            take_toy(),
-            name="idea-toy",
-            caption="Two blocks in a space of three dimensions. An arrow points where a block responds, and is as long "
-            "as its response. Below, the matrix A: the first block's Jacobian in the directions of the second.",
-            provenance="a drawing; computed from directions chosen for it, no model is measured · make book",
-        )
+    return _part(
+        draw_toy,
+        take_toy(),
+        name="idea-toy",
+        caption="Two blocks in a space of three dimensions. An arrow points where a block responds, and is as long "
+        "as its response. Below, the matrix A: the first block's Jacobian in the directions of the second.",
+        provenance="a drawing; computed from directions chosen for it, no model is measured · make book",
     )
 
 
@@ -107,16 +106,14 @@ def idea_pair() -> str:
     """Write two real blocks before and after training as a part of a page."""
     both = _before_and_after()
     pair = take_pair(both)
-    return _raw(
-        show(
-            draw_pair,
-            pair,
-            name="idea-pair",
-            caption="The coupling matrix of blocks {} and {} of SmolLM2-135M-Instruct (Q4_1) at the last token of "
-            "one prompt, before and after training: two blocks with a clear diagonal, which is outlined. The two in a "
-            "hundred largest entries have one colour.".format(*PAIR),
-            provenance=origin.line(*both.records, command="make book"),
-        )
+    return _part(
+        draw_pair,
+        pair,
+        name="idea-pair",
+        caption="The coupling matrix of blocks {} and {} of SmolLM2-135M-Instruct (Q4_1) at the last token of "
+        "one prompt, before and after training: two blocks with a clear diagonal, which is outlined. The two in a "
+        "hundred largest entries have one colour.".format(*PAIR),
+        provenance=origin.line(*both.records, command="make book"),
     )
 
 
@@ -125,19 +122,17 @@ def shared_directions() -> str:
     both = _before_and_after()
     shared = coupling_lib.shared_part(both)
     null = coupling_lib.null_of(shared.sel(network="trained"), _READING)
-    return _raw(
-        show(
-            depth.draw_graph,
-            # The finding first: on a phone it stands above what it is compared with.
-            depth.take_graph(shared, _READING, _K, null).sel(network=["trained", "untrained"]),
-            beyond=True,
-            name="coupling-before-and-after-training",
-            caption="The 30 blocks of SmolLM2-135M-Instruct (Q4_1), after and before training. A line joins two blocks "
-            f"that share their {_K} strongest directions more than chance would have it; wider lines mean more. What "
-            "blocks do to every direction alike is left out: it needs no shared direction. Before training the lines "
-            "are too thin to be seen.",
-            provenance=origin.line(*both.records, command="make book"),
-        )
+    return _part(
+        depth.draw_graph,
+        # The finding first: on a phone it stands above what it is compared with.
+        depth.take_graph(shared, _READING, _K, null).sel(network=["trained", "untrained"]),
+        beyond=True,
+        name="coupling-before-and-after-training",
+        caption="The 30 blocks of SmolLM2-135M-Instruct (Q4_1), after and before training. A line joins two blocks "
+        f"that share their {_K} strongest directions more than chance would have it; wider lines mean more. What "
+        "blocks do to every direction alike is left out: it needs no shared direction. Before training the lines "
+        "are too thin to be seen.",
+        provenance=origin.line(*both.records, command="make book"),
     )
 
 
@@ -175,5 +170,5 @@ def _matrix_panel(axes: Axes, values: np.ndarray, top: float) -> None:
         axes.text(place[1], place[0], f"{values[place]:.1f}", ha="center", va="center", color=ink, fontsize=10)
 
 
-def _raw(figure: object) -> str:
-    return f"```{{raw}} html\n{figure.data}\n```\n"
+def _part(draw: Callable[..., Figure], data: xr.Dataset | xr.DataArray, **given: object) -> str:
+    return f"```{{raw}} html\n{show(draw, data, **given).data}\n```\n"

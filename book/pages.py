@@ -32,14 +32,7 @@ from library import API
 from markdown_table import plain, table
 from named_numbers import cells_of
 from paper_map import map_page
-from public_decoders import (
-    CHANGES,
-    changes_of_decoders,
-    curve_of_decoders,
-    depth_of_decoders,
-    first_token_of_decoders,
-    tokens_of_decoders,
-)
+from public_decoders import TABLES, decoders_table, first_token_of_decoders
 from reproduce import machine_page, reproduce_page, spreads_page
 from routes import families_page
 from scale import one_prompt_page, scale_page
@@ -217,11 +210,8 @@ READ = {
     "atlas": atlas_page,
     "claims": claims_page,
     "calibration": calibration_page,
-    "decoders-curve": curve_of_decoders,
-    "decoders-depth": depth_of_decoders,
     "decoders-first-token": first_token_of_decoders,
-    "decoders-tokens": tokens_of_decoders,
-    **{f"decoders-{name}": partial(changes_of_decoders, name) for name in CHANGES},
+    **{f"decoders-{name}": partial(decoders_table, name) for name in TABLES},
     "experiments": experiments_page,
     "idea-toy": idea_toy,
     "landing-story": story_part,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from claims import DECODERS
@@ -21,87 +20,75 @@ NAMES = {
 }
 """How pages call the public decoders."""
 
-_DEPTH = (
-    "coupling",
-    "beyond the stricter chance",
-    "traceless part",
-    "beyond the stricter chance",
-    "untrained ",
-    "by chance ",
-)
-_CURVE = ("trained ", "untrained ", "by chance ", "curve of width ", "trained minus untrained")
 _ABSENT = "–"
-_TOKENS = ("self-coupling", "traceless part", "by chance ", "stricter chance ", "scatter of one pair ")
-CHANGES = {
-    "trajectories": {
-        "change of line-shape score": ("trajectories-change-line-shape-score-all", "+.2f"),
-        "change of expodistance": ("trajectories-change-expodistance-all", "+.2f"),
-        "change of step variation": ("trajectories-change-equidistance-all", "+.2f"),
-    },
-    "linear": {
-        "product's cosine beyond chance": ("dynamics-product-over-random", "+.2f"),
-        "change of $R^2$ with training": ("spectra-r2-change", "+.2f"),
-        "rise of the disturbed state's cosine": ("perturbation-gap-trained", "+.4f"),
-    },
-    "instruction": {
-        "instruction minus none": ("prompts-step-by-step-change", "+.4f"),
-        "control sentence minus none": ("prompts-control-sentence-change", "+.4f"),
-        "instruction minus control sentence": ("prompts-step-by-step-over-control-sentence", "+.4f"),
-    },
+TABLES = {
+    "depth": (
+        ("coupling", "depth-coupled", ".3f"),
+        ("beyond the stricter chance", "nulls-stricter-coupled", ".3f"),
+        ("traceless part", "depth-shared-coupled", ".3f"),
+        ("beyond the stricter chance", "nulls-stricter-traceless-coupled", ".3f"),
+        ("untrained ", "depth-coupling-untrained", ".3f"),
+        ("by chance ", "depth-coupling-null", ".3f"),
+    ),
+    "curve": (
+        *((f"{word} ", f"nulls-decisive-trace-{word}", ".3f") for word in ("trained", "untrained")),
+        ("by chance ", "nulls-decisive-trace-null", ".3f"),
+        ("curve of width ", "nulls-decisive-flat", ".3f"),
+        ("trained minus untrained", "nulls-decisive-trace-change", "+.3f"),
+    ),
+    "tokens": (
+        ("self-coupling", "tokens-between-self-trained", ".3f"),
+        ("traceless part", "tokens-between-self-traceless-part", ".3f"),
+        ("by chance ", "tokens-between-self-by-chance", ".3f"),
+        ("stricter chance ", "tokens-between-self-traceless-part-conjugated", ".3f"),
+        ("scatter of one pair ", "tokens-null-spread", ".3f"),
+    ),
+    "trajectories": (
+        ("change of line-shape score", "trajectories-change-line-shape-score-all", "+.2f"),
+        ("change of expodistance", "trajectories-change-expodistance-all", "+.2f"),
+        ("change of step variation", "trajectories-change-equidistance-all", "+.2f"),
+    ),
+    "linear": (
+        ("product's cosine beyond chance", "dynamics-product-over-random", "+.2f"),
+        ("change of $R^2$ with training", "spectra-r2-change", "+.2f"),
+        ("rise of the disturbed state's cosine", "perturbation-gap-trained", "+.4f"),
+    ),
+    "instruction": (
+        ("instruction minus none", "prompts-step-by-step-change", "+.4f"),
+        ("control sentence minus none", "prompts-control-sentence-change", "+.4f"),
+        ("instruction minus control sentence", "prompts-step-by-step-over-control-sentence", "+.4f"),
+    ),
 }
-"""Tables of effects with intervals: by the head of a column, the effect, which names its notebook, and its form."""
+"""Tables by name: the head of each column, what is remembered, whose name begins with its notebook's, and its form.
+
+A column whose head ends with a blank holds plain numbers, any other effects with their intervals.
+"""
 
 
-def depth_of_decoders(results: Path = paths.RESULTS) -> str:
-    """Write coupling across depth of each public decoder, as it is and beyond the larger of both nulls."""
-
-    def cells(numbers: Numbers) -> tuple[str, ...]:
-        effects = (
-            "depth-coupled",
-            "nulls-stricter-coupled",
-            "depth-shared-coupled",
-            "nulls-stricter-traceless-coupled",
-        )
-        plain = (f"{numbers[f'depth-coupling-{name}']:.3f}" for name in ("untrained", "null"))
-        return (*(_with_interval(numbers, name) for name in effects), *plain)
-
-    return _side_by_side(_DEPTH, cells, ("depth", "nulls"), results)
-
-
-def curve_of_decoders(results: Path = paths.RESULTS) -> str:
-    """Write the reading that figure 1a may show of each public decoder, beside the curve of its width."""
-
-    def cells(numbers: Numbers) -> tuple[str, ...]:
-        names = ("trace-trained", "trace-untrained", "trace-null", "flat")
-        change = _with_interval(numbers, "nulls-decisive-trace-change", "+.3f")
-        return (*(f"{numbers[f'nulls-decisive-{name}']:.3f}" for name in names), change)
-
-    return _side_by_side(_CURVE, cells, ("nulls",), results)
+def decoders_table(name: str, results: Path = paths.RESULTS) -> str:
+    """Write a line for each decoder of which a table's first notebook was executed, and the command for the others."""
+    columns, rows, absent = TABLES[name], [], []
+    notebooks = dict.fromkeys(effect.partition("-")[0] for _, effect, _ in columns)
+    for model in DECODERS:
+        first, *others = (remembered(results / model / f"{notebook}.ipynb") for notebook in notebooks)
+        if first:
+            entry = registry.lookup(model)
+            numbers = {key: value for part in (first, *others) for key, value in part.items()}
+            rows.append((NAMES[model], f"{entry.blocks} of {entry.width}", *(_cell(numbers, *one) for one in columns)))
+        else:
+            absent.append(NAMES[model])
+    dash = ["A dash"] if any(_ABSENT in row for row in rows) else []
+    text = table(("public decoder", "blocks and width", *(head for head, *_ in columns)), rows)
+    return text + _not_measured([*dash, *absent], "make decoders GGUF=FOLDER")
 
 
-def changes_of_decoders(name: str, results: Path = paths.RESULTS) -> str:
-    """Write a table of `CHANGES`, a line for each public decoder."""
-    columns = CHANGES[name]
-    notebooks = tuple(dict.fromkeys(effect.partition("-")[0] for effect, _ in columns.values()))
-
-    def cells(numbers: Numbers) -> tuple[str, ...]:
-        return tuple(_with_interval(numbers, effect, form) for effect, form in columns.values())
-
-    return _side_by_side(tuple(columns), cells, notebooks, results)
-
-
-def tokens_of_decoders(results: Path = paths.RESULTS) -> str:
-    """Write self-coupling of two deep blocks of each public decoder, beside both nulls."""
-
-    def cells(numbers: Numbers) -> tuple[str, ...]:
-        effects = (f"tokens-between-self-{part}" for part in ("trained", "traceless-part"))
-        nulls = ("between-self-by-chance", "between-self-traceless-part-conjugated", "null-spread")
-        return (
-            *(_with_interval(numbers, name) for name in effects),
-            *(f"{numbers[f'tokens-{one}']:.3f}" for one in nulls),
-        )
-
-    return _side_by_side(_TOKENS, cells, ("tokens",), results)
+def _cell(numbers: Numbers, head: str, name: str, form: str) -> str:
+    if head.endswith(" "):
+        return format(numbers[name], form)
+    if name not in numbers:
+        return _ABSENT
+    value, low, high = (format(numbers[f"{name}{end}"], form) for end in ("", "-low", "-high"))
+    return f"{value} [{low}, {high}]"
 
 
 def first_token_of_decoders(file: Path = paths.DATA / "bos.csv") -> str:
@@ -117,30 +104,5 @@ def first_token_of_decoders(file: Path = paths.DATA / "bos.csv") -> str:
     return table(head, rows) + _not_measured(absent, "python workflow/bos.py MODEL")
 
 
-def _side_by_side(
-    head: tuple[str, ...], cells: Callable[[Numbers], tuple[str, ...]], notebooks: tuple[str, ...], results: Path
-) -> str:
-    """Set a line for each decoder of which the first notebook was executed, and the command for the others."""
-    rows, absent = [], []
-    for model in DECODERS:
-        parts = [remembered(results / model / f"{notebook}.ipynb") for notebook in notebooks]
-        if parts[0]:
-            entry = registry.lookup(model)
-            line = cells({name: value for part in parts for name, value in part.items()})
-            rows.append((NAMES[model], f"{entry.blocks} of {entry.width}", *line))
-        else:
-            absent.append(NAMES[model])
-    dash = ["A dash"] if any(_ABSENT in row for row in rows) else []
-    text = table(("public decoder", "blocks and width", *head), rows)
-    return text + _not_measured([*dash, *absent], "make decoders GGUF=FOLDER")
-
-
 def _not_measured(names: list[str], command: str) -> str:
     return f"\n{' and '.join(names)}: not measured here; `{command}` measures it.\n" if names else ""
-
-
-def _with_interval(numbers: Numbers, name: str, form: str = ".3f") -> str:
-    if name not in numbers:
-        return _ABSENT
-    value, low, high = (format(numbers[f"{name}{end}"], form) for end in ("", "-low", "-high"))
-    return f"{value} [{low}, {high}]"

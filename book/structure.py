@@ -76,16 +76,10 @@ def postnorm_page() -> str:
         "over prompts; dashed: by chance.",
         provenance=origin.line(*records[::2], command="make book"),
     )
-    rows = [
-        (
-            row.network,
-            postnorm.MAPS[row.map],
-            f"{row.coupling:.3f}",
-            f"{row.low:.3f} to {row.high:.3f}",
-            f"{row.chance:.3f}",
-        )
-        for row in found.itertuples()
-    ]
+    rows = []
+    for row in found.itertuples():
+        numbers = (f"{row.coupling:.3f}", f"{row.low:.3f} to {row.high:.3f}", f"{row.chance:.3f}")
+        rows.append((row.network, postnorm.MAPS[row.map], *numbers))
     shown = table(("network", "map", "coupling", "95 % interval", "by chance"), rows, align="llrlr")
     return f"```{{raw}} html\n{figure.data}\n```\n\n{shown}\n{absent}\n"
 

@@ -45,13 +45,9 @@ def lines(journal: Path) -> Iterator[dict[str, Any]]:
 def note(journal: Path, line: dict[str, Any]) -> None:
     """Append one line in one write, after one that may have been cut off."""
     with journal.open("ab", buffering=0) as file:
-        file.write(b"\n" * _cut_off(journal) + json.dumps(line).encode() + b"\n")
+        cut_off = journal.read_bytes()[-1:] not in (b"", b"\n")
+        file.write(b"\n" * cut_off + json.dumps(line).encode() + b"\n")
         os.fsync(file.fileno())
-
-
-def _cut_off(journal: Path) -> bool:
-    content = journal.read_bytes()
-    return bool(content) and not content.endswith(b"\n")
 
 
 def run_command(

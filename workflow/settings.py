@@ -231,7 +231,8 @@ def _figure(notebook: str, parameters: Any, of_the_sweep: Mapping[str, Any]) -> 
     parameters = {} if parameters is None else parameters
     if not _mapping(parameters):
         raise ConfigError(f"figures: {notebook} is {_seen(parameters)}; expected parameters such as {{k: 10}}")
-    declared = _declared(notebook)
+    cell = _twin(notebook).partition('# %% tags=["parameters"')[2].partition("# %%")[0]
+    declared = re.findall(r"^(\w+): \w+ = ", cell, re.MULTILINE)
     for name, value in parameters.items():
         if name in _OF_THE_SWEEP or name not in declared:
             free = [other for other in declared if other not in _OF_THE_SWEEP]
@@ -251,12 +252,6 @@ def _refuse_unasked(measures: Mapping[str, Mapping[str, Any]], notebooks: Collec
         if settings.get("formed") is False and asking:
             raise ConfigError(f"measures: {measure} has formed = {_seen(settings['formed'])}, and notebook {asking[0]} "
                               "of figures asks for formed ones; leave one of them out")  # fmt: skip
-
-
-def _declared(notebook: str) -> list[str]:
-    """List the parameters of a notebook, from its text twin."""
-    cell = _twin(notebook).partition('# %% tags=["parameters"')[2].partition("# %%")[0]
-    return re.findall(r"^(\w+): \w+ = ", cell, re.MULTILINE)
 
 
 def _twin(notebook: str) -> str:

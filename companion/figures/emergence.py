@@ -115,9 +115,10 @@ def take_models(measured: take.Models, variant: str = VARIANT, k: K = None) -> d
 @of_one
 def take_summary(ds: xr.Dataset, variant: str = VARIANT, k: K = None) -> pd.DataFrame:
     """Select emergence in a few numbers per step."""
-    table, progress = _table(ds, variant, take.chosen_k(ds, k)), ds.attrs.get("progress_label", "")
+    table = _table(ds, variant, take.chosen_k(ds, k))
+    progress = ds.attrs.get("progress_label", "").partition(" (")[0]  # without its unit
     names = {"shared": SHARED} if "shared" in table else {}
-    names |= {"random_bases": "by chance"} | SCORES | {"progress": _word(progress)}
+    names |= {"random_bases": "by chance"} | SCORES | {"progress": progress or "progress"}
     return table[["coupling", "low", "high", *names]].rename(columns=names)
 
 
@@ -134,9 +135,9 @@ def numbers_of(ds: xr.Dataset, others: effects.OtherRuns, variant: str = VARIANT
         found |= {f"{word}-{name.replace('_', '-')}": float(value) for name, value in table.iloc[at].items()}
         found[f"{word}-on-diagonal"] = effects.diagonal_share(found[f"{word}-coupling"])
         found[f"{word}-on-diagonal-chance"] = effects.diagonal_share(found[f"{word}-random-bases"])
-    changes = {"": effects.of_emergence, "shared": effects.of_shared_emergence}
-    for prefix, of in changes.items():
-        found |= effects.numbers(of(ds, variant, k, others), prefix)
+    for prefix, part in (("", ds), ("shared", known_shared_part(ds, variant))):
+        if part is not None:
+            found |= effects.numbers(effects.of_emergence(part, variant, k, others), prefix)
     return found
 
 
@@ -251,11 +252,6 @@ def draw_profiles(profiles: xr.Dataset) -> Figure:
             parts.log_axis(axes)
     _step_bar(row, profiles.step.values)
     return figure
-
-
-def _word(progress_label: str) -> str:
-    """Name the progress of training, without its unit."""
-    return progress_label.split(" (")[0] or "progress"
 
 
 def _draw_steps(axes: Axes, summary: xr.Dataset, ink: str, label: str) -> np.ndarray:

@@ -94,7 +94,7 @@ def draw_paper(table: pd.DataFrame) -> Figure:
         axes.margins(y=0.12)
     row[2].locator_params(axis="x", nbins=4)
     row[2].set_ylabel("the same, cleared of the curve")
-    scatter.family_legend(figure, row)
+    parts.legend_under(figure, row, fontsize=8)
     return figure
 
 
@@ -249,5 +249,5 @@ def draw_leaderboard(board: pd.DataFrame, marked: str = "") -> Figure:
     axes.set_xlabel("mean of the other five", fontsize=8)
     for axes in grid:
         axes.tick_params(labelsize=7.5)
-    scatter.family_legend(figure, grid)
+    parts.legend_under(figure, grid, fontsize=8)
     return figure

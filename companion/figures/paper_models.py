@@ -65,7 +65,7 @@ def draw_sizes(table: pd.DataFrame) -> Figure:
             axes.margins(y=0.2)
     for axes, label in zip(grid[-1], SIZES.values(), strict=True):
         axes.set_xlabel(label)
-    scatter.family_legend(figure, grid[0])
+    parts.legend_under(figure, grid[0], fontsize=8)
     return figure
 
 

@@ -5,11 +5,7 @@ from matplotlib.figure import Figure
 
 from companion.figures import parts, style
 
-_PANELS = {
-    "coupling": r"coupling $1-\tilde m$",
-    "alike": "alike on all prompts",
-    "log_lead": r"mean $\log(s_1/s_2)$",
-}
+_PANELS = {"coupling": r"coupling $1-\tilde m$", "alike": "alike on all prompts", "log_lead": r"mean $\log(s_1/s_2)$"}
 """Quantities, with their labels on a panel."""
 
 _LONG = {

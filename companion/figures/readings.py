@@ -98,12 +98,9 @@ def draw_values(means: xr.Dataset) -> Figure:
         for position, (network, ink, one) in enumerate(parts.networks(means.sel(variant=name))):
             axes.vlines(range(len(ks)), one.low, one.high, color=ink, linewidth=2.2, alpha=0.5)
             axes.plot(one["mean"], color=ink, marker="o", markersize=3, linewidth=1.2, label=network)
-            properties = {
-                "color": style.colour(style.NULL),
-                "linewidth": 1,
-                "dashes": (4, 2) if position else (1.2, 1.6),
-            }
-            axes.plot(one.null, **properties, zorder=1.5, label=f"by chance, {network}'s spectra")
+            line = {"color": style.colour(style.NULL), "linewidth": 1, "zorder": 1.5}
+            dashes, label = (4, 2) if position else (1.2, 1.6), f"by chance, {network}'s spectra"
+            axes.plot(one.null, dashes=dashes, label=label, **line)
         axes.set_title(name, fontsize=7, fontweight="normal", pad=3, loc="left", x=-0.2)
         axes.set_xticks(range(len(ks)), ks)
         axes.tick_params(labelsize=7)
@@ -199,14 +196,8 @@ def draw_choices(choices: pd.DataFrame) -> Figure:
     numbers.grid(False)
     for point, row in labels.groupby("point").row.min().items():
         where = {"xycoords": axes.get_yaxis_transform(), "xytext": (-5, 0), "textcoords": "offset points"}
-        properties = {
-            "ha": "right",
-            "va": "center_baseline",
-            "fontweight": "bold",
-            "fontsize": 8.5,
-            "annotation_clip": False,
-        }
-        axes.annotate(point, (0, row - 1), **where, **properties)
+        properties = {"ha": "right", "va": "center_baseline", "fontweight": "bold", "fontsize": 8.5}
+        axes.annotate(point, (0, row - 1), annotation_clip=False, **where, **properties)
         for one in (axes, numbers) if row else ():
             one.axhline(row - 1.7, color=style.colour("faint"), linewidth=0.6)
     axes.axvline(0, color=style.colour("faint"), linewidth=0.8)

@@ -1,11 +1,8 @@
 """Points of models: groups of families with their styles, the line through them, a word in the corner."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from companion.figures import parts, style
@@ -18,7 +15,8 @@ _OTHERS = "other families"
 
 def families(axes: Axes, table: pd.DataFrame, x: str, y: str) -> None:
     """Draw models as dots: two groups of families stand out of all others."""
-    groups = table.family.map(_group)
+    # A family may carry a generation behind its name.
+    groups = table.family.map(lambda family: _GROUPS.get(family.split(" (")[0], _OTHERS))
     for place, name in enumerate((_OTHERS, *dict.fromkeys(_GROUPS.values()))):
         part, ink = table[groups == name], style.colour(style.NULL)
         properties = {"markersize": 4, "alpha": 0.7}
@@ -26,16 +24,6 @@ def families(axes: Axes, table: pd.DataFrame, x: str, y: str) -> None:
             ink, properties = style.dataset_colour(name, place - 1), {"marker": style.marker(place), "alpha": 0.9}
         if len(part):
             parts.points(axes, part[x], part[y], ink, label=name, **properties)
-
-
-def _group(family: str) -> str:
-    """Return the group of a family, which may carry a generation."""
-    return _GROUPS.get(family.split(" (")[0], _OTHERS)
-
-
-def family_legend(figure: Figure, row: Sequence[Axes]) -> None:
-    """Name the groups of families once under a row of panels."""
-    parts.legend_under(figure, row, fontsize=8)
 
 
 def line(axes: Axes, x: ArrayLike, y: ArrayLike, degree: int = 1, **properties: object) -> float:

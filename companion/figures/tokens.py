@@ -14,6 +14,7 @@ from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, Models, Null, of_networks
 from companion.tables import effects
 from companion.tables.arrays import from_one, joined, records_of
+from companion.tables.inference import effect_of
 from coupling_lib.datasets.parts import SHARED
 from coupling_lib.datasets.summaries import apart, interval
 
@@ -38,7 +39,9 @@ def take_grid(both: xr.Dataset, variant: str = VARIANT, null: Null = None) -> xr
     relative = abs(both.matrix / both.singular_values.isel(prompt=0, rank=0))
     coupling = 1 - _mismatches(both, variant, itself=both.attrs["block"] != both.attrs["other"]).isel(prompt=0)
     taken = xr.Dataset({"entry": relative, "coupling": coupling}).isel(token_1=slice(count), token_2=slice(count))
-    places, labels = first.position.values[:count] + 1, token_labels(first.isel(token_1=slice(count)))
+    places = first.position.values[:count] + 1
+    # A token without a text is called by its position.
+    labels = [token_label(str(x)) or str(place) for x, place in zip(first.text.values[:count], places, strict=True)]
     named = taken.rename(token_1="token_jacobian", token_2="token_vectors").drop_vars("prompt", errors="ignore")
     coords = {"token_jacobian": places, "token_vectors": places}
     numbers = {name: both.attrs[name] for name in ("block", "other", "k")}
@@ -107,7 +110,8 @@ def numbers_of(summary: xr.Dataset, spread: float, **groups: Sequence[str]) -> d
         for network in summary.network.values
     }
     found |= effects.numbers(effects.of_tokens(coupled["trained"], coupled["untrained"]), "")
-    found |= effects.numbers(effects.of_shared_tokens(coupled), "shared")
+    shared = {f"coupled-{called}": effect_of(values) for called, values in coupled.get(SHARED, {}).items()}
+    found |= effects.numbers(shared, "shared")
     return found | {"null-spread": spread}
 
 
@@ -173,12 +177,6 @@ def token_label(text: str) -> str:
     if len(shown) > _LONGEST:
         shown = shown[: _LONGEST - 1] + "…"
     return shown.replace("$", r"\$")
-
-
-def token_labels(first: xr.Dataset) -> list[str]:
-    """Label a prompt's tokens by their texts, or their positions where they have none."""
-    both = zip(first.text.values.astype(str), first.position.values, strict=True)
-    return [token_label(text) or str(position + 1) for text, position in both]
 
 
 def comparison_name(first: xr.Dataset) -> str:

@@ -23,11 +23,7 @@ from coupling_lib.models.registry import by_size
 Taken = xr.Dataset | Mapping[str, xr.Dataset]
 """Of one model, or of several by name."""
 
-SCORES = {
-    "line_shape_score": "line-shape score",
-    "expodistance": "expodistance",
-    "equidistance": "std / mean of steps",
-}
+SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance", "equidistance": "std / mean of steps"}
 """Scores of a whole trajectory, with their labels on an axis."""
 
 _PROFILES = {

@@ -47,14 +47,6 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and value.strip().lower() not in _WORDS
 
 
-def _are_precisions(value: Any) -> bool:
-    return _is_text(value) and {part.strip() for part in value.split(",")} <= set(PRECISIONS)
-
-
-def _is_rate(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
-
-
 def _or_empty(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value == "" or accepts(value)
 
@@ -112,7 +104,11 @@ def parse_pair(text: str | int) -> tuple[int, int]:
 RULES: dict[str, Rule] = {
     "model": Rule("an alias of data/models.csv, a Hugging Face id or a local folder", "nano-neox", _is_text),
     "precision": Rule(f"one of {', '.join(PRECISIONS)}", "float32", lambda v: v in tuple(PRECISIONS)),
-    "precisions": Rule(f"some of {', '.join(PRECISIONS)}, separated by commas", "bfloat16,nf4", _are_precisions),
+    "precisions": Rule(
+        f"some of {', '.join(PRECISIONS)}, separated by commas",
+        "bfloat16,nf4",
+        lambda v: _is_text(v) and {part.strip() for part in v.split(",")} <= set(PRECISIONS),
+    ),
     "memory": Rule(
         "an amount of memory with its unit, or empty for what is free",
         "8GB",
@@ -170,7 +166,11 @@ RULES: dict[str, Rule] = {
         "digits, cifar10, a copy of CIFAR-10, a folder of pictures, or noise for random images", "digits", _is_text
     ),
     "table": Rule("the path of a grid's table, or empty for the book's", "cifar10.csv", _or_empty(_is_text)),
-    "rate": Rule("a rate of stochastic depth, from 0 to below 1", "0.3", _is_rate),
+    "rate": Rule(
+        "a rate of stochastic depth, from 0 to below 1",
+        "0.3",
+        lambda v: isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v < 1,
+    ),
     "seed": Rule("a whole number from 0", "0", partial(is_whole, least=0)),
 }
 """What each parameter may be; a name means the same in every notebook."""

@@ -95,7 +95,7 @@ def measure_card(
 
 
 def _card(model: cl.Model, prompts: Card, measured: Mapping[str, xr.Dataset], hours: float) -> Card:
-    depth, shared = measured["depth"], cl.shared_part(measured["depth"])
+    depth, shared, device = measured["depth"], cl.shared_part(measured["depth"]), next(model.hf.parameters()).device
     scores = {name: _summary(measured["trajectories"][name].values) for name in ("line_shape_score", "expodistance")}
     first = {name: float(couplings(ds, VARIANT, K)[0]) for name, ds in (("whole", depth), ("shared", shared))}
     found = {
@@ -115,7 +115,7 @@ def _card(model: cl.Model, prompts: Card, measured: Mapping[str, xr.Dataset], ho
         "known_from": _summary(measured["known"]["known"].values) if "known" in measured else None,
         "measures": {name: MEASURES[name].version for name in measured},
         "versions": depth.attrs["versions"],
-        "machine": _machine(model),
+        "machine": torch.cuda.get_device_name(device) if device.type == "cuda" else provenance.processor(),
         "hours": hours,
     }
     return with_digest(rounded(found))
@@ -148,11 +148,6 @@ def _summary(values: np.ndarray) -> Card | None:
         return None
     effect = effect_of(finite, "median")
     return {"median": effect.value, "low": effect.low, "high": effect.high, "n": effect.n}
-
-
-def _machine(model: cl.Model) -> str:
-    device = next(model.hf.parameters()).device
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else provenance.processor()
 
 
 def rounded(part: Any) -> Any:

@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from companion.tables.inference import Effect, effect_of, widened
-from coupling_lib.datasets.parts import SHARED, known_shared_part
+from coupling_lib.datasets.parts import known_shared_part
 from coupling_lib.datasets.summaries import mean_couplings
 
 
@@ -162,23 +162,12 @@ def turning_step(steps: np.ndarray, others: OtherRuns) -> int:
     return 1 + int(np.abs(np.log1p(steps[1:-1].astype(float)) - np.log1p(others.turn)).argmin())
 
 
-def of_shared_emergence(measured: xr.Dataset, variant: str, k: int, others: OtherRuns) -> dict[str, Effect]:
-    """The same of the traceless part."""
-    shared = known_shared_part(measured, variant)
-    return {} if shared is None else of_emergence(shared, variant, k, others)
-
-
 def of_tokens(trained: Mapping[str, np.ndarray], untrained: Mapping[str, np.ndarray]) -> dict[str, Effect]:
     """Coupling of each comparison of tokens when trained, and its lead over the untrained network."""
     found = {}
     for name, values in trained.items():
         found |= {f"coupled-{name}": effect_of(values), f"emerged-{name}": effect_of(values - untrained[name])}
     return found
-
-
-def of_shared_tokens(coupled: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Effect]:
-    """Coupling of each comparison of tokens in the traceless part, where it was measured."""
-    return {f"coupled-{name}": effect_of(values) for name, values in coupled.get(SHARED, {}).items()}
 
 
 def of_trajectories(both: xr.Dataset, scores: tuple[str, ...]) -> dict[str, Effect]:

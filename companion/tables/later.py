@@ -17,19 +17,9 @@ LATE = (516, 1642)
 """First and last of the last three steps of `phases`, between which seeds differ in how much coupling changes."""
 
 REPORTED = (
-    "million_tokens",
-    "coupling",
-    "shared",
-    "near",
-    "far",
-    "alike",
-    "validation_loss",
-    "induction",
-    "rank",
-    "norm",
-)
+    "million_tokens", "coupling", "shared", "near", "far", "alike", "validation_loss", "induction", "rank", "norm",
+)  # fmt: skip
 """Columns that are reported at four steps of each model."""
-
 
 PYTHIA = {"pythia-6.9b": (128, 143_000), "pythia-12b": (128, 143_000)}
 """Models of the paper's figure 1b, and the first and last step that it shows."""

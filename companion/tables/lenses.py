@@ -72,12 +72,13 @@ def _of_one_prompt(traced: cl.Trace, fits: dict[str, tuple[Tensor, Tensor]]) -> 
     states |= {name: torch.einsum("lij,lj->li", A, x) + b for name, (A, b) in fits.items()}
     logits = lens.head(torch.stack([states[name] for name in LENSES]))
     own = logits[0, -1].log_softmax(dim=-1)
+    futures, mean = fits["lens with futures"][0], fits["mean lens"][0]
     distance = (own.exp() * (own - logits.log_softmax(dim=-1))).sum(dim=-1)
     return {
         "divergence": (("lens", "depth"), distance),
         "agrees": (("lens", "depth"), (logits.argmax(dim=-1) == own.argmax()).double()),
         "slope": (("block",), intervened_slopes(lens)),
-        "futures_apart": (("depth",), _apart(fits["lens with futures"][0], fits["mean lens"][0])),
+        "futures_apart": (("depth",), torch.linalg.matrix_norm(futures - mean) / torch.linalg.matrix_norm(mean)),
     }
 
 
@@ -93,11 +94,6 @@ def words_of(lens: Lens, k: int = 3) -> xr.Dataset:
     coords = {"lens": list(states), "depth": range(trace.n_blocks + 1), "rank": range(1, k + 1)}
     data = {"token": (dims, np.array(words)), "probability": (dims, np.stack(shares))}
     return xr.Dataset(data, coords, {"model": trace.model.name})
-
-
-def _apart(A: Tensor, B: Tensor) -> Tensor:
-    """Return the distance of matrices from others, relative to the length of these."""
-    return torch.linalg.matrix_norm(A - B) / torch.linalg.matrix_norm(B)
 
 
 @lru_cache(maxsize=1)

@@ -196,18 +196,14 @@ def measure(
             own = table[(table["model"] == model.name) & (table["network"] == network)]
             have = set(zip(own["id"], own["version"], strict=True))
             # Rows of tokens that are older than their null by conjugation.
-            have -= {one.key for one in listed if one.tokens} - _with_null(own)
+            whole = own.dropna(subset="self_conjugated") if "self_conjugated" in own else own.iloc[:0]
+            have -= {one.key for one in listed if one.tokens} - set(zip(whole["id"], whole["version"], strict=True))
         missing = [one for one in listed if one.key not in have]
         print(f"{model.name}, {network}: {len(listed) - len(missing)} of {len(listed)} prompts were measured before")
         rows = (row(model, network, one) for one in missing)
         while taken := list(islice(rows, _AT_ONCE)):
             write(file, taken)
             print(f"{model.name}, {network}: {taken[-1]['id']}", flush=True)
-
-
-def _with_null(rows: pd.DataFrame) -> set[tuple[str, str]]:
-    rows = rows.dropna(subset="self_conjugated") if "self_conjugated" in rows else rows.iloc[:0]
-    return set(zip(rows["id"], rows["version"], strict=True))
 
 
 def write(file: Path, rows: list[dict[str, Any]]) -> None:

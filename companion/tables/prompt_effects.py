@@ -50,14 +50,13 @@ def many_prompts(file: Path | None = None) -> pd.DataFrame:
 
 def finished(table: pd.DataFrame) -> pd.DataFrame:
     """Take the models of which all prompts were measured, and all networks."""
+    alone = table[table["version"] == "alone"]
+    counts = (
+        alone.groupby(["network", "set", "model"]).size().unstack(fill_value=0).reindex(_WANTED.index, fill_value=0)
+    )
     # One in a hundred may be longer than a model reads.
-    whole = [name for name, rows in table.groupby("model") if (_counts(rows) >= 0.99 * _WANTED).all()]
+    whole = counts.columns[counts.ge(0.99 * _WANTED, axis=0).all()]
     return table[table["model"].isin(whole)].reset_index(drop=True)
-
-
-def _counts(rows: pd.DataFrame) -> pd.Series:
-    alone = rows[rows["version"] == "alone"]
-    return alone.groupby(["network", "set"]).size().reindex(_WANTED.index, fill_value=0)
 
 
 def couplings(rows: pd.DataFrame, part: str, network: str = "trained") -> pd.DataFrame:

@@ -117,11 +117,5 @@ def measure(one: Checkpoint) -> Columns:
 
 
 EXPERIMENT = Experiment(
-    "regularised",
-    "train pairs, with the regulariser and without",
-    HEADER,
-    recipes(),
-    measure,
-    objective=objective,
-    steps=steps,
+    "regularised", "train pairs, with the regulariser and without", HEADER, recipes(), measure, objective, steps=steps
 )

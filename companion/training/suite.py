@@ -82,10 +82,5 @@ def measure(one: Checkpoint) -> Columns:
     return columns.permuted(one.model) | {name: value for name, value in known.items() if value is not None}
 
 
-EXPERIMENT = Experiment(
-    "suite",
-    "train and measure the suite of language models",
-    HEADER,
-    SUITE | {name: ExperimentRecipe(**asdict(RECIPES[name])) for name in EMBEDDED},
-    measure,
-)
+_ALL = SUITE | {name: ExperimentRecipe(**asdict(RECIPES[name])) for name in EMBEDDED}
+EXPERIMENT = Experiment("suite", "train and measure the suite of language models", HEADER, _ALL, measure)

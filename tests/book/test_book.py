@@ -110,7 +110,7 @@ def test_the_page_of_a_model_has_the_first_figure_of_each_notebook_under_its_tit
     figures = [figure(name, table, f"model {model} (revision)") for name, model in names.items()]
     executed(tmp_path / "m" / "tokens.ipynb", figures=figures)
     assert pages.model_page(tmp_path / "m", ["depth", "tokens"]).splitlines()[-5:] == [
-        *("## [Coupling across tokens](tokens.ipynb)", "", "```{glue} tokens-grid", ":doc: tokens.ipynb", "```"),
+        *("## [Coupling across tokens](tokens.ipynb)", "", "```{glue} tokens-grid", ":doc: tokens.ipynb", "```")
     ]
 
 

@@ -42,9 +42,13 @@ def test_the_sidebar_has_at_most_eighteen_pages_and_all_chapters_are_in_the_cont
     assert {f"book/{page}" for page in chapters.PAGES} <= set(complete.listed())
 
 
-def test_every_notebook_has_its_chapter():
+def test_every_notebook_and_every_claim_has_its_chapter():
     # What the notebook of one card writes stands on the page of models.
     assert {*chapters.CHAPTERS, "card"} == {path.stem for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
+    for claim in claims.read_claims():
+        assert claim["notebook"] in chapters.CHAPTERS
+        named = claim.get("chapters", [claim["notebook"]])
+        assert all((BOOK / f"{chapters.page_of(name)}.md").is_file() for name in named)
 
 
 # -- the shape of a chapter
@@ -101,13 +105,6 @@ def test_a_chapter_has_the_verdicts_of_its_claims_in_the_words_of_the_page_of_cl
         "- {ref}`B <claim-b>`: **contradicted** in the paper's models",
     ]
     assert chapters.verdicts_part("vision").startswith("Not in the paper.")
-
-
-def test_every_claim_is_in_a_chapter():
-    for claim in claims.read_claims():
-        assert claim["notebook"] in chapters.CHAPTERS
-        named = claim.get("chapters", [claim["notebook"]])
-        assert all((BOOK / f"{chapters.page_of(name)}.md").is_file() for name in named)
 
 
 def test_the_time_of_a_chapter_is_that_of_its_run_and_not_run_is_said(tmp_path):

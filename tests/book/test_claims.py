@@ -217,7 +217,7 @@ def test_every_verdict_has_a_shape_of_its_own_beside_its_word(tmp_path):
         assert f".verdict-{slug} " in css or re.search(r'class\*="(verdict-[\w-]+)"', css)[1] in f"verdict-{slug}"
 
 
-def test_every_claim_states_the_paper_its_rules_and_an_existing_section():
+def test_every_claim_states_the_paper_its_rules_its_margin_and_an_existing_section():
     for claim in CLAIMS:
         twin = (paths.ROOT / "notebooks" / f"{claim['notebook']}.py").read_text(encoding="utf-8")
         assert re.search(rf"^# #+ {re.escape(claim['section'])}$", twin, re.M), (claim["claim"], claim["section"])
@@ -226,9 +226,6 @@ def test_every_claim_states_the_paper_its_rules_and_an_existing_section():
         assert {test["condition"] for test in claim["test"] if "condition" in test} <= set(verdicts.CONDITIONS)
         assert {test.get("scope", "here") for test in claim["test"]} <= {"here", "paper"}
         assert {test["unit"] for test in claim["test"] if "unit" in test} <= set(claims.read_margins())
-
-
-def test_every_claim_about_no_effect_states_its_margin_and_every_margin_its_reason():
     assert all("margin" in test for claim in CLAIMS for test in claim["test"] if test["claims"] == "within")
     assert all(entry["why"] and entry["value"] > 0 for entry in claims.read_margins().values())
 

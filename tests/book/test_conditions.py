@@ -20,7 +20,7 @@ def written(tmp_path, heading: str, **numbers: float):
     return conditions.wrong(BOUND, tmp_path, tmp_path)
 
 
-def test_a_turned_number_is_found_with_page_sentence_condition_and_values(tmp_path):
+def test_a_turned_or_missing_number_and_an_edited_heading_are_found(tmp_path):
     heading = "Blocks are coupled *twice* as much as [chance](nulls.md)"
     assert written(tmp_path, heading, coupled=0.3, null=0.1) is None
     assert written(tmp_path, heading, coupled=0.15, null=0.1).splitlines() == [
@@ -29,9 +29,6 @@ def test_a_turned_number_is_found_with_page_sentence_condition_and_values(tmp_pa
         "    depth-coupled = 0.15",
         "    depth-null = 0.1",
     ]
-
-
-def test_a_missing_number_and_an_edited_heading_are_found(tmp_path):
     assert "cannot be checked: there is no depth-null in" in written(tmp_path, SENTENCE, coupled=0.3)
     message = written(tmp_path, "Blocks are coupled", coupled=0.3, null=0.1)
     assert message == f"depth: a sentence of conditions.toml does not stand on the page: {SENTENCE!r}"

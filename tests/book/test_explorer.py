@@ -196,13 +196,10 @@ def test_random_matrices_have_the_singular_values_of_their_block_and_no_coupling
     np.testing.assert_allclose(square, (ds["frobenius_norm"] ** 2).mean("prompt").values, rtol=0.5)
 
 
-def test_a_matrix_of_zeros_and_equal_values_stay_what_they_are():
+def test_what_is_packed_is_read_as_it_was_and_ends_no_element():
     assert not array(packing.in_levels(np.zeros((2, 3, 3)))["entries"], "u1", 2, 3, 3).any()
     same = packing.in_sixteen_bits(np.full((2, 2), 0.25))
     assert same["low"] == 0.25 and not array(same["numbers"], "<u2", 4).any()
-
-
-def test_a_script_can_be_read_and_cannot_end_the_element_it_may_stand_in():
     content = {"prompts": ["</script> “a = b”;", "c"]}
     text = packing.script("data", "m", content)
     assert packing.read(text) == content and "</" not in text

@@ -79,13 +79,10 @@ def test_a_map_says_for_each_network_which_pair_stands_out():
     )
 
 
-def test_of_matrices_the_diagonal_is_told_and_a_block_with_itself_left_out():
+def test_of_matrices_the_diagonal_is_told_and_models_are_named():
     rows = [(1, 1, 0, 1.0, 0.0), (1, 1, 1, 0.0, 1.0), (1, 2, 0, 3.0, 4.0), (1, 2, 1, 5.0, 0.0)]
     table = pd.DataFrame(rows, columns=["block_jacobian", "block_vectors", "row", "entry_1", "entry_2"])
     assert alternative_text(table) == "Matrices of 2 by 2 with 18 % of their squared size on the diagonal."
-
-
-def test_intervals_and_errors_are_no_findings_and_models_are_named():
     beside = {"score_low": [0.0] * 8, "p_value": [0.5] * 8}
     table = pd.DataFrame({"model": [f"m{n}" for n in range(8)], "score": [*range(7), 1234.5], **beside})
     assert alternative_text(table) == "Score from 0 at model m0 to 1,234 at model m7, mean 157."

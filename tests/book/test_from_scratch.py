@@ -12,13 +12,10 @@ from coupling_lib import paths
 from coupling_lib.errors import UntrustworthyResultError
 
 
-def test_the_program_prints_the_share_on_the_diagonal_that_its_coupling_means():
+def test_the_program_prints_the_share_on_the_diagonal_and_no_number_but_the_library_s(monkeypatch):
     text = pages.from_scratch_page()
     coupling, share = map(float, re.search(r"coupling (0\.\d+): (\d+)% of A", text).groups())
     assert 1 - (1 - share / 100) ** 0.5 == pytest.approx(coupling, abs=0.01) and coupling > 0.5
-
-
-def test_a_number_that_is_not_the_library_s_is_not_printed(monkeypatch):
     monkeypatch.setattr(cl, "miscoupling", lambda A, normalized: 0.5)
     with pytest.raises(UntrustworthyResultError, match="not the library's number"):
         pages.from_scratch_page()

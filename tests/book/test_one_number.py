@@ -195,8 +195,5 @@ def test_every_coupling_or_null_that_a_page_shows_belongs_to_a_quantity():
     )  # fmt: skip
     names = {shown.name for shown in shown_numbers()}
     wanted = {n for n in names if re.search(r"coupl|null|random-bases|relative|beyond|expodistance|line-shape", n)}
-    patterns = [
-        *own,
-        *(n["is"] for quantity in QUANTITIES.values() for n in quantity["names"]),
-    ]
+    patterns = [*own, *(n["is"] for quantity in QUANTITIES.values() for n in quantity["names"])]
     assert {name for name in wanted if not any(re.fullmatch(pattern, name) for pattern in patterns)} == set()

@@ -61,10 +61,6 @@ def parts_of(rows: dict[str, float]) -> dict[str, str]:
     return own_prompt.parts_of(rows, 0.0516, {"untrained": 0.00011, "step 100": 0.00076}, [0, 100, 10_000], 48)
 
 
-def test_what_rounding_changes_is_said():
-    assert "by at most 0.0008." in parts_of({})["own-prompt-rounding"]
-
-
 def test_the_prompts_that_are_offered_are_those_whose_maps_lie_farthest_from_each_other():
     # On a line: the mean is 2.8; 10 lies farthest from it, 0 from 10, 4 from both, 2 from all three.
     at = np.array([0, 0, 1, 2, 2, 10, 4, 3.4])
@@ -74,13 +70,11 @@ def test_the_prompts_that_are_offered_are_those_whose_maps_lie_farthest_from_eac
     assert [at[number] for number in chosen][:4] == [10, 0, 4, 2] and len(set(chosen)) == own_prompt.GALLERY
 
 
-def test_the_rule_of_the_gallery_is_said():
-    rule = parts_of({})["own-prompt-gallery"]
+def test_what_rounding_changes_and_the_gallery_s_rule_are_said_and_without_script_the_values_stand():
+    parts = parts_of({"untrained": 0.0514, "a < b": 0.4567})
+    part, rule = parts["own-prompt"], parts["own-prompt-gallery"]
+    assert "by at most 0.0008." in parts["own-prompt-rounding"]
     assert rule == "The 8 prompts are those of 48 embedded ones whose maps at step 10,000 differ the most.\n"
-
-
-def test_what_stands_without_script_holds_the_values_and_names_the_command():
-    part = parts_of({"untrained": 0.0514, "a < b": 0.4567})["own-prompt"]
     assert part.startswith('```{raw} html\n<div id="own-prompt-here">') and "needs JavaScript" in part
     rows = re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', part)
     assert rows == [("untrained", "0.051"), ("a &lt; b", "0.457"), ("by chance", "0.052")]

@@ -30,20 +30,14 @@ CITATION = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-
 # -- citing
 
 
-def test_the_entry_of_the_paper_is_the_one_of_the_bibliography():
+def test_entries_of_the_bibliography_stand_where_a_page_asks_for_them():
     text = cited.entry("aubry2025", (BOOK / "references.bib").read_text(encoding="utf-8"))
     assert text.startswith("@inproceedings{aubry2025,") and text.endswith("\n}")
     assert text.count("@") == 1 and "Papyan, Vardan" in text
-
-
-def test_a_page_that_asks_for_entries_gets_them_and_the_page_on_citing_asks_for_both():
     page = (BOOK / "reproduce.md").read_text(encoding="utf-8")
     text = cited.filled(page)
     assert page.count("BIBTEX-OF-") == 2 and "BIBTEX-OF-" not in text
     assert "@inproceedings{aubry2025," in text and "@software{transformer_block_coupling_companion," in text
-
-
-def test_an_entry_that_is_not_there_is_refused_by_its_key():
     with pytest.raises(ValueError, match=r"no entry 'nobody'; name one of references\.bib"):
         cited.entry("nobody", "@book{x,\n}")
 

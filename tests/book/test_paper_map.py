@@ -63,10 +63,13 @@ def shown_in(notebook: str) -> dict[str, list[str]]:
     return {name: [ast.unparse(argument) for argument in call.args] for name, call in named.items()}
 
 
-def test_every_figure_and_table_of_the_paper_is_there_once_and_in_order():
+def test_every_item_of_the_paper_is_there_once_in_order_and_ranges_are_counted():
     figures = [*(f"1{part}" for part in "abcde"), "2", "3", "4", "5a", "5b", "6a", "6b", *map(str, range(7, 37))]
     items = [item for row in ROWS for item in paper_map.items_of(row)]
     assert items == [*figures, *(f"T{number}" for number in range(1, 5))]
+    assert paper_map.items_of({"item": "1c-e"}) == ["1c", "1d", "1e"]
+    assert paper_map.items_of({"item": "36"}) == ["36"]
+    assert [paper_map.named(item) for item in ("T1", "3", "1c-e")] == ["table 1", "figure 3", "figures 1c-e"]
 
 
 @each_row
@@ -169,12 +172,6 @@ def test_the_page_has_a_row_for_each_item_and_each_command_once():
     instead = re.search(r"for other models: (.+?)\. ", page)[1]
     assert sum(map(int, re.findall(r"(?:^|, )(\d+) for ", instead))) == faithful - own
     assert re.findall(r"^- \*(.+)\*: \w", page, re.MULTILINE) == list(paper_map.STATES)
-
-
-def test_a_range_of_items_is_counted_one_by_one():
-    assert paper_map.items_of({"item": "1c-e"}) == ["1c", "1d", "1e"]
-    assert paper_map.items_of({"item": "36"}) == ["36"]
-    assert [paper_map.named(item) for item in ("T1", "3", "1c-e")] == ["table 1", "figure 3", "figures 1c-e"]
 
 
 def test_lost_captions_are_named_once_figures_before_tables():

@@ -42,37 +42,34 @@ def line_of_gemma(text):
 def test_what_was_measured_has_a_line_and_what_was_not_a_command(tmp_path):
     executed(tmp_path / "gemma3-270m" / "depth.ipynb", DEPTH)
     own = ["Gemma 3 270M (Q4_K_M)", "18 of 640"]
-    alone = tables.depth_of_decoders(tmp_path)
+    alone = tables.decoders_table("depth", tmp_path)
     assert line_of_gemma(alone) == [*own, "0.200 [0.190, 0.220]", "–", "0.100 [0.090, 0.120]", "–", "0.051", "0.052"]
     assert alone.splitlines()[-1].startswith("A dash and SmolLM2")
     executed(tmp_path / "gemma3-270m" / "nulls.ipynb", NULLS)
-    assert line_of_gemma(tables.depth_of_decoders(tmp_path)) == [
+    assert line_of_gemma(tables.decoders_table("depth", tmp_path)) == [
         *own, "0.200 [0.190, 0.220]", "0.030 [0.020, 0.050]", "0.100 [0.090, 0.120]", "0.040 [0.030, 0.060]",
         "0.051", "0.052",
     ]  # fmt: skip
-    assert line_of_gemma(tables.curve_of_decoders(tmp_path)) == [
+    assert line_of_gemma(tables.decoders_table("curve", tmp_path)) == [
         *own, "0.806", "0.872", "0.810", "0.875", "-0.066 [-0.076, -0.046]"
     ]  # fmt: skip
     executed(tmp_path / "gemma3-270m" / "trajectories.ipynb", PATHS)
-    assert line_of_gemma(tables.changes_of_decoders("trajectories", tmp_path)) == [
+    assert line_of_gemma(tables.decoders_table("trajectories", tmp_path)) == [
         *own, "-2.00 [-2.01, -1.98]", "+0.50 [+0.49, +0.52]", "+0.80 [+0.79, +0.82]"
     ]  # fmt: skip
     executed(tmp_path / "gemma3-270m" / "tokens.ipynb", TOKENS)
-    assert line_of_gemma(tables.tokens_of_decoders(tmp_path)) == [
+    assert line_of_gemma(tables.decoders_table("tokens", tmp_path)) == [
         *own, "0.300 [0.290, 0.320]", "0.250 [0.240, 0.270]", "0.052", "0.061", "0.020"
     ]  # fmt: skip
     executed(tmp_path / "gemma3-270m" / "prompts.ipynb", INSTRUCTION)
-    assert line_of_gemma(tables.changes_of_decoders("instruction", tmp_path)) == [
+    assert line_of_gemma(tables.decoders_table("instruction", tmp_path)) == [
         *own, "+0.1000 [+0.0900, +0.1200]", "+0.2000 [+0.1900, +0.2200]", "-0.1000 [-0.1100, -0.0800]"
     ]  # fmt: skip
     executed(tmp_path / "gemma3-270m" / "spectra.ipynb", effect("spectra-r2-change", -0.4))
     executed(tmp_path / "gemma3-270m" / "dynamics.ipynb", effect("dynamics-product-over-random", 0.3))
-    assert line_of_gemma(tables.changes_of_decoders("linear", tmp_path)) == [
-        *own,
-        "+0.30 [+0.29, +0.32]",
-        "-0.40 [-0.41, -0.38]",
-        "–",
-    ]
+    assert line_of_gemma(tables.decoders_table("linear", tmp_path)) == [
+        *own, "+0.30 [+0.29, +0.32]", "-0.40 [-0.41, -0.38]", "–"
+    ]  # fmt: skip
 
 
 def test_the_token_that_begins_a_text_has_a_line_for_each_part(tmp_path):

@@ -45,19 +45,13 @@ def test_representatives_are_exact(mapping, kind):
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_what_is_not_measured_says_why():
+def test_what_is_not_measured_says_why_and_a_surrogate_derivative_is_refused():
     row = families.tried("masked", "bart")
     assert row["outcome"] == "refused" and row["why"].startswith("'FOLDER' is an encoder-decoder (bart)")
     row = families.tried("image and text", "kosmos-2")
     assert row == {"outcome": "not tried", "why": row["why"]} and row["why"].startswith("does not run (ValueError: ")
-
-
-def test_attention_without_effect_on_this_machine_counts_as_not_tried():
     row = families.tried("masked", "mra")
     assert row["outcome"] == "not tried" and "attention has no effect on this machine" in row["why"]
-
-
-def test_a_surrogate_derivative_is_refused_or_wrong_never_exact():
     assert families.tried("masked", "yoso")["outcome"] == "refused"
 
 

@@ -60,14 +60,11 @@ def _table(path, ends):
     return path
 
 
-def test_compare_names_what_is_no_longer_caught(tmp_path, capsys):
+def test_compare_names_what_is_no_longer_caught_of_common_mutants(tmp_path, capsys):
     before = _table(tmp_path / "before.csv", [CAUGHT, CAUGHT, SURVIVED])
     after = _table(tmp_path / "after.csv", [CAUGHT, SURVIVED, SURVIVED])
     assert mutants.main(["compare", str(before), str(after)]) == 1
     assert "no longer caught: a.py:2: '<' -> '<='" in capsys.readouterr().out
     assert mutants.main(["compare", str(before), str(before)]) == 0
-
-
-def test_tables_without_a_common_mutant(tmp_path):
     with pytest.raises(ParameterError, match="no mutant in common"):
         mutants.compare(_table(tmp_path / "before.csv", [CAUGHT]), tmp_path / "missing.csv")

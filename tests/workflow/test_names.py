@@ -150,14 +150,11 @@ def test_names_of_models_are_what_they_were(model, revision, name):
     assert settings._slug({"model": model, "revision": revision}) == name
 
 
-def test_a_revision_of_one_model_is_told_from_another_model():
+def test_a_revision_is_told_from_another_model_and_a_name_of_spaces_refused():
     made = planned(["org/a-b", {"model": "org/a", "revision": "b"}, "org/a-b", "nano-neox"])
     assert len(made["weights"]) == len(made["jobs"]) == len(made["figures"]) == 3
     assert {"nano-neox"} < set(made["weights"]) and {job["weights"] for job in made["jobs"].values()} == set(
         made["weights"]
     )
-
-
-def test_a_name_of_spaces_alone_is_refused():
     with pytest.raises(CouplingError, match=r"models\[0\] is '  '"):
         planned(["  "])

@@ -124,13 +124,11 @@ def test_other_texts_do_not(fresh, stored):
     assert near(fresh, stored) != stored
 
 
-def test_a_number_may_differ_by_what_was_measured_and_no_more():
+def test_a_number_may_differ_by_what_was_measured_and_a_skewness_beyond_three_decimals():
     assert near("0.123460", "0.123456", 4e-5) == "0.123456"
     assert near("0.123460", "0.123456", 3e-5) == "0.123460" == near("0.123460", "0.123456")
     assert near("step1001", "step1000", math.inf) == "step1000"
 
-
-def test_a_skewness_is_compared_to_its_third_decimal_and_any_other_number_as_it_is():
     def text(name: str) -> str:
         data = {"application/papermill.record/text/plain": "-0.0171064916"}
         return texts_of(new_output("display_data", data, metadata={"scrapbook": {"name": name}})).popitem()[1]
@@ -141,7 +139,7 @@ def test_a_skewness_is_compared_to_its_third_decimal_and_any_other_number_as_it_
 # -- the table of what was measured
 
 
-def test_the_table_has_every_notebook_and_what_is_allowed_is_its_spread_rounded_up():
+def test_the_table_has_every_notebook_and_its_spread_rounded_up_is_allowed(tmp_path):
     table = spreads.read()
     assert sorted(table) == [path.stem for path in NOTEBOOKS]
     for path in NOTEBOOKS:
@@ -152,9 +150,6 @@ def test_the_table_has_every_notebook_and_what_is_allowed_is_its_spread_rounded_
             limit = limits[kind]
             assert table[path.stem][kind] <= limit < max(10.01 * table[path.stem][kind], 1e-30)
     assert spreads.written(table) == SPREADS.read_text(encoding="utf-8")
-
-
-def test_a_notebook_without_a_spread_is_named(tmp_path):
     with pytest.raises(KeyError, match="the spread of new is unknown; measure it: make spreads ONLY=new"):
         allowed(tmp_path / "new.ipynb")
 

@@ -102,8 +102,10 @@ def figures(kept: dict[str, dict[str, str]]) -> dict[str, str]:
     return {name: data["text/html"] for name, data in kept.items() if "text/html" in data}
 
 
-def test_every_notebook_is_run_here_for_a_model_of_one_s_own():
+def test_every_notebook_has_its_text_twin_and_is_run_here_for_a_model_of_one_s_own():
     assert set(SMALL) | OF_MANY_MODELS == {path.stem for path in NOTEBOOKS}
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("*.py")}
+    assert {name for name, text in texts.items() if text.startswith("# ---\n")} == {path.stem for path in NOTEBOOKS}
 
 
 def representatives(*names: str) -> list:
@@ -201,11 +203,6 @@ def test_parameters_are_declared_with_type_default_and_help(path):
     assert len([line for line in cell.source.splitlines() if line and not line.startswith("#")]) == len(declared)
 
 
-def test_every_text_twin_has_its_notebook():
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("*.py")}
-    assert {name for name, text in texts.items() if text.startswith("# ---\n")} == {path.stem for path in NOTEBOOKS}
-
-
 @each_notebook
 def test_a_twin_is_what_jupytext_would_write(path):
     # The header names the version of jupytext that wrote it.
@@ -218,19 +215,16 @@ def test_a_twin_is_what_jupytext_would_write(path):
 
 
 @each_notebook
-def test_notebooks_were_executed_from_top_to_bottom_without_errors_or_warnings(path):
+def test_notebooks_were_executed_in_order_are_short_and_hold_nothing_of_the_machine(path):
     nbformat.validate(nbformat.read(path, as_version=4))
     cells = code_cells(path)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     assert not [output for output in outputs(path) if output.output_type == "error" or output.get("name") == "stderr"]
-
-
-@each_notebook
-def test_notebooks_hold_nothing_of_the_machine_they_ran_on(path):
     text = path.read_text(encoding="utf-8")
     assert str(ROOT) not in text and str(Path.home()) + "/" not in text
     assert not [cell for cell in code_cells(path) if "execution" in cell.metadata]  # times of day
     assert "papermill" not in nbformat.read(path, as_version=4).metadata
+    assert max(len(cell.source.splitlines()) for cell in code_cells(path)) <= 15
 
 
 @each_notebook
@@ -246,8 +240,3 @@ def test_cells_that_are_seen_use_no_name_that_a_hidden_cell_made(path):
             hidden -= made
         elif "parameters" not in tags:
             hidden |= made
-
-
-@each_notebook
-def test_cells_are_short(path):
-    assert max(len(cell.source.splitlines()) for cell in code_cells(path)) <= 15

@@ -52,12 +52,9 @@ def test_environments_allow_the_python_versions_of_pyproject(file):
     assert python.removeprefix("python ") == PROJECT["project"]["requires-python"]
 
 
-def test_every_requirement_has_a_lower_bound_and_what_is_in_no_lock_is_exact():
+def test_every_requirement_has_a_bound_or_is_exact_and_a_reason():
     assert [line for line in requirements() if not re.fullmatch(r"[\w.-]+>=\d[\w.]*(,<\d[\w.]*)?", line)] == []
     assert [line for name in APART for line in EXTRAS[name] if not re.fullmatch(r"[\w.-]+==\d[\w.]*", line)] == []
-
-
-def test_every_requirement_has_its_reason_beside_it():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     bare = [
         line
@@ -67,13 +64,10 @@ def test_every_requirement_has_its_reason_beside_it():
     assert bare == []
 
 
-def test_the_lock_pins_exactly_names_no_address_and_no_torch_for_cuda():
+def test_the_lock_pins_exactly_all_that_is_asked_for_and_no_torch_for_cuda():
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if not re.fullmatch(r"[a-z0-9-]+==\d[\w.]*( ; [\w\s.'=<>!*()]+)?", line)] == []
     assert not [line for line in lines if re.match(r"nvidia|cuda|triton", line)]
-
-
-def test_the_lock_holds_all_that_is_asked_for_each_within_its_range():
     locked = {one.name: str(one.specifier).removeprefix("==") for one in lock()}
     asked = [Requirement(line) for line in requirements()]
     outside = [str(one) for one in asked if locked.get(canonicalize_name(one.name), "0") not in one.specifier]
@@ -146,19 +140,13 @@ def test_every_package_folder_is_listed_in_pyproject():
 # -- what lies in the repository
 
 
-def test_checkpoints_together_stay_below_25_megabytes():
+def test_weights_lie_in_data_alone_and_they_and_notebooks_stay_small():
     files = [path for path in (ROOT / "data" / "checkpoints").rglob("*") if path.is_file()]
     assert files
     assert sum(path.stat().st_size for path in files) < 25_000_000
-
-
-def test_weights_lie_nowhere_but_in_data():
     # peft writes those of a base that is offloaded below the folder in which it runs.
     kept = {path.relative_to(ROOT).parts[0] for path in tracked() if path.suffix == ".safetensors"}
     assert kept == {"data"}
-
-
-def test_notebooks_together_stay_below_6_megabytes():
     assert sum(path.stat().st_size for path in NOTEBOOKS) < 6_000_000
 
 
@@ -176,14 +164,11 @@ def test_no_tracked_text_names_a_folder_of_one_machine():
     assert found == []
 
 
-def test_the_licence_is_the_one_pyproject_names():
+def test_licence_and_changelog_are_those_of_pyproject():
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert PROJECT["project"]["license"] == "Apache-2.0"
     assert "Apache License" in text and "Version 2.0, January 2004" in text
     assert "END OF TERMS AND CONDITIONS" in text
-
-
-def test_the_changelog_speaks_of_this_version_or_of_unreleased_changes():
     sections = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert sections[0] in ("Unreleased", PROJECT["project"]["version"])
 

@@ -47,10 +47,13 @@ def test_jobs_are_named_by_what_they_measure_alone():
     assert len({label for other in others for label in plan(other, "x")["jobs"]} | {name}) == 8
 
 
-def test_jacobians_may_be_formed_or_not_as_a_sweep_says():
+def test_forming_jacobians_and_a_new_version_each_make_another_job(monkeypatch):
     plans = {formed: plan(with_(measures={"depth": {"ks": [10], "formed": formed}}), "x") for formed in (True, False)}
     assert [job["settings"]["formed"] for made in plans.values() for job in made["jobs"].values()] == [True, False]
     assert len({name for made in (*plans.values(), plan(LEAST, "x")) for name in made["jobs"]}) == 3
+    (before,) = plan(LEAST, "x")["jobs"]
+    monkeypatch.setattr(cl.measure_depth, "version", cl.measure_depth.version + 1)
+    assert list(plan(LEAST, "x")["jobs"]) != [before]
 
 
 def test_no_figure_would_measure_anew_what_a_sweep_did_not_form():
@@ -62,12 +65,6 @@ def test_no_figure_would_measure_anew_what_a_sweep_did_not_form():
         with pytest.raises(ConfigError, match=f"notebook {notebook} of figures asks for formed ones"):
             planned(False, notebook)
     assert planned(False, "spectra")["figures"]  # which asks for another measure
-
-
-def test_a_version_makes_another_job(monkeypatch):
-    (before,) = plan(LEAST, "x")["jobs"]
-    monkeypatch.setattr(cl.measure_depth, "version", cl.measure_depth.version + 1)
-    assert list(plan(LEAST, "x")["jobs"]) != [before]
 
 
 def test_models_may_be_aliases_ids_and_folders(tmp_path):

@@ -34,23 +34,17 @@ def model():
     return cl.load_model(MODEL)
 
 
-def test_every_measure_of_a_language_chapter_is_there_for_the_trained_and_the_untrained_model(shipped):
+def test_every_measure_of_a_language_chapter_ships_in_3_mb_with_true_lenses(shipped):
     both = {"depth", "tokens", "trajectories", "spectra", "dynamics", "perturbation", "nulls", "decisive"}
     both |= {"readouts"}
     assert set(shipped.measure) == both | {"precision"}
     for measure in both:
         assert set(shipped[shipped.measure == measure].untrained) == {True, False}, measure
     assert shipped.source.str.contains("sha256 b179c9523d0e").all()
-
-
-def test_a_model_takes_3_mb_at_most_and_all_models_12(shipped):
     sizes = [sum(path.stat().st_size for path in folder.rglob("*.*")) for folder in paths.SHIPPED.iterdir()]
     assert sizes and max(sizes) <= 3_000_000 and sum(sizes) <= 12_000_000
     for path in shipped.path:
         files.open_file(Path(path))
-
-
-def test_interventions_find_every_lens_that_is_shipped(shipped):
     kept = [files.open_file(Path(path))[1] for path in shipped.path[shipped.measure == "readouts"]]
     assert len(kept) == 24 and max(float(abs(ds.slope - 1).max()) for ds in kept) < 1e-3
 

@@ -24,7 +24,9 @@ def networks(n):
     return made.networks(n, lambda place: make_depth((0.06, 0.4, 0.2)[place], seed=place + 1))
 
 
-STATES = dict(each_network(networks(2)))
+BOTH = networks(2)
+STATES = dict(each_network(BOTH))
+"""An untrained model, about as coupled as chance, and a trained one."""
 
 
 def models(n):
@@ -49,79 +51,67 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def datasets():
-    """An untrained model, about as coupled as chance, and a trained one."""
-    return STATES
-
-
-@pytest.fixture
-def both(datasets):
-    return side_by_side(**datasets)
-
-
 def test_every_mismatch_that_can_be_drawn_is_one_that_is_measured():
     assert set(SYMBOLS) < set(VARIANTS)
 
 
-def test_pairs_hold_the_mean_over_prompts_of_every_pair_of_different_blocks(both, datasets):
-    table = frame(depth.take_map(both, NAME, 3, NULL))
+def test_pairs_hold_the_mean_over_prompts_of_different_blocks_and_leave_the_measurement_as_it_was():
+    table = frame(depth.take_map(BOTH, NAME, 3, NULL))
     assert len(table) == 2 * 6 * 5
     row = table[(table.network == "trained") & (table.block_jacobian == 2) & (table.block_vectors == 5)]
-    expected = np.mean([datasets["trained"][NAME].values[prompt, 0, 1, 4] for prompt in range(5)])
+    expected = np.mean([STATES["trained"][NAME].values[prompt, 0, 1, 4] for prompt in range(5)])
     assert row.coupling.item() == pytest.approx(1 - expected, abs=1e-12)
     assert not (table.block_jacobian == table.block_vectors).any()
+    depth.take_map(BOTH, NAME, 3, NULL)
+    assert np.isfinite(BOTH[NAME].values).all() and BOTH.block_1.values.tolist() == list(range(6))
 
 
-def test_the_graph_holds_each_pair_once_as_one_minus_the_mean_of_both_directions(both, datasets):
-    table = frame(depth.take_graph(both, NAME, 4, NULL)).set_index(["network", "block_a", "block_b"]).coupling
-    values = datasets["untrained"][NAME].values[:, 1]
+def test_the_graph_holds_each_pair_once_as_one_minus_the_mean_of_both_directions():
+    table = frame(depth.take_graph(BOTH, NAME, 4, NULL)).set_index(["network", "block_a", "block_b"]).coupling
+    values = STATES["untrained"][NAME].values[:, 1]
     assert len(table) == 2 * 15
     assert table["untrained", 1, 6] == pytest.approx(1 - (values[:, 0, 5].mean() + values[:, 5, 0].mean()) / 2)
 
 
-def test_distances_average_over_pairs_equally_far_apart_in_both_directions(both, datasets):
-    values = datasets["trained"][NAME].values[:, 0]
-    taken = depth.take_distribution(both, NAME, 3, NULL).sel(network="trained")
+def test_distribution_has_every_prompt_at_every_distance_and_an_interval():
+    values = STATES["trained"][NAME].values[:, 0]
+    taken = depth.take_distribution(BOTH, NAME, 3, NULL).sel(network="trained")
     for prompt in range(5):
         for apart in range(1, 6):
             expected = [1 - values[prompt, i, j] for i in range(6) for j in range(6) if abs(i - j) == apart]
             got = taken.by_distance.isel(prompt=prompt).sel(distance=apart)
             assert got == pytest.approx(np.mean(expected), abs=1e-12)
-
-
-def test_distribution_has_a_line_per_prompt_and_distance_one_for_all_pairs_and_an_interval(both, datasets):
-    taken = depth.take_distribution(both, NAME, 3, NULL)
+    taken = depth.take_distribution(BOTH, NAME, 3, NULL)
     table = frame(taken)
     assert len(table) == 2 * 5 * (1 + 5) + 2 * 5
-    values = datasets["trained"][NAME].values[2, 0]
+    values = STATES["trained"][NAME].values[2, 0]
     # The diagonal is 0, 30 pairs are left.
     assert taken.all_pairs.sel(network="trained")[2] == pytest.approx(1 - values.sum() / 30)
     assert np.allclose(taken["mean"], taken.by_distance.mean("prompt"))
     assert ((taken.low < taken["mean"]) & (taken["mean"] < taken.high)).all()
 
 
-def test_matrices_are_relative_to_the_jacobians_largest_singular_value_and_have_no_sign(both, datasets):
-    taken = depth.take_matrices(both, blocks=[1, 3], k=3)
+def test_matrices_are_relative_to_the_jacobians_largest_singular_value_and_have_no_sign():
+    taken = depth.take_matrices(BOTH, blocks=[1, 3], k=3)
     trained = taken.sel(network="trained")
-    expected = abs(datasets["trained"].matrix.values[1, 3, 2, 0]) / datasets["trained"].singular_values.values[0, 1, 0]
+    expected = abs(STATES["trained"].matrix.values[1, 3, 2, 0]) / STATES["trained"].singular_values.values[0, 1, 0]
     assert trained.sel(block_jacobian=2, block_vectors=4, row=3, column=1) == pytest.approx(expected)
     assert trained.sel(block_jacobian=2, block_vectors=2, row=1, column=1) == pytest.approx(1.0)
     assert taken.column.values.tolist() == [1, 2, 3]
-    assert np.array_equal(depth.take_matrices(both.assign(matrix=-both.matrix), [1, 3], 3), taken)
+    assert np.array_equal(depth.take_matrices(BOTH.assign(matrix=-BOTH.matrix), [1, 3], 3), taken)
 
 
-def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_names_for_its_numbers(both, datasets):
-    table = depth.take_summary(both, NAME, 4, NULL)
+def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_names_for_its_numbers():
+    table = depth.take_summary(BOTH, NAME, 4, NULL)
     assert list(table.index) == ["untrained", "trained", "by chance"]
-    values = datasets["trained"][NAME].sel(k=4).values
+    values = STATES["trained"][NAME].sel(k=4).values
     each = 1 - values.sum(axis=(1, 2)) / 30
     near = 1 - np.mean([values[:, i, j] for i in range(6) for j in range(6) if abs(i - j) == 1])
     low, high = (float(end) for end in mean_interval(each)[1:3])
     assert table.loc["trained"].tolist() == pytest.approx([each.mean(), low, high, near])
     chance = table.loc["by chance"]
     assert chance["all pairs"] == chance["neighbours"] == pytest.approx(0.05) and np.isnan(chance["low"])
-    numbers = depth.numbers_of(both, {"all pairs": 0.002, "neighbours": 0.003}, NAME, 4, NULL)
+    numbers = depth.numbers_of(BOTH, {"all pairs": 0.002, "neighbours": 0.003}, NAME, 4, NULL)
     named = [numbers[f"coupling-trained{end}"] for end in ("", "-low", "-high")]
     assert named == pytest.approx(table.loc["trained"].tolist()[:3])
     assert numbers["neighbours-untrained"] == table.loc["untrained", "neighbours"]
@@ -132,34 +122,29 @@ def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_name
     assert (numbers["prompts"], numbers["local"]) == pytest.approx((5, near - each.mean()))
 
 
-def test_models_hold_every_pair_and_the_coupling_of_every_distance(both, datasets):
-    table = frame(depth.take_models({"a": both, "b": both}, NAME, 3, NULL))
+def test_models_hold_every_pair_and_the_coupling_of_every_distance():
+    table = frame(depth.take_models({"a": BOTH, "b": BOTH}, NAME, 3, NULL))
     assert len(table) == 2 * 2 * (30 + 5)
     row = table[(table.model == "b") & (table.network == "trained") & (table.block_jacobian == 2)].iloc[-1]
-    values = datasets["trained"][NAME].values[:, 0]
+    values = STATES["trained"][NAME].values[:, 0]
     assert row.block_vectors == 6 and row.coupling == pytest.approx(1 - values[:, 1, 5].mean())
     far = table[(table.model == "b") & (table.network == "trained") & (table.distance == 5)].iloc[0]
     assert far["mean"] == pytest.approx(1 - (values[:, 0, 5] + values[:, 5, 0]).mean() / 2)
 
 
-def test_what_was_not_measured_or_has_no_coupling_and_a_lone_block_are_refused(both):
+def test_what_was_not_measured_or_has_no_coupling_and_a_lone_block_are_refused():
     with pytest.raises(ParameterError, match="variant is 'no_such'"):
-        depth.take_map(both, "no_such", 3, NULL)
+        depth.take_map(BOTH, "no_such", 3, NULL)
     with pytest.raises(ParameterError, match="k is 5; measured were 3, 4"):
-        depth.take_map(both, NAME, 5, NULL)
+        depth.take_map(BOTH, NAME, 5, NULL)
     with pytest.raises(ParameterError, match="k is 9; matrices were measured up to 4"):
-        depth.take_matrices(both, [0], 9)
+        depth.take_matrices(BOTH, [0], 9)
     with pytest.raises(ParameterError, match="1 block"):
-        depth.take_map(both.isel(block_1=[0], block_2=[0]), NAME, 3, NULL)
+        depth.take_map(BOTH.isel(block_1=[0], block_2=[0]), NAME, 3, NULL)
 
 
-def test_the_measurement_itself_is_left_as_it_was(both):
-    depth.take_map(both, NAME, 3, NULL)
-    assert np.isfinite(both[NAME].values).all() and both.block_1.values.tolist() == list(range(6))
-
-
-def test_matrices_are_drawn_with_gaps_between_them(both):
-    taken = depth.take_matrices(both, [0, 2, 3], 4)
+def test_matrices_are_drawn_with_gaps_on_the_scale_of_different_blocks():
+    taken = depth.take_matrices(BOTH, [0, 2, 3], 4)
     left, right = depth.draw_matrices(taken).axes[:2]
     assert [label.get_text() for label in left.get_xticklabels()] == ["1", "3", "4"]
     assert (left.get_ylabel(), left.get_title()) == ("block $l$  (Jacobian)", "Untrained")
@@ -168,21 +153,17 @@ def test_matrices_are_drawn_with_gaps_between_them(both):
     expected = taken.sel(network="trained", block_jacobian=3, block_vectors=4).transpose("row", "column")
     assert np.allclose(image[5:9, 10:14], expected)
     assert np.isnan(image[4]).all() and np.isnan(image[:, 9]).all()
-
-
-def test_matrices_have_one_scale_that_ends_at_the_largest_entry_between_different_blocks(both):
-    taken = depth.take_matrices(both, [0, 2, 3], 4)
     grids = [grid.transpose("block_jacobian", "block_vectors", ...).values for grid in taken]
     largest = max(grid[i, j].max() for grid in grids for i in range(3) for j in range(3) if i != j)
     assert {axes.images[0].get_clim() for axes in depth.draw_matrices(taken).axes[:2]} == {(0, largest)}
 
 
-def test_matrices_of_models_stand_in_rows_in_order_of_size_and_blocks_that_one_lacks_are_blank(both):
-    short = both.sel(network=["trained"]).isel(block_1=slice(3), block_2=slice(3))
-    given = {"a folder/mine": both, "gpt2": both, "nano-llama": short, "b": both, "c": both}
+def test_matrices_of_models_stand_in_rows_in_order_of_size_and_blocks_that_one_lacks_are_blank():
+    short = BOTH.sel(network=["trained"]).isel(block_1=slice(3), block_2=slice(3))
+    given = {"a folder/mine": BOTH, "gpt2": BOTH, "nano-llama": short, "b": BOTH, "c": BOTH}
     taken = depth.take_matrices_of(given, [0, 2, 3], 4)
     assert taken.network.values.tolist() == ["nano-llama", "gpt2", "a folder/mine", "b", "c"]
-    trained = depth.take_matrices(both.sel(network=["trained"]), [0, 2, 3], 4).sel(network="trained")
+    trained = depth.take_matrices(BOTH.sel(network=["trained"]), [0, 2, 3], 4).sel(network="trained")
     xr.testing.assert_allclose(taken.sel(network="gpt2", drop=True), trained.drop_vars("network"))
     assert taken.sel(network="nano-llama", block_vectors=4).isnull().all()
     figure = depth.draw_matrices(taken)
@@ -191,12 +172,12 @@ def test_matrices_of_models_stand_in_rows_in_order_of_size_and_blocks_that_one_l
     assert named == [True, False, False, True, False]
 
 
-def test_map_leaves_the_diagonal_out_of_image_and_scale(both, datasets):
-    figure = depth.draw_map(depth.take_map(both, NAME, 4, null=0.99))
+def test_map_leaves_the_diagonal_out_of_image_and_scale():
+    figure = depth.draw_map(depth.take_map(BOTH, NAME, 4, null=0.99))
     image = figure.axes[1].images[0]
     values = image.get_array()
     assert np.ma.getmaskarray(values).diagonal().all() and np.ma.getmaskarray(values).sum() == 6
-    off = [1 - d[NAME].sel(k=4).mean("prompt").values[~np.eye(6, dtype=bool)] for d in datasets.values()]
+    off = [1 - d[NAME].sel(k=4).mean("prompt").values[~np.eye(6, dtype=bool)] for d in STATES.values()]
     np.testing.assert_allclose(np.ma.compressed(values), off[1], rtol=1e-12)
     assert image.get_clim() == pytest.approx((min(np.min(off), 0.01), np.max(off)))
     assert figure.axes[0].images[0].get_clim() == image.get_clim()
@@ -206,13 +187,13 @@ def test_map_leaves_the_diagonal_out_of_image_and_scale(both, datasets):
     assert list(bar.lines[-1].get_xdata()) == pytest.approx([0.01, 0.01]) and bar.get_xlabel().startswith("coupling")
 
 
-def test_edges_are_proportional_to_coupling_on_one_scale_across_panels(both):
-    taken = depth.take_graph(both, NAME, 4, null=0.95)
+def test_edges_are_proportional_to_coupling_or_to_what_of_it_exceeds_chance():
+    taken = depth.take_graph(BOTH, NAME, 4, null=0.95)
     figure = depth.draw_graph(taken)
     table = frame(taken)
     widths = [sorted(line.get_linewidth() for line in axes.lines) for axes in figure.axes[:2]]
     expected = [
-        sorted(2.8 * table.coupling[table.network == name] / table.coupling.max()) for name in both.network.values
+        sorted(2.8 * table.coupling[table.network == name] / table.coupling.max()) for name in BOTH.network.values
     ]
     assert np.allclose(np.concatenate(widths), np.concatenate(expected))
     sample = figure.legends[0].get_lines()[0]
@@ -222,19 +203,15 @@ def test_edges_are_proportional_to_coupling_on_one_scale_across_panels(both):
     nodes = figure.axes[0].collections[0].get_offsets()
     assert np.allclose(nodes[[0, 3]], [[0, 1], [0, -1]], atol=1e-12) and (nodes[1:3, 0] > 0).all()
     assert [text.get_text() for text in figure.axes[0].texts] == list("123456")
-
-
-def test_beyond_chance_the_graph_draws_only_what_exceeds_it(both):
-    taken = depth.take_graph(both, NAME, 4, null=0.95)
     figure = depth.draw_graph(taken, beyond=True)
-    for axes, name in zip(figure.axes[:2], both.network.values, strict=True):
+    for axes, name in zip(figure.axes[:2], BOTH.network.values, strict=True):
         assert len(axes.lines) == (taken.sel(network=name) > 1 - 0.95).sum()
     top = f"+{taken.max().item() - 0.05:.2f}"
     assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == top
 
 
-def test_distribution_shows_every_prompt_the_median_and_the_null(both):
-    taken = depth.take_distribution(both, NAME, 4, null=0.95)
+def test_distribution_shows_prompts_median_and_null_and_networks_keep_their_colours():
+    taken = depth.take_distribution(BOTH, NAME, 4, null=0.95)
     left, right = depth.draw_distribution(taken).axes
     shown = taken.all_pairs.sel(network="trained").values
     assert np.allclose(sorted(left.collections[1].get_offsets()[:, 1]), sorted(shown))
@@ -242,11 +219,16 @@ def test_distribution_shows_every_prompt_the_median_and_the_null(both):
     assert medians[1] == pytest.approx(np.median(shown))
     assert any(np.allclose(line.get_ydata(), 0.05) for line in right.lines)
     assert [text.get_text() for text in right.get_legend().get_texts()] == ["untrained", "trained", "by chance"]
+    figure = depth.draw_distribution(depth.take_distribution(BOTH, NAME, 4, null=0.95))
+    graph = depth.draw_graph(depth.take_graph(BOTH, NAME, 4, null=0.95))
+    for position, name in enumerate(BOTH.network.values):
+        assert figure.axes[1].lines[position].get_color() == style.colour(name)
+        assert to_hex(graph.axes[position].collections[0].get_edgecolor()[0]) == style.colour(name)
 
 
-def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance(both, datasets):
-    other = both.isel(block_1=slice(4), block_2=slice(4), distance=slice(4))
-    figure = depth.draw_models(depth.take_models({"nano-llama": both, "a folder/second": other}, NAME, 4, null=0.97))
+def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance():
+    other = BOTH.isel(block_1=slice(4), block_2=slice(4), distance=slice(4))
+    figure = depth.draw_models(depth.take_models({"nano-llama": BOTH, "a folder/second": other}, NAME, 4, null=0.97))
     first, second, curves = figure.axes[:3]
     assert [axes.get_title() for axes in (first, second)] == ["nano-llama", "second"]
     assert first.images[0].get_clim() == second.images[0].get_clim()
@@ -254,19 +236,11 @@ def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance(b
     lines = {line.get_label(): line for line in curves.lines}
     assert lines["nano-llama"].get_color() == style.family_style("nano-llama")[0]
     assert len(lines["second"].get_xdata()) == 3 and np.allclose(lines["by chance"].get_ydata(), 0.03)
-    expected = 1 - datasets["trained"].by_distance.sel(variant=NAME, k=4).mean("prompt").values[1:]
+    expected = 1 - STATES["trained"].by_distance.sel(variant=NAME, k=4).mean("prompt").values[1:]
     assert np.allclose(lines["nano-llama"].get_ydata(), expected)
     dotted = [line for line in curves.lines if line.get_linestyle() == ":" and len(line.get_xdata())]
-    blank = 1 - datasets["untrained"].by_distance.sel(variant=NAME, k=4).mean("prompt").values[1:]
+    blank = 1 - STATES["untrained"].by_distance.sel(variant=NAME, k=4).mean("prompt").values[1:]
     assert np.allclose(dotted[0].get_ydata(), blank)
-
-
-def test_trained_and_untrained_keep_their_colours_in_every_figure(both):
-    figure = depth.draw_distribution(depth.take_distribution(both, NAME, 4, null=0.95))
-    graph = depth.draw_graph(depth.take_graph(both, NAME, 4, null=0.95))
-    for position, name in enumerate(both.network.values):
-        assert figure.axes[1].lines[position].get_color() == style.colour(name)
-        assert to_hex(graph.axes[position].collections[0].get_edgecolor()[0]) == style.colour(name)
 
 
 def test_the_null_by_conjugation_stands_at_the_trained_network_and_its_traceless_part():

@@ -68,16 +68,13 @@ def test_linear_parts_count_blocks_from_one_and_shares_start_at_the_embedding():
     assert share.sum().item() == pytest.approx(1)
 
 
-def test_growth_is_drawn_as_factors_and_kept_as_logarithms():
+def test_growth_is_kept_as_logarithms_and_drawn_as_factors_of_all_depth_and_per_block():
     growth = dynamics.take_growth(BOTH)
     axes = dynamics.draw_growth(growth, direction=2).axes[1]
     for line, kind in zip(axes.lines, dynamics.GROWTH, strict=True):
         median = np.median(TRAINED[f"growth_{kind}"].values[:, :, 1], axis=0)
         np.testing.assert_allclose(line.get_ydata(), np.exp(median))
     assert growth["median"].size == 2 * 5 * 3 * 7 and growth["median"].min() < 0
-
-
-def test_growth_of_directions_compares_factors_per_block():
     left = dynamics.draw_directions(dynamics.take_directions(BOTH)).axes[0]
     predicted, measured = left.lines[1].get_data()
     final = {kind: np.median(TRAINED[f"growth_{kind}"].values[:, -1], axis=0) for kind in ("singular", "response")}
@@ -97,7 +94,7 @@ def test_left_right_cosines_keep_their_sign():
     np.testing.assert_allclose(line.get_ydata(), values.mean(axis=(0, 2)))
 
 
-def test_summary_is_made_of_means_over_prompts_and_a_median_growth():
+def test_the_book_quotes_the_summary_of_means_the_nulls_error_and_the_effects():
     table = dynamics.take_summary(BOTH)
     assert table.loc["trained", "product"] == pytest.approx(TRAINED.end_cosine.values[:, 1].mean())
     assert table.loc["trained", "released"] == pytest.approx(TRAINED.end_cosine.values[:, 2].mean())
@@ -105,9 +102,6 @@ def test_summary_is_made_of_means_over_prompts_and_a_median_growth():
     assert table.loc["trained", "share"] == pytest.approx(TRAINED.contribution.values[:, 0].mean())
     wanted = np.exp(np.median(TRAINED.growth_response.values[:, -1, 0]) / 6)
     assert table.loc["trained", "growth"] == pytest.approx(wanted)
-
-
-def test_the_book_quotes_the_summary_the_nulls_error_and_the_effects_by_name():
     found, table = dynamics.numbers_of(BOTH), dynamics.take_summary(BOTH)
     assert found["product-trained-low"] == table.loc["trained", "low"]
     assert found["product-null-untrained"] == table.loc["untrained", "random"]

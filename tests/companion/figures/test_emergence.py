@@ -84,23 +84,14 @@ CASES = {
 OFF = ~np.eye(6, dtype=bool)
 
 
-@pytest.fixture(scope="module")
-def measured():
-    return MEASURED
-
-
-def test_coupling_is_the_mean_over_pairs_with_a_mean_interval_over_prompts(measured):
-    table = emergence.take_coupling(measured, NAME, K)
-    values = 1 - measured[NAME].sel(k=K).values[:, :, OFF].mean(axis=-1)
+def test_coupling_is_the_mean_over_pairs_and_drawn_with_its_null_and_progress():
+    table = emergence.take_coupling(MEASURED, NAME, K)
+    values = 1 - MEASURED[NAME].sel(k=K).values[:, :, OFF].mean(axis=-1)
     interval = mean_interval(values, axis=1)
     np.testing.assert_allclose(table["mean"], values.mean(axis=1))
     np.testing.assert_allclose([table.low, table.high], [interval.low, interval.high])
-    np.testing.assert_allclose(table.random_bases, 1 - measured["null"].sel(k=K))
+    np.testing.assert_allclose(table.random_bases, 1 - MEASURED["null"].sel(k=K))
     assert table.progress.values.tolist() == [7, 6, 5, 4]
-
-
-def test_coupling_figure_shows_that_table_its_null_and_progress_beside_it(measured):
-    table = emergence.take_coupling(measured, NAME, K)
     figure = emergence.draw_coupling(table)
     left, right = figure.axes
     drawn = {line.get_label(): line for line in left.lines}
@@ -112,10 +103,10 @@ def test_coupling_figure_shows_that_table_its_null_and_progress_beside_it(measur
     assert right.get_title() == "validation loss (nats per token)"
 
 
-def test_locality_and_near_and_far_pairs_are_means_over_their_pairs(measured):
-    coupling = 1 - measured[NAME].sel(k=K).values
+def test_locality_and_near_and_far_pairs_are_means_over_their_pairs():
+    coupling = 1 - MEASURED[NAME].sel(k=K).values
     apart = np.abs(np.subtract.outer(range(6), range(6)))
-    table = emergence.take_locality(measured, NAME, K)
+    table = emergence.take_locality(MEASURED, NAME, K)
     for distance in range(1, 6):
         expected = coupling[:, :, apart == distance].mean(axis=(1, 2))
         np.testing.assert_allclose(table["mean"].sel(distance=distance), expected)
@@ -127,10 +118,10 @@ def test_locality_and_near_and_far_pairs_are_means_over_their_pairs(measured):
     np.testing.assert_allclose(drawn["half the depth or more apart"], far[1:])
 
 
-def test_graphs_are_of_the_first_the_most_coupled_and_the_last_step(measured):
-    graphs = emergence.take_graphs(measured, NAME, K)
+def test_graphs_are_of_the_first_the_most_coupled_or_chosen_and_the_last_step():
+    graphs = emergence.take_graphs(MEASURED, NAME, K)
     assert graphs.step.values.tolist() == ["step 0", "step 100", "step 1000"]
-    two = emergence.take_graphs(measured.isel(step=[1, 2]), NAME, K)
+    two = emergence.take_graphs(MEASURED.isel(step=[1, 2]), NAME, K)
     assert two.step.values.tolist() == ["step 10", "step 100"]
     figure = emergence.draw_graphs(graphs)
     rims = [to_hex(axes.collections[0].get_edgecolor()[0]) for axes in figure.axes[:3]]
@@ -138,37 +129,39 @@ def test_graphs_are_of_the_first_the_most_coupled_and_the_last_step(measured):
     table = frame(graphs)
     assert set(table.step) == {"step 0", "step 100", "step 1000"} and (table.block_a < table.block_b).all()
     edge = table[(table.step == "step 100") & (table.block_a == 2) & (table.block_b == 5)].coupling.item()
-    pair = 1 - measured[NAME].sel(k=K, step=100).mean("prompt").values
+    pair = 1 - MEASURED[NAME].sel(k=K, step=100).mean("prompt").values
     assert edge == pytest.approx((pair[1, 4] + pair[4, 1]) / 2)
-
-
-def test_the_step_of_the_graph_in_the_middle_can_be_chosen(measured):
-    graphs = emergence.take_graphs(measured, NAME, K, middle=10)
+    graphs = emergence.take_graphs(MEASURED, NAME, K, middle=10)
     assert graphs.step.values.tolist() == ["step 0", "step 10", "step 1000"]
-    usual = emergence.take_graphs(measured, NAME, K)
+    usual = emergence.take_graphs(MEASURED, NAME, K)
     xr.testing.assert_equal(graphs.isel(step=[0, 2]), usual.isel(step=[0, 2]))
-    pair = 1 - measured[NAME].sel(k=K, step=10).mean("prompt").values
+    pair = 1 - MEASURED[NAME].sel(k=K, step=10).mean("prompt").values
     found = graphs.sel(step="step 10", block_a=1, block_b=4)
     assert found.item() == pytest.approx((pair[0, 3] + pair[3, 0]) / 2)
 
 
-def test_windows_about_chosen_blocks_are_drawn_in_the_order_chosen(measured):
-    scores = emergence.take_scores(measured, [4, 1])
+def test_windows_are_named_by_their_blocks_from_one_in_the_order_chosen():
+    scores = emergence.take_scores(MEASURED, [4, 1])
     assert scores.blocks.values.tolist() == ["all", "blocks 4-6", "blocks 1-3"]
     middle = scores["median"].sel(score="line_shape_score", blocks="blocks 4-6", step=100)
-    assert middle == pytest.approx(np.median(measured.window_line_shape_score.sel(step=100, centre=4)))
+    assert middle == pytest.approx(np.median(MEASURED.window_line_shape_score.sel(step=100, centre=4)))
     below = emergence.draw_scores(scores).axes[2]
     assert [text.get_text() for text in below.get_legend().get_texts()] == ["blocks 4-6", "blocks 1-3"]
+    scores = emergence.take_scores(MEASURED)
+    assert scores.blocks.values.tolist() == ["all", "blocks 1-3", "blocks 2-4", "blocks 4-6"]
+    middle = scores["median"].sel(score="expodistance", blocks="blocks 2-4", step=10)
+    assert middle == pytest.approx(np.median(MEASURED.window_expodistance.sel(step=10, centre=2)))
+    assert emergence.take_scores(MEASURED.isel(centre=[0])).blocks.values.tolist() == ["all", "blocks 1-3"]
 
 
-def test_models_stand_in_order_of_size_each_at_its_own_steps(measured):
-    small = measured.isel(step=[1, 3])
-    found = emergence.take_models({"pythia-12b": measured, "mine": measured, "pythia-70m": small}, NAME, K)
+def test_models_stand_in_order_of_size_each_at_its_own_steps():
+    small = MEASURED.isel(step=[1, 3])
+    found = emergence.take_models({"pythia-12b": MEASURED, "mine": MEASURED, "pythia-70m": small}, NAME, K)
     assert list(found) == ["pythia-70m", "pythia-12b", "mine"]
     expected = emergence.take_coupling(small, NAME, K)
     np.testing.assert_allclose(found["pythia-70m"].middle.sel(quantity="coupling"), expected["mean"])
     lss = found["pythia-12b"].sel(quantity="line_shape_score")
-    np.testing.assert_allclose(lss.middle, measured.line_shape_score.median("prompt"))
+    np.testing.assert_allclose(lss.middle, MEASURED.line_shape_score.median("prompt"))
     left, middle, _ = emergence.draw_models(found).axes
     drawn = {line.get_label(): line for line in left.lines}
     np.testing.assert_allclose(drawn["pythia-70m"].get_ydata(), expected["mean"])
@@ -176,36 +169,28 @@ def test_models_stand_in_order_of_size_each_at_its_own_steps(measured):
     assert len(drawn["pythia-12b"].get_xdata()) == 4 and middle.get_title() == "line-shape score"
 
 
-def test_windows_are_named_by_their_blocks_from_one(measured):
-    scores = emergence.take_scores(measured)
-    assert scores.blocks.values.tolist() == ["all", "blocks 1-3", "blocks 2-4", "blocks 4-6"]
-    middle = scores["median"].sel(score="expodistance", blocks="blocks 2-4", step=10)
-    assert middle == pytest.approx(np.median(measured.window_expodistance.sel(step=10, centre=2)))
-    assert emergence.take_scores(measured.isel(centre=[0])).blocks.values.tolist() == ["all", "blocks 1-3"]
-
-
-def test_scores_are_medians_and_quartiles_over_the_prompts_that_have_one(measured):
-    changed = measured.copy(deep=True)
+def test_scores_are_medians_and_quartiles_over_the_prompts_that_have_one():
+    changed = MEASURED.copy(deep=True)
     changed["expodistance"][1, 0] = np.nan
     table = frame(emergence.take_scores(changed))
     row = table[(table.score == "expodistance") & (table.blocks == "all") & (table.step == 10)].iloc[0]
     left = changed.expodistance.values[1, 1:]
     assert row[["low", "median", "high"]].tolist() == pytest.approx(np.quantile(left, (0.25, 0.5, 0.75)).tolist())
     row = table[(table.score == "line_shape_score") & (table.blocks == "blocks 4-6") & (table.step == 100)].iloc[0]
-    assert row["median"] == pytest.approx(np.median(measured.window_line_shape_score.sel(step=100, centre=4)))
+    assert row["median"] == pytest.approx(np.median(MEASURED.window_line_shape_score.sel(step=100, centre=4)))
 
 
-def test_profiles_count_levels_from_zero_and_middle_blocks_from_one(measured):
-    table = frame(emergence.take_profiles(measured))
+def test_profiles_count_levels_from_zero_and_middle_blocks_from_one():
+    table = frame(emergence.take_profiles(MEASURED))
     assert table[table.quantity == "norm"].depth.unique().tolist() == list(range(7))
     assert table[table.quantity == "window_expodistance"].depth.unique().tolist() == [2, 3, 4, 5]
     line = table[(table.quantity == "norm") & (table.step == 100) & (table.depth == 2)].iloc[0]
-    assert line["median"] == pytest.approx(np.median(measured.norm.sel(step=100, level=2)))
+    assert line["median"] == pytest.approx(np.median(MEASURED.norm.sel(step=100, level=2)))
 
 
-def test_summary_and_quoted_numbers_agree_with_the_tables(measured):
-    summary = emergence.take_summary(measured, NAME, K)
-    quoted = emergence.numbers_of(measured, OtherRuns(90.0, 0.02, 6), NAME, K)
+def test_summary_and_quoted_numbers_agree_with_the_tables():
+    summary = emergence.take_summary(MEASURED, NAME, K)
+    quoted = emergence.numbers_of(MEASURED, OtherRuns(90.0, 0.02, 6), NAME, K)
     assert summary.index.tolist() == list(STEPS)
     assert list(summary.columns) == [
         "coupling", "low", "high", "traceless part", "by chance", "line-shape score", "expodistance",

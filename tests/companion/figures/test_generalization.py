@@ -95,7 +95,7 @@ def texts(axes) -> list[str]:
     return [text.get_text() for text in axes.texts]
 
 
-def test_the_paper_s_points_stand_beside_the_curve_of_width_alone():
+def test_the_paper_s_points_stand_beside_the_curve_of_width_and_what_it_leaves():
     points = make_points()
     panels = {axes.get_title(): axes for axes in figures.draw_paper(figures.take_paper(points)).axes}
     table = figures.take_paper(points)
@@ -107,16 +107,13 @@ def test_the_paper_s_points_stand_beside_the_curve_of_width_alone():
     np.testing.assert_allclose(
         line.get_ydata(), np.polyval(np.polyfit(points.coupling, points.score, 1), line.get_xdata())
     )
-
-
-def test_the_partial_regression_is_of_what_the_curve_of_width_leaves_of_both():
     table = figures.take_paper(make_points())
     panel = {axes.get_title(): axes for axes in figures.draw_paper(table).axes}["Beyond width"]
     assert drawn_points(panel) == points_of(table, "coupling_cleared", "score_cleared")
     assert f"$r = {np.corrcoef(table.coupling_cleared, table.score_cleared)[0, 1]:.2f}$" in texts(panel)
 
 
-def test_the_sign_is_drawn_at_every_step_beside_all_checkpoints():
+def test_the_sign_is_drawn_at_every_step_and_every_third_of_many_is_named():
     signs, table = make_sign()
     rows = figures.take_sign(signs, table, "c")
     left, right = figures.draw_sign(rows).axes
@@ -129,10 +126,6 @@ def test_the_sign_is_drawn_at_every_step_beside_all_checkpoints():
         x = curves[name].get_xdata()
         np.testing.assert_allclose(curves[name].get_ydata(), np.polyval(np.polyfit([7, 6, 5, 4], table.c, degree), x))
     assert rows.panel.tolist() == ["left"] * 2 + ["right"] * 4 and rows.r[:2].tolist() == [0.8, -0.5]
-
-
-def test_of_many_steps_every_third_is_named_and_coupling_as_measured_is_not_called_relative():
-    signs, table = make_sign()
     many = pd.concat([signs.iloc[:1].assign(step=16 * 2**n) for n in range(10)], ignore_index=True)
     left, right = figures.draw_sign(figures.take_sign(many, table, "c")).axes
     (line,) = [line for line in left.lines if line.get_marker() == "o"]
@@ -140,13 +133,10 @@ def test_of_many_steps_every_third_is_named_and_coupling_as_measured_is_not_call
     assert [label.get_text() for label in left.get_xticklabels()] == ["16", "128", "1024", "8192"]
 
 
-def test_two_groups_of_families_stand_out_and_all_others_share_a_name():
+def test_the_paper_s_table_holds_what_is_drawn_and_two_groups_stand_out():
     (legend,) = figures.draw_paper(figures.take_paper(make_points())).legends
     names = [text.get_text() for text in legend.get_texts()]
     assert names == ["other families", "GPT-2"]
-
-
-def test_the_paper_s_table_holds_what_is_drawn_and_its_distance_from_the_curve():
     points = make_points()
     table = figures.take_paper(points)
     assert table.model.tolist() == points.model.tolist()

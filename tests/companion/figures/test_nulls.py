@@ -64,9 +64,6 @@ def test_curves_are_closed_forms_over_width_with_the_simulation_on_them(curves):
     assert [axes.get_title().split()[-1] for axes in grid[0]] == list(nulls.CURVES)
     (legend,) = grid[0, 0].figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["flat spectrum", r"$\sigma_i \sim i^{-1}$"]
-
-
-def test_the_table_of_curves_holds_every_variant_rule_width_and_decay(curves):
     table = frame(nulls.take_curves(curves))
     assert len(table) == 2 * 3 * 2 * len(VARIANTS) and set(table.variant) == set(VARIANTS)
     place = {"rule": "0.1 d", "width": 64, "decay": 1.0, "variant": "released_norm"}
@@ -89,7 +86,7 @@ def test_surrogates_are_means_over_prompts_relative_to_random_bases(both):
     )
 
 
-def test_surrogates_are_drawn_where_their_table_has_them(both):
+def test_surrogates_are_drawn_where_their_table_has_them_or_written_at_the_edge(both):
     table = frame(nulls.take_surrogates(both, K))
     panels = [axes for axes in nulls.draw_surrogates(nulls.take_surrogates(both, K)).axes if axes.get_title()]
     assert [axes.get_title() for axes in panels] == ["Untrained", "Trained"]
@@ -105,9 +102,6 @@ def test_surrogates_are_drawn_where_their_table_has_them(both):
         low, high = axes.get_xlim()
         inside = own[own.variant != "miscoupling"]
         assert low < inside[["coupling", "low"]].min().min() and high > inside[["coupling", "high"]].max().max()
-
-
-def test_what_lies_beyond_the_scale_is_written_at_its_edge(both):
     far = both.copy(deep=True)
     far["relative"].loc[{"network": "trained", "variant": "miscoupling", "kind": "measured", "k": K}] = -7.0
     panels = [axes for axes in nulls.draw_surrogates(nulls.take_surrogates(far, K)).axes if axes.get_title()]

@@ -14,13 +14,18 @@ def panel():
     return Figure(figsize=(4, 3)).subplots()
 
 
-def test_more_than_three_square_panels_stand_in_rows_with_no_empty_one():
+def test_square_panels_stand_in_rows_and_blocks_of_a_deep_model_have_gaps():
     figure, row = parts.panels(list("abcde"), 1.0, square=True)
     places = [axes.get_subplotspec() for axes in row]
     assert [(place.rowspan.start, place.colspan.start) for place in places] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
     assert figure.axes == row and [axes.get_title() for axes in row] == list("abcde")
     parts.pair_axes(row, [1, 2])
     assert [bool(axes.get_ylabel()) for axes in row] == [True, False, False, True, False]
+    _, (axes,) = parts.panels(["llama3-70b"], 1, square=True)
+    parts.pair_axes([axes], np.arange(80) + 1)
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels[:3] == ["1", "8", "15"] and len(labels) == 12
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("block $l'$  (singular vectors)", "block $l$  (Jacobian)")
 
 
 @pytest.mark.parametrize(
@@ -34,14 +39,6 @@ def test_more_than_three_square_panels_stand_in_rows_with_no_empty_one():
 )
 def test_a_panel_has_as_much_of_a_name_as_fits_above_it(name, columns, title):
     assert parts.head(name, columns) == title
-
-
-def test_blocks_of_a_deep_model_are_numbered_with_gaps_and_roles_named():
-    _, (axes,) = parts.panels(["llama3-70b"], 1, square=True)
-    parts.pair_axes([axes], np.arange(80) + 1)
-    labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels[:3] == ["1", "8", "15"] and len(labels) == 12
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("block $l'$  (singular vectors)", "block $l$  (Jacobian)")
 
 
 def test_a_band_is_drawn_only_where_there_is_an_interval():

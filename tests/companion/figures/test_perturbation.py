@@ -61,15 +61,12 @@ def test_the_axis_says_what_kind_of_noise_it_is():
         assert [one.get_xlabel() for one in axes] == [label] * 2
 
 
-def test_summary_takes_embedding_first_and_last_block_of_one_noise_level():
+def test_the_book_quotes_the_summary_of_one_noise_level_and_the_smallest_one_s_error():
     table = perturbation.take_summary(BOTH, 1.0)
     values = TRAINED.cosine.sel(carrier="random", noise=1.0).values.mean(axis=(0, 1))
     row = table.loc["trained", "random"]
     assert row[["embedding", "first block", "last block"]].tolist() == pytest.approx(values[[0, 1, 6]].tolist())
     assert row["low"] < row["last block"] < row["high"]
-
-
-def test_the_book_quotes_the_summary_and_the_error_of_the_smallest_noise_by_name():
     found, table = perturbation.numbers_of(BOTH, 1.0), perturbation.take_summary(BOTH, 1.0)
     assert (found["noise"], found["noise-smallest"], found["prompts"]) == ("1", "0.1", 5)
     assert found["first-linear-untrained"] == table.loc[("untrained", "linear"), "first block"]

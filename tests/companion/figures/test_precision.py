@@ -82,7 +82,7 @@ def test_value_errors_are_medians_over_prompts_and_blocks_or_ranks():
     assert low == pytest.approx(np.quantile(errors[..., 2], 0.25))
 
 
-def test_vector_errors_show_angles_with_both_sides_pooled_and_chance():
+def test_vector_errors_show_angles_shares_kept_and_chance():
     spaces = precision.take_vectors(DS)
     left, right = precision.draw_vectors(spaces).axes
     wanted = DS.angle.sel(precision="int8", source="weights").median(("side", "example", "block"))
@@ -91,9 +91,6 @@ def test_vector_errors_show_angles_with_both_sides_pooled_and_chance():
     kept = np.mean(np.cos(np.deg2rad(DS.angle.values[1, 0, 0])) ** 2, axis=(0, -1))
     np.testing.assert_allclose(right.lines[0].get_ydata(), 100 * kept)
     assert right.lines[-1].get_ydata()[0] == pytest.approx(100 * np.mean(np.cos(np.deg2rad([50, 65, 80])) ** 2))
-
-
-def test_share_kept_is_the_mean_squared_cosine():
     wanted = np.mean(np.cos(np.deg2rad(DS.angle.values[2, 0, 0, :, 3])) ** 2)
     assert precision.take_vectors(DS).kept.sel(precision="nf4", side="U", block=4).item() == pytest.approx(wanted)
 
@@ -113,7 +110,7 @@ def test_pairs_set_the_coupling_of_different_blocks_beside_the_references():
     assert all(any(np.allclose(line.get_ydata(), 0.18) for line in axes.lines) for axes in panels)
 
 
-def test_coupling_has_means_and_paired_differences_with_intervals():
+def test_coupling_has_paired_differences_and_is_drawn_with_null_and_untrained():
     found = precision.take_coupling(DS)
     values = 1 - DS.normalized_miscoupling.values
     means = np.array([[np.mean([prompt[i, j] for i, j in OFF]) for prompt in one] for one in values])
@@ -126,9 +123,6 @@ def test_coupling_has_means_and_paired_differences_with_intervals():
     assert nf4.difference_high - nf4.difference_low < 0.2 * (nf4.high - nf4.low)
     pairs = [[one[:, i, j].mean() for i, j in OFF] for one in values]
     assert nf4.correlation.item() == pytest.approx(np.corrcoef(pairs[0], pairs[2])[0, 1])
-
-
-def test_mean_coupling_shows_null_untrained_and_paired_differences():
     found = precision.take_coupling(DS, UNTRAINED)
     left, right = precision.draw_coupling(found).axes
     levels = {label: values[0] for label, values in lines(left).items()}
@@ -149,7 +143,7 @@ def test_a_reference_of_weights_that_were_stored_in_four_bits_says_so():
     assert titles == ["against float32 of Q4_1", "against float32"]
 
 
-def test_sources_leave_a_block_with_itself_out_and_show_gaps_as_gaps():
+def test_sources_leave_out_a_block_and_the_reference_with_itself():
     errors = DS.coupling_error.sel(precision="nf4", source="weights").values
     wanted = np.median([one[i, j] for one in errors for i, j in OFF])
     found = precision.take_sources(DS)["median"]
@@ -157,9 +151,6 @@ def test_sources_leave_a_block_with_itself_out_and_show_gaps_as_gaps():
     gap = DS.assign(angle=DS.angle.where(DS.source != "float16 arithmetic"))
     gaps = precision.take_sources(gap)["median"].sel(quantity="angle")
     assert gaps.sel(source="float16 arithmetic").isnull().all() and gaps.sel(source="weights").notnull().all()
-
-
-def test_error_sources_leave_out_the_reference_against_itself():
     errors = precision.take_sources(DS)
     shown = {line.get_label(): line.get_xdata() for line in precision.draw_sources(errors).axes[0].lines}
     assert len(shown["weights"]) == 2 and len(shown["float16 arithmetic"]) == 3
@@ -176,16 +167,13 @@ def test_a_precision_keeps_its_colour_whatever_it_is_compared_with():
     assert colours[0] == colours[1]
 
 
-def test_summary_says_what_share_of_the_coupling_beyond_chance_is_lost():
+def test_the_book_quotes_the_summary_with_chance_and_the_effects():
     summary, found = precision.take_summary(DS), precision.take_coupling(DS).to_dataframe()
     excess = found.coupling["float32"] - 0.18
     assert summary.loc["nf4", "lost %"] == pytest.approx(-100 * found.difference["nf4"] / excess)
     assert summary.loc["float32", "kept %"] == pytest.approx(100, abs=1e-6)
     errors = np.abs(DS.singular_values.values[2] / DS.singular_values.values[0] - 1)
     assert summary.loc["nf4", "values %"] == pytest.approx(100 * np.median(errors))
-
-
-def test_the_book_quotes_each_number_of_the_summary_once_with_chance_and_the_effects():
     summary = precision.take_summary(DS)
     found = precision.numbers_of(DS, UNTRAINED)
     assert all(f"lost-{name}" in found for name in summary.index)

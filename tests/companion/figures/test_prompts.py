@@ -76,7 +76,7 @@ def blocks_of(data, prompt):
     return [np.mean([1 - v for o in others[b] for v in (values[b, o], values[o, b])]) for b in range(BLOCKS)]
 
 
-def test_every_prompt_to_which_nothing_was_added_stands_once_per_network():
+def test_every_prompt_alone_stands_once_and_correlations_are_spearmans():
     table = prompts.take_prompts(BOTH, NAME, K, NULL)
     assert len(table) == 2 * 11 and set(table.version) == {"alone"}
     data = TRAINED
@@ -84,10 +84,6 @@ def test_every_prompt_to_which_nothing_was_added_stands_once_per_network():
     line = table[(table.network == "trained") & (table.id == data.id.values[place])].iloc[0]
     assert line.coupling == pytest.approx(1 - data[NAME].values[place, 0].sum() / (BLOCKS * (BLOCKS - 1)))
     assert line.tokens == data.n_tokens.values[place]
-
-
-def test_correlations_are_spearmans_over_prompts_alone():
-    table = prompts.take_prompts(BOTH, NAME, K, NULL)
     alone = table[table.network == "trained"]
     found = prompts.correlations(table, "trained")
     assert found["length"].value == pytest.approx(scipy.stats.spearmanr(alone.tokens, alone.coupling).statistic)
@@ -133,7 +129,7 @@ def test_what_does_not_vary_or_is_too_few_has_no_coefficient_and_is_drawn_all_th
     assert prompts.draw_prompts(table).axes[0].texts[0].get_text() == "trained: too few prompts"
 
 
-def test_versions_are_paired_by_question_and_a_blocks_coupling_is_the_mean_over_both_directions_with_all_others():
+def test_versions_are_paired_by_question_and_without_any_nothing_is_compared():
     data = TRAINED
     found = prompts.version_couplings(BOTH, NAME, K).sel(network="trained")
     assert found.version.values.tolist() == list(dict.fromkeys(data.version.values)) and set(
@@ -146,6 +142,9 @@ def test_versions_are_paired_by_question_and_a_blocks_coupling_is_the_mean_over_
         for question in order:
             wanted = blocks_of(data, data.id.values.tolist().index(f"{question}/{version}"))
             np.testing.assert_allclose(found.sel(version=version, question=question), wanted)
+    alone = side_by_side(trained=TRAINED.isel(prompt=TRAINED.version.values == "alone"))
+    with pytest.raises(ParameterError, match="no prompt was measured in several versions"):
+        prompts.version_couplings(alone, NAME, K)
 
 
 def test_summary_gives_paired_differences_with_intervals_and_names_them_for_the_book():
@@ -175,12 +174,6 @@ def test_profiles_show_the_mean_over_questions_and_its_paired_difference():
     changed = [version for version in found.version.values if version != "alone"]
     for line, version in zip(below.lines, changed, strict=False):
         assert np.allclose(line.get_ydata(), (found.sel(version=version) - found.sel(version="alone")).mean("question"))
-
-
-def test_without_versions_there_is_nothing_to_compare():
-    alone = side_by_side(trained=TRAINED.isel(prompt=TRAINED.version.values == "alone"))
-    with pytest.raises(ParameterError, match="no prompt was measured in several versions"):
-        prompts.version_couplings(alone, NAME, K)
 
 
 def test_caption_names_the_control_and_the_stand_in_for_tokens():

@@ -83,7 +83,7 @@ def cells_of(figure: Figure, rows: int) -> list[Text]:
     return list(np.hstack(groups).ravel())
 
 
-def test_agreement_is_written_in_every_cell_in_an_ink_that_stands_out_from_it():
+def test_agreement_is_written_short_in_an_ink_that_stands_out():
     agreement = make_agreement()
     for theme in ("light", "dark"):
         with style.theme(theme):
@@ -93,6 +93,11 @@ def test_agreement_is_written_in_every_cell_in_an_ink_that_stands_out_from_it():
         assert cells[0].get_color() == page  # full ink is as far from the page as can be
         low = int(agreement["mean"].values.argmin())
         assert cells[low].get_color() == text and cells[low].get_text().startswith("−")
+    names = ["a", "b", "c", "d", "e", "f"]
+    values = np.tile((1, 0.999, 0.256, -0.256, -0.001, -1), (6, 1))
+    agreement = xr.Dataset({"mean": (("variant", "other"), values)}, {"variant": names, "other": names}, {"k": 4})
+    texts = [text.get_text() for text in cells_of(readings.draw_agreement(agreement), 6)]
+    assert texts == 6 * ["1", "1", ".26", "−.26", ".00", "−1"]
 
 
 def test_choices_show_each_value_its_interval_its_chance_and_its_number():
@@ -105,14 +110,6 @@ def test_choices_show_each_value_its_interval_its_chance_and_its_number():
     assert {"untrained", "chance", "−0.900", "0.300", "0.060"} <= {text.get_text() for text in numbers.texts}
     ticks = np.concatenate([c.get_offsets()[:, 0] for c in axes.collections if len(c.get_offsets()) == 3])
     np.testing.assert_allclose(sorted(ticks), sorted(choices.null))
-
-
-def test_a_number_is_shortened_without_losing_its_sign_or_showing_a_negative_zero():
-    names = ["a", "b", "c", "d", "e", "f"]
-    values = np.tile((1, 0.999, 0.256, -0.256, -0.001, -1), (6, 1))
-    agreement = xr.Dataset({"mean": (("variant", "other"), values)}, {"variant": names, "other": names}, {"k": 4})
-    texts = [text.get_text() for text in cells_of(readings.draw_agreement(agreement), 6)]
-    assert texts == 6 * ["1", "1", ".26", "−.26", ".00", "−1"]
 
 
 def test_agreement_is_that_of_the_trained_network_for_each_ordered_pair_of_variants(measured):

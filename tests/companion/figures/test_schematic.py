@@ -13,17 +13,13 @@ def matrices():
     return dict(zip(example.matrix.values, example.values, strict=True))
 
 
-def test_the_coupled_matrix_is_diagonal_and_the_other_is_not_although_both_have_the_same_singular_values():
+def test_the_decomposition_is_one_and_the_coupled_matrix_alone_is_diagonal():
     parts = matrices()
     diagonal = np.diag(np.diag(parts["coupled"]))
     assert np.allclose(parts["coupled"], diagonal, atol=1e-12)
     assert np.linalg.norm(parts["uncoupled"] - np.diag(np.diag(parts["uncoupled"]))) > 0.8 * np.linalg.norm(diagonal)
     values = [np.linalg.svd(parts[name])[1] for name in ("coupled", "uncoupled")]
     assert np.allclose(*values)
-
-
-def test_the_decomposition_is_one():
-    parts = matrices()
     assert np.allclose(parts["U"] @ parts["S"] @ parts["V"].T, parts["J2"])
     assert np.allclose(parts["U"].T @ parts["J1"] @ parts["V"], parts["coupled"])
 

@@ -46,17 +46,14 @@ def test_the_figure_is_drawn_once_under_each_theme_from_its_data_and_options():
     assert b"#222222" in pictures[0] and b"#e4e4e4" in pictures[1]
 
 
-def test_without_data_nothing_is_drawn_and_nothing_shown():
+def test_without_data_nothing_is_shown_and_a_large_drawing_becomes_pixels(monkeypatch):
     assert shown(draw=None, data=None) is None
-
-
-def test_a_large_drawing_becomes_an_image_of_pixels(monkeypatch):
     monkeypatch.setattr(shows, "LARGEST_SVG", 10)
     (source, *_) = re.findall(r'src="data:image/png;base64,([^"]+)"', shown().data)
     assert base64.b64decode(source).startswith(b"\x89PNG")
 
 
-def test_the_download_is_the_data_under_its_provenance():
+def test_the_download_is_the_data_and_caption_and_provenance_are_escaped():
     name, address = re.search(
         r'<a download="([^"]+)" href="data:text/csv;charset=utf-8,([^"]+)"', shown().data
     ).groups()
@@ -64,9 +61,6 @@ def test_the_download_is_the_data_under_its_provenance():
     assert name == "demo.csv"
     assert text.startswith("# figure demo\n# model a\n# seed 0\nblock,coupling\n")
     pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(text), comment="#"), DATA, rtol=1e-4)
-
-
-def test_caption_and_provenance_are_escaped_and_stand_under_the_figure():
     markup = shown().data
     assert 'alt="A &lt;b&gt; &amp; 1−m"' in markup
     assert '<span class="tbc-provenance">model a · seed 0</span></figcaption></figure>' in markup
@@ -96,11 +90,8 @@ def draw_demo(data):
     return Figure(figsize=(1, 1))
 
 
-def test_the_figure_names_the_function_that_draws_it():
+def test_the_figure_names_what_draws_it_and_its_record_says_in_which_numbers_it_changed():
     assert f'<figure class="tbc-figure" data-drawn-by="{__name__}.draw_demo">' in shown(draw_demo).data
-
-
-def test_the_record_in_a_notebook_is_short_and_says_in_which_numbers_a_figure_changed():
     sizes = "mean 0.061728, rms 0.087297, ramp 0.061728"
     assert repr(shown()) == repr(shown(caption="other")) == f"<figure demo: 2 rows; coupling: 2 numbers, {sizes}>"
     assert shown().data == shown().data
@@ -139,24 +130,18 @@ def test_for_print_a_small_mark_keeps_its_colour_among_large_ones(monkeypatch):
         assert abs(pixels - np.array(ImageColor.getrgb(ink))).max(axis=-1).min() <= 2
 
 
-def test_an_array_becomes_a_line_per_place_and_prompts_their_numbers():
+def test_data_become_a_line_per_place_with_columns_side_by_side():
     coords = {"prompt": ["first", "second"], "block": [1, 2], "model": "scalar"}
     values = xr.DataArray([[0.5, np.nan], [0.25, 0.125]], coords, ("prompt", "block"), name="coupling")
     table = shows.frame(values)
     assert table.to_dict("list") == {"prompt": [1, 2, 2], "block": [1, 1, 2], "coupling": [0.5, 0.25, 0.125]}
     assert list(shows.frame(values.rename(None)).columns) == ["prompt", "block", "value"]
-
-
-def test_variables_stand_side_by_side_where_they_share_dimensions_and_below_each_other_where_not():
     ds = xr.Dataset({"mean": ("block", [1.0, 2.0]), "low": ("block", [0.5, 1.5]), "null": 0.95}, {"block": [1, 2]})
     table = shows.frame(ds)
     assert list(table.columns) == ["block", "mean", "low", "null"] and len(table) == 3
     assert table["low"].tolist()[:2] == [0.5, 1.5] and table["null"].tolist()[2] == 0.95
     both = shows.frame({"a": ds[["mean"]], "b": ds[["mean"]]})
     assert both.to_dict("list") == {"model": ["a", "a", "b", "b"], "block": [1, 2, 1, 2], "mean": [1.0, 2.0] * 2}
-
-
-def test_a_matrix_keeps_its_columns_side_by_side():
     matrix = xr.DataArray([[1.0, 2.0], [3.0, 4.0]], {"row": [1, 2], "column": [1, 2]}, ("row", "column"), name="entry")
     assert shows.frame(matrix).to_dict("list") == {"row": [1, 2], "entry_1": [1.0, 3.0], "entry_2": [2.0, 4.0]}
 

@@ -39,9 +39,7 @@ def nulls(n=2):
     return networks(n, lambda seed: made(seed, sizes, drawn).drop_vars("prompt").assign(left_right_alignment=0.16))
 
 
-CASES = {
-    "draw_inverse of one prompt": (spectra.draw_inverse, lambda n: spectra.take_inverse(both(n, 1), fits(n, 1))),
-}
+CASES = {"draw_inverse of one prompt": (spectra.draw_inverse, lambda n: spectra.take_inverse(both(n, 1), fits(n, 1)))}
 
 
 def test_top_values_are_medians_per_rank_with_the_first_ten_in_the_networks_colour():
@@ -54,7 +52,7 @@ def test_top_values_are_medians_per_rank_with_the_first_ten_in_the_networks_colo
     assert list(axes.lines[0].get_xdata()) == [1, 2, 3, 4, 5, 6]
 
 
-def test_inverse_is_of_every_prompt_with_the_median_and_the_line_spans_the_blocks_of_the_fit():
+def test_inverse_is_of_every_prompt_with_the_line_of_the_fit_and_its_interval():
     taken = spectra.take_inverse(both(), fits())
     trained, fit = taken.sel(network="trained"), fits().sel(network="trained")
     inverse = 1 / both().sel(network="trained").singular_values.values[:, :, 0]
@@ -66,9 +64,6 @@ def test_inverse_is_of_every_prompt_with_the_median_and_the_line_spans_the_block
     assert text.startswith(f"from block 3: slope {float(fit.slope.mean()):.3f}")
     ends = mean_interval(fit.r_squared.values)
     assert text.endswith(f"$R^2={float(fit.r_squared.mean()):.2f}$  [{ends.low:.2f}, {ends.high:.2f}]")
-
-
-def test_a_single_prompt_has_no_interval_to_be_written():
     (text,) = spectra.draw_inverse(spectra.take_inverse(both(1, 1), fits(1, 1))).axes[0].texts
     assert text.get_text().endswith("$") and "[" not in text.get_text()
 

@@ -60,10 +60,6 @@ def test_ink_goes_monotonically_from_the_page_to_the_strongest_contrast(theme):
     assert (steps <= 1e-9).all() if theme == "light" else (steps >= -1e-9).all()
     assert abs(brightness[0] - page) < 0.01
     assert abs(brightness[-1] - page) > 0.8
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_from_the_middle_tone_on_ink_has_a_contrast_of_three_to_one_with_its_page(theme):
     with style.theme(theme):
         shades = style.ink()(np.linspace(style.middle_tone(), 1, 64))
         assert min(contrast(to_hex(shade), style.colour("page")) for shade in shades) >= 3
@@ -100,16 +96,13 @@ def test_a_theme_ends_with_its_block_even_after_an_error():
     assert style.colour(style.TRAINED) == "#0072b2"
 
 
-def test_svg_has_outlines_for_text_and_neither_date_nor_background():
+def test_svg_has_outlines_for_text_no_date_and_no_place_finer_than_a_thousandth():
     with style.theme("light"):
         figure = Figure(figsize=(1, 1))
         figure.text(0, 0.5, "Jacobian")
         svg = style.save_svg(figure).decode()
     assert "<text" not in svg and "<dc:date>" not in svg
     assert "fill: #ffffff" not in svg
-
-
-def test_no_place_in_an_svg_is_finer_than_a_thousandth_of_a_pixel():
     with style.theme("light"):
         figure = Figure(figsize=(2, 2))
         axes = figure.subplots()

@@ -78,7 +78,7 @@ def scores():
     return trajectories.take_scores({"model": both()})
 
 
-def test_every_prompt_is_a_dot_in_the_colour_of_its_network_beside_its_quartiles():
+def test_every_prompt_is_a_dot_beside_its_quartiles_and_the_references():
     taken = scores()
     figure = trajectories.draw_scores(taken)
     for axes, score in zip(figure.axes, trajectories.SCORES, strict=True):
@@ -90,9 +90,12 @@ def test_every_prompt_is_a_dot_in_the_colour_of_its_network_beside_its_quartiles
         np.testing.assert_allclose(bar.get_ydata(), quartiles)
     table = frame(taken)
     assert len(table.line_shape_score.dropna()) == 2 * 5 and table.blocks.dropna().tolist() == [6]
+    axes = trajectories.draw_scores(scores()).axes[0]
+    heights = [line.get_ydata()[0] for line in axes.lines]
+    assert any(height == pytest.approx(np.sqrt(6)) for height in heights) and 1 in heights
 
 
-def test_prompts_without_a_score_are_left_out_of_its_quartiles():
+def test_prompts_without_a_score_are_left_out_and_a_score_of_none_does_not_exist():
     holes = both().assign(expodistance=both().expodistance.where(both().prompt != both().prompt[0]))
     taken = trajectories.take_scores({"model": holes})
     axes = trajectories.draw_scores(taken).axes[1]
@@ -101,9 +104,6 @@ def test_prompts_without_a_score_are_left_out_of_its_quartiles():
     np.testing.assert_allclose(bars[1], wanted[[0, 2]])
     line = trajectories.take_summary({"model": holes}).loc["model", "trained", "expodistance"]
     np.testing.assert_allclose(line[["low", "median", "high"]], wanted)
-
-
-def test_a_score_that_no_prompt_has_is_said_not_to_exist():
     given = {"model": both().assign(expodistance=both().expodistance * np.nan)}
     taken = trajectories.take_scores(given)
     assert [text.get_text() for text in trajectories.draw_scores(taken).axes[1].texts] == [
@@ -112,13 +112,7 @@ def test_a_score_that_no_prompt_has_is_said_not_to_exist():
     assert np.isnan(trajectories.take_summary(given).loc["model", "trained", "expodistance"]).all()
 
 
-def test_the_reference_of_unrelated_steps_is_the_root_of_the_depth():
-    axes = trajectories.draw_scores(scores()).axes[0]
-    heights = [line.get_ydata()[0] for line in axes.lines]
-    assert any(height == pytest.approx(np.sqrt(6)) for height in heights) and 1 in heights
-
-
-def test_profiles_are_medians_over_prompts_and_steps_are_relative_to_their_mean():
+def test_profiles_are_medians_over_prompts_drawn_against_their_depth():
     table = frame(trajectories.take_profiles(both()))
     dataset = states()["trained"]
     lengths = dataset.step_length.values
@@ -131,9 +125,6 @@ def test_profiles_are_medians_over_prompts_and_steps_are_relative_to_their_mean(
     assert chosen.depth.tolist() == list(range(7))
     chosen = table[(table.network == "trained") & (table.quantity == "window_line_shape_score")]
     assert chosen.depth.tolist() == [2, 3, 4, 5]
-
-
-def test_profiles_are_drawn_against_their_depth():
     axes = trajectories.draw_profiles(trajectories.take_profiles(both())).axes[0]
     for line, (network, dataset) in zip(axes.lines, states().items(), strict=True):
         np.testing.assert_allclose(line.get_ydata(), np.median(dataset.norm, axis=0))

@@ -64,15 +64,12 @@ def test_the_image_stands_beside_its_matrices_with_its_patch_framed():
     assert np.allclose(figure.axes[2].images[0].get_array().filled(np.nan)[5:9, 10:14], expected[1, 2])
 
 
-def test_relations_leave_out_a_block_with_itself():
+def test_relations_leave_out_a_block_with_itself_and_are_drawn_beside_random_bases():
     found = relations(2).coupling
     assert found.size == 2 * 4 * 5
     values = 1 - make_relations(2)[NAME].sel(network="trained", relation="patch").values[2]
     one = found.sel(network="trained", relation="patch").isel(prompt=2)
     assert one.item() == pytest.approx(values[~np.eye(6, dtype=bool)].mean())
-
-
-def test_relations_are_drawn_as_dots_with_their_interval_beside_random_bases():
     found = relations(2)
     (axes,) = vision_model.draw_relations(found).axes
     values = found.coupling.sel(network="untrained", relation="class")

@@ -103,20 +103,14 @@ def test_a_mistyped_range_ends_in_the_first_block_there_is_not():
         choices.chosen_blocks(sized(12, 96, "nano-neox"), "2-99999999999999", 1)
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_known_one():
+def test_an_unknown_name_is_refused_with_the_nearest_known_one_and_a_missing_one_too():
     assert refusal(modle="nano-llama") == (
         "unknown parameter 'modle'; this notebook takes model, precision, memory, revision, prompts, k, blocks, token, "
         "seed; did you mean 'model'?"
     )
     assert refusal(zzz=None).endswith("leave it out.")
-
-
-def test_a_name_that_only_other_notebooks_take_is_refused():
     with pytest.raises(ParameterError, match="unknown parameter 'token'; this notebook takes k, seed"):
         parameters.check_parameters({"k": 1, "seed": 0, "token": -1}, declared=("k", "seed"))
-
-
-def test_a_declared_name_that_is_not_set_is_refused():
     with pytest.raises(ParameterError, match="parameter 'seed' is missing"):
         parameters.check_parameters({"k": 1}, declared=("k", "seed"))
 
@@ -187,13 +181,10 @@ def test_a_line_is_drawn_at_a_block_that_every_model_has(turn, n_blocks):
     depths = {"deep": 40, "model": n_blocks}
     for at in (0, 1, 3):
         assert choices.chosen_turn(at, depths) == at
+    assert choices.chosen_turn(-1, {"deep": 40, "model": 4}) == -1  # searched where every model has four blocks
     message = f"'turn' is {turn} .int.; it must be a block from 1 to {n_blocks} .the depth of model."
     with pytest.raises(ParameterError, match=message):
         choices.chosen_turn(turn, depths)
-
-
-def test_a_line_is_searched_where_every_model_has_four_blocks():
-    assert choices.chosen_turn(-1, {"deep": 40, "model": 4}) == -1
 
 
 def test_windows_stand_where_one_fits():

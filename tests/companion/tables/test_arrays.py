@@ -14,14 +14,11 @@ def make(n_prompts=20):
     return xr.DataArray(values, {"block": [1, 2, 3]}, ("prompt", "block"))
 
 
-def test_quartiles_are_those_of_sorted_values_that_exist():
+def test_quartiles_are_those_of_sorted_values_that_exist_without_a_warning():
     values = xr.DataArray([[5.0, 1], [1, 2], [3, np.nan], [2, 3], [4, np.nan]], dims=("prompt", "block"))
     found = quartiles(values)
     assert [float(found[name][0]) for name in ("median", "low", "high")] == [3.0, 2.0, 4.0]
     assert [float(found[name][1]) for name in ("median", "low", "high")] == [2.0, 1.5, 2.5]
-
-
-def test_what_no_prompt_has_has_no_quartiles_and_gives_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = quartiles(make() * np.nan)

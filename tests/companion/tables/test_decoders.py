@@ -23,15 +23,12 @@ def table(tmp_path):
     return tmp_path / "decoders.csv"
 
 
-def test_numbers_come_back_under_their_names(table):
+def test_numbers_come_back_under_their_names_in_the_place_of_earlier_ones(table):
     found = decoders.numbers_of("gemma3-270m", "nulls", table)
     assert found.keys() == NUMBERS.keys() and found.pop("nulls.model") == "gemma3-270m"
     assert all(value == pytest.approx(NUMBERS[name], rel=1e-5) for name, value in found.items())
     assert decoders.numbers_of("gemma3-270m", "depth", table) == {} == decoders.numbers_of("x", "nulls", table)
     assert decoders.numbers_of("gemma3-270m", "nulls", table.with_name("none.csv")) == {}
-
-
-def test_a_notebook_that_ran_again_takes_the_place_of_its_lines(table):
     assert len(decoders.decoders(table)) == 4
     other = decoders.rows_of("qwen2.5-coder-0.5b", "nulls", {"nulls-k": 10})
     assert decoders.replace_rows(decoders.rows_of("gemma3-270m", "nulls", {"nulls-k": 12}) + other, table) == 2
@@ -39,10 +36,11 @@ def test_a_notebook_that_ran_again_takes_the_place_of_its_lines(table):
     assert decoders.decoders(table)["model"].tolist() == ["gemma3-270m", "qwen2.5-coder-0.5b"]
 
 
-def test_a_question_is_answered_by_the_effect_with_its_error(table):
+def test_a_question_is_answered_by_the_effect_of_a_registered_model(table):
     ((key, effect),) = decoders.answers(decoders.decoders(table)).items()
     assert key == ("whole beyond conjugation", "gemma3-270m") and effect.n == 3
     assert np.allclose(effect[:4], EFFECT[:4], rtol=1e-5) and effect.skew == pytest.approx(EFFECT.skew, rel=1e-5)
+    assert all(registry.lookup(name) for name in decoders.MODELS)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,3 @@ def test_the_larger_null_is_taken_off_the_effect_and_not_off_its_error(question,
     effect = decoders.answers(decoders.decoders(tmp_path / "decoders.csv"))[question, "gemma3-270m"]
     assert np.allclose(effect[:3], np.subtract(EFFECT[:3], 0.03), rtol=1e-5)
     assert effect.error == pytest.approx(EFFECT.error, rel=1e-5)
-
-
-def test_every_model_of_the_table_is_in_the_registry():
-    assert all(registry.lookup(name) for name in decoders.MODELS)

@@ -39,10 +39,13 @@ def mismatches():
     return {name: RNG.uniform(0.5, 1, (12, 3, 3)) for name in ("untrained", "trained")}
 
 
-def test_the_share_on_the_diagonal_is_that_of_the_squared_entries_of_a_matrix():
+def test_numbers_are_named_by_their_part_and_shares_are_of_squared_entries():
     A = RNG.standard_normal((10, 10)) + 3 * np.eye(10)
     coupling = 1 - miscoupling(torch.from_numpy(A), normalized=True).item()
     assert effects.diagonal_share(coupling) == pytest.approx((np.diag(A) ** 2).sum() / (A**2).sum())
+    found = effects.numbers({"local": Effect(0.1, np.nan, np.nan, np.nan, 1)}, "depth")
+    assert found == {"depth-local": 0.1, "depth-local-n": 1.0, "depth-local-skew": 0.0}
+    assert effects.numbers({"local": Effect(0.1, 0.0, 0.2, 0.05, 4)}, "")["local-error"] == 0.05
 
 
 def assert_is_mean_of(effect: Effect, values: np.ndarray) -> None:
@@ -69,7 +72,7 @@ def emergence(values: np.ndarray, steps: list[int]) -> xr.Dataset:
     )
 
 
-def test_emergence_is_followed_to_where_other_runs_turn_and_from_there_to_the_last():
+def test_emergence_is_followed_to_the_inner_step_where_other_runs_turn_and_to_the_last():
     values = RNG.uniform(0.5, 1, (4, 6, 3, 3))
     values[1] -= 0.4  # the run's own most coupled step, which is not asked for
     ds, coupling = emergence(values, [0, 10, 100, 1000]), 1 - values[..., DIFFERENT].mean(axis=-1)
@@ -79,6 +82,9 @@ def test_emergence_is_followed_to_where_other_runs_turn_and_from_there_to_the_la
         assert found[name].error == pytest.approx(np.hypot(scipy.stats.sem(change), 2**0.5 * 0.03))
         assert found[name].freedom == 4
     assert effects.of_emergence(ds.isel(step=[0, 3]), VARIANT, 10, effects.OtherRuns(90.0, 0.03, 4)) == {}
+    steps, others = np.array([0, 10, 100, 1000]), effects.OtherRuns(1.0, 0.0, 1)
+    assert effects.turning_step(steps, others) == 1 and effects.turning_step(steps, others._replace(turn=9e9)) == 2
+    assert effects.turning_step(steps, others._replace(turn=40.0)) == 2
 
 
 def test_a_run_that_only_scatters_does_not_fall_from_its_peak():
@@ -90,12 +96,6 @@ def test_a_run_that_only_scatters_does_not_fall_from_its_peak():
         found = effects.of_emergence(emergence(values, [0, 1, 10, 100, 300, 1000, 3000, 9000]), VARIANT, 10, others)
         alarms += found["fall"].high < 0
     assert alarms <= 7  # chosen and tested on the same run: two of three
-
-
-def test_the_turn_of_other_models_is_looked_for_among_the_steps_between_the_ends():
-    steps, others = np.array([0, 10, 100, 1000]), effects.OtherRuns(1.0, 0.0, 1)
-    assert effects.turning_step(steps, others) == 1 and effects.turning_step(steps, others._replace(turn=9e9)) == 2
-    assert effects.turning_step(steps, others._replace(turn=40.0)) == 2
 
 
 def nulls_made(prompts: int = 6) -> xr.Dataset:
@@ -253,9 +253,3 @@ def test_tokens_spectra_dynamics_perturbation_and_precision_are_means_of_differe
     )
     coupling = 1 - pairs[..., DIFFERENT].mean(axis=-1)
     assert_is_mean_of(effects.of_precision(ds)["change-nf4"], coupling[1] - coupling[0])
-
-
-def test_numbers_are_named_by_their_part_and_what_does_not_exist_is_left_out():
-    found = effects.numbers({"local": Effect(0.1, np.nan, np.nan, np.nan, 1)}, "depth")
-    assert found == {"depth-local": 0.1, "depth-local-n": 1.0, "depth-local-skew": 0.0}
-    assert effects.numbers({"local": Effect(0.1, 0.0, 0.2, 0.05, 4)}, "")["local-error"] == 0.05

@@ -19,7 +19,7 @@ def points():
     return generalization.figure_1a()
 
 
-def test_statistics_equal_plain_correlations_of_the_digitised_values(points):
+def test_statistics_equal_plain_correlations_and_the_r_squared_that_the_paper_states(points):
     found = figure_1a.statistics(points)
     c, score, d = points.coupling, points.score, points.width.astype(float)
     curve = 1 - np.floor(d / 10) ** -0.5
@@ -36,9 +36,6 @@ def test_statistics_equal_plain_correlations_of_the_digitised_values(points):
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, abs=1e-9), name
     assert found["n"] == 28
-
-
-def test_the_digitised_figure_gives_the_r_squared_that_the_paper_states(points):
     stated = generalization.paper_figures().query("figure == '1a' and y_quantity == 'r_squared'").y.item()
     assert round(figure_1a.statistics(points)["r-squared"], 2) == stated
 
@@ -90,13 +87,10 @@ def test_width_held_fixed_by_the_axis_s_own_curve_the_correlation_is_above_0_and
     assert table.loc["curve-base", ["r", "low", "high"]].round(2).tolist() == [0.56, 0.14, 0.81]
 
 
-def test_a_tuned_model_belongs_to_the_family_of_its_base(points):
+def test_a_gain_is_the_difference_of_two_shares_over_families_of_bases(points):
     table = figure_1a.prepared(points).set_index("model")
     assert table.root["vicuna-7b-v1.5"] == table.root["orca-2-7b"] == table.root["llama2-7b"] == "Llama-2"
     assert table.family["vicuna-7b-v1.5"] == "Vicuna (Llama-2)"
-
-
-def test_a_gain_is_the_difference_of_two_shares_of_variance(points):
     gains = figure_1a.gains(points)
     table = figure_1a.prepared(points)
     for label, column in figure_1a.RIVALS.items():

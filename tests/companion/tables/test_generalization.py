@@ -62,16 +62,12 @@ def small_suite(tmp_path):
     return file
 
 
-def test_the_suite_leaves_out_other_texts_and_what_was_not_trained(small_suite):
+def test_the_suite_is_what_was_trained_on_one_text_with_coupling_relative_to_its_null(small_suite):
     table = generalization.suite(small_suite)
     assert table.model.tolist() == ["a", "a", "b"]
     assert table.final.tolist() == [False, True, True]
     assert table.negative_loss.tolist() == [-6.0, -5.0, -5.5]
     assert table.log_expodistance.tolist() == [1.0] * 3
-
-
-def test_relative_coupling_of_the_suite_is_the_share_of_the_way_from_null_to_best(small_suite):
-    table = generalization.suite(small_suite)
     assert generalization.coupling_columns(table) == ["mismatch_k10", "released_norm_k_ktenth"]
     np.testing.assert_allclose(table["mismatch_k10_relative"], 0.2)
     np.testing.assert_allclose(table["released_norm_k_ktenth_relative"], 0.75)

@@ -80,7 +80,7 @@ def test_the_jackknife_of_a_mean_has_its_standard_error():
     assert found.skew == pytest.approx(shrunken_skewness(values))
 
 
-def test_whole_groups_are_left_out_one_at_a_time():
+def test_whole_groups_are_left_out_one_at_a_time_and_one_alone_has_no_error():
     rng = np.random.default_rng(2)
     groups = np.array(list("aabbbbcddde"))
     x, y = rng.normal(size=(2, 11))
@@ -93,9 +93,6 @@ def test_whole_groups_are_left_out_one_at_a_time():
     assert found.freedom == pytest.approx(freedom) and found.n == 5
     half = scipy.stats.t.ppf(0.975, freedom) * found.error
     assert (found.low, found.high) == pytest.approx((np.tanh(z - half), np.tanh(z + half)))
-
-
-def test_one_group_alone_has_no_error():
     with pytest.raises(ParameterError, match="all 6 rows are of one group; an error over groups needs two or more"):
         jackknifed(lambda rows: 1.0, np.zeros(6))
 

@@ -29,15 +29,12 @@ def table(courses: dict[str, tuple[float, ...]] = COURSES, prompts: int = 6) -> 
     return pd.DataFrame(rows)
 
 
-def test_each_model_is_asked_from_the_step_at_which_the_other_is_lowest():
+def test_each_model_is_asked_where_the_other_is_lowest_with_the_error_of_seeds():
     found = later.answers(table())
     # long-neox is lowest a step later than long-llama, whose own lowest point would show a rise of .11.
     assert found["coupling rises again", f"long-neox, from step {STEPS[5]:,}"].value == pytest.approx(0.15 - 0.10)
     assert found["coupling rises again", f"long-llama, from step {STEPS[7]:,}"].value == pytest.approx(0.20 - 0.12)
     assert found["the shared part rises again", f"long-llama, from step {STEPS[7]:,}"].value == pytest.approx(0.04)
-
-
-def test_prompts_that_agree_leave_the_error_of_the_seeds():
     own = phases.finished(phases.phases()).pivot(index="model", columns="step", values="coupling")
     scatter = np.std(own[1642] - own[516], ddof=1)
     effect = later.answers(table())["coupling rises again", f"long-neox, from step {STEPS[5]:,}"]

@@ -24,7 +24,7 @@ def read(model):
     return lenses.measure_readouts(model, tiny.TEXT, fitted_on=FITTED_ON)
 
 
-def test_futures_are_those_of_whole_model_autograd(model):
+def test_futures_are_those_of_whole_model_autograd_and_a_last_token_s_own(model):
     traced = cl.trace(model, "It was the best")
     found, blocks = lenses.lens_with_futures(traced), model.blocks.modules
 
@@ -43,20 +43,14 @@ def test_futures_are_those_of_whole_model_autograd(model):
         whole = torch.autograd.functional.jacobian(lambda x, depth=depth: last(x, depth), x)
         assert relative_error(found[depth], whole[:, 1:].mean(dim=1)) < 1e-4
     assert torch.equal(found[-1], torch.eye(32))
-
-
-def test_the_future_of_a_last_token_is_itself(model):
     traced = cl.trace(model, torch.tensor([[5, 9]]))
     assert relative_error(lenses.lens_with_futures(traced), cl.lens(traced).dense()) < 1e-4
 
 
-def test_at_the_last_depth_state_and_own_lens_are_the_answer(read):
+def test_the_last_depth_is_the_answer_and_without_a_state_all_say_the_same(read):
     own = read.sel(lens=["logit lens", "own lens"]).isel(depth=-1)
     assert abs(own.divergence).max() < 1e-5 and (own.agrees == 1).all()
     assert (read.divergence.isel(depth=0) > 1e-4).all()
-
-
-def test_without_a_state_every_depth_says_the_same(read):
     blind = read.divergence.sel(lens="no state")
     assert float((blind.max("depth") - blind.min("depth")).max()) == 0
 

@@ -128,12 +128,7 @@ def test_new_questions_count_within_their_sets_and_nowhere_else():
         for name, level in longer.items()
         for n in range(40)
     ]
-    new = pd.DataFrame(rows).assign(
-        model="m",
-        network="trained",
-        version="alone",
-        product_lead=[0.2, 0.4] * 40,
-    )
+    new = pd.DataFrame(rows).assign(model="m", network="trained", version="alone", product_lead=[0.2, 0.4] * 40)
     found = prompt_effects.of_model(pd.concat([table, new]), blocks=30)
     assert found["length, new questions", "whole"].value == pytest.approx(-1.0) and len(rows) == 80
     assert found["length, new questions", "traceless part"].value == pytest.approx(1.0)
@@ -153,13 +148,9 @@ def test_the_first_new_questions_are_named_by_their_sets(tmp_path):
 
 
 @pytest.mark.thorough
-def test_the_null_of_few_blocks_is_less_sure():
+def test_steps_that_raise_coupling_are_seen_and_the_null_of_few_blocks_is_less_sure():
     few, many = (prompt_effects.of_model(made_up(), blocks)["self-coupling", "whole"].error for blocks in (3, 30))
     assert few > 5 * many
-
-
-@pytest.mark.thorough
-def test_steps_that_raise_coupling_are_seen_at_equal_length():
     found = prompt_effects.of_model(made_up(steps=0.003), blocks=30)["difficulty", "whole"]
     assert found.low > 0.2 and found.n == 200
     numbers = prompt_effects.numbers(made_up(steps=0.003), blocks=30)
@@ -188,16 +179,12 @@ def test_sets_models_and_prompts_get_their_own_share_of_the_spread():
     assert prompt_effects.variances(other)["models"] == pytest.approx(0.05 / 2**0.5, abs=0.003)
 
 
-def test_a_model_counts_once_all_of_its_prompts_are_there():
+def test_a_model_counts_once_all_its_prompts_are_there_once(tmp_path):
     table = made_up()
     assert prompt_effects.finished(table[~table["id"].isin([f"mmlu-{at}" for at in range(3)])]).empty
     assert len(prompt_effects.finished(table)) == len(table)
     assert prompt_effects.finished(table[table["set"] != "code"]).empty
     assert prompt_effects.finished(table[table["network"] == "trained"]).empty
-
-
-def test_a_doubled_row_is_refused_by_its_name(tmp_path):
-    table = made_up()
     pd.concat([table, table.iloc[:1]]).to_csv(tmp_path / "twice.csv", index=False)
     with pytest.raises(ParameterError, match="two rows of model m, .*problems-0"):
         prompt_effects.many_prompts(tmp_path / "twice.csv")

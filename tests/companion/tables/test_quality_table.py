@@ -36,16 +36,13 @@ def made_up(early: float, late: float, n: int = 26, seed: int = 0) -> pd.DataFra
     return pd.DataFrame(rows).assign(score=lambda t: -t["validation_loss"])
 
 
-def test_signs_before_and_after_the_turn_are_found():
+def test_signs_are_found_and_gone_where_training_loss_explains_them():
     found = quality.estimates(made_up(0.9, -0.9), [READING]).set_index(["question", "step"])
     assert found.loc[("early", 29), "low"].item() > 0 > found.loc[("end", 300), "high"].item()
     assert found.loc[("within seeds", 300), "high"].item() < 0
     each = found.loc["equal steps", "value"]
     assert list(each.index) == [16, 29, 100, 300] and (each.iloc[:2] > 0.6).all() and (each.iloc[2:] < -0.6).all()
     assert (found["n"] == 26).all()
-
-
-def test_what_goes_with_training_loss_alone_is_gone_once_that_is_held_fixed():
     table = made_up(0.9, -0.9)
     found = quality.estimates(table, [READING]).set_index("question")
     partial = found.loc["partial on training loss"]
@@ -59,9 +56,6 @@ def test_models_are_taken_where_their_training_loss_is_the_same():
     level = table.groupby("model")["seen_loss"].min().max()
     assert len(equal) == 26 and np.allclose(equal["coupling"], 2 * level)  # what is linear in the loss is met exactly
     assert np.allclose(equal["score"], -(level + 0.1))
-
-
-def test_a_model_that_reaches_the_level_at_once_is_taken_there():
     table = pd.DataFrame(
         {"model": ["a", "a", "b", "b"], "step": [0, 1, 0, 1], "seen_loss": [3.0, 2.0, 5.0, 4.0]}
     ).assign(coupling=[0.1, 0.2, 0.3, 0.4], score=[1.0, 2.0, 3.0, 4.0])

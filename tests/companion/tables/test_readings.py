@@ -52,7 +52,7 @@ def nulls():
     return side_by_side(untrained=made_up_null(10), trained=made_up_null(11))
 
 
-def test_means_and_shares_are_those_of_a_loop(measured, nulls):
+def test_means_and_shares_are_those_of_a_loop_and_one_prompt_has_no_interval(measured, nulls):
     means = readings.mean_readings(measured["block"], nulls)
     assert dict(means.sizes) == {"network": 2, "variant": 17, "k": 2}
     for name in ("miscoupling", "released_trace", "basis_uu"):
@@ -64,14 +64,11 @@ def test_means_and_shares_are_those_of_a_loop(measured, nulls):
         assert float(chosen.null_error) == pytest.approx(chance / 1000)
         assert float(chosen.share) == pytest.approx((wanted - chance) / (0 - chance))
         assert chosen.low < chosen["mean"] < chosen.high and chosen.share_low < chosen.share < chosen.share_high
-
-
-def test_one_prompt_has_means_and_no_intervals(measured, nulls):
     means = readings.mean_readings(measured["block"].isel(prompt=[0]), nulls)
     assert bool(means["mean"].notnull().all()) and bool(means.low.isnull().all() and means.share_high.isnull().all())
 
 
-def test_rank_agreement_is_the_correlation_of_ranks(measured):
+def test_rank_agreement_is_the_correlation_of_ranks_of_three_blocks_or_more(measured):
     ds = measured["block"].sel(network="trained")
     agreement = readings.rank_agreement(ds, k=3)
     rho = []
@@ -84,6 +81,10 @@ def test_rank_agreement_is_the_correlation_of_ranks(measured):
     expected = scipy.stats.t.interval(0.95, 2, np.mean(rho), scipy.stats.sem(rho))
     assert (float(found.low), float(found.high)) == pytest.approx(expected)
     assert np.allclose(np.diag(agreement["mean"]), 1) and np.allclose(agreement["mean"], agreement["mean"].T)
+    with pytest.raises(ParameterError, match="the model has 2 blocks"):
+        readings.rank_agreement(ds.isel(block_1=[0, 1], block_2=[0, 1]), k=3)
+    with pytest.raises(ParameterError, match="k is 4; measured were 3, 5"):
+        readings.rank_agreement(ds, k=4)
 
 
 def test_every_choice_is_the_loop_that_its_words_describe(measured, nulls):
@@ -170,11 +171,3 @@ def test_several_ks_holds_the_one_of_interest_and_those_that_fit():
 def test_a_single_vector_and_more_than_the_width_are_refused(k):
     with pytest.raises(ParameterError, match=f"k is {k}; readings are compared at k from 2 to 96"):
         readings.several_ks(k, 96)
-
-
-def test_two_blocks_and_a_k_that_was_not_measured_have_no_ranks(measured):
-    ds = measured["block"].sel(network="trained")
-    with pytest.raises(ParameterError, match="the model has 2 blocks"):
-        readings.rank_agreement(ds.isel(block_1=[0, 1], block_2=[0, 1]), k=3)
-    with pytest.raises(ParameterError, match="k is 4; measured were 3, 5"):
-        readings.rank_agreement(ds, k=4)

@@ -37,23 +37,17 @@ def test_leaving_groups_out_predicts_each_from_all_the_others():
         out = GROUPS == group
         predicted[out] = design(X[out]) @ solved(X[~out], Y[~out])
     assert regression.held_out_r_squared(X, Y, GROUPS) == pytest.approx(share(Y, predicted), rel=1e-9)
-
-
-def test_one_group_cannot_be_left_out():
     with pytest.raises(ParameterError, match="only 'a'"):
         regression.held_out_r_squared(X, Y, ["a"] * 30)
 
 
-def test_with_as_many_folds_as_points_cross_validation_leaves_one_out():
+def test_folds_are_of_equal_size_drawn_anew_and_leave_one_out_where_there_are_as_many():
     x, every = X[:, 0], np.arange(30)
     predicted = [design(x[[i]]) @ solved(np.delete(x, i), np.delete(Y, i)) for i in every]
     folds = regression.drawn_folds(30, n_seeds=2, n_folds=30)
     assert [sorted(drawn) for drawn in folds.tolist()] == [every.tolist()] * 2
     squares = regression.held_out_squares(x, Y, folds)
     np.testing.assert_allclose(squares, np.tile(np.square(Y - np.concatenate(predicted)), (2, 1)), rtol=1e-9)
-
-
-def test_folds_are_of_equal_size_and_drawn_anew_for_each_seed():
     folds = regression.drawn_folds(28, n_seeds=3)
     assert all(sorted(np.bincount(drawn).tolist()) == [2] * 2 + [3] * 8 for drawn in folds)
     assert len({tuple(drawn) for drawn in folds.tolist()}) == 3 and (folds == regression.drawn_folds(28, 3)).all()
@@ -73,14 +67,11 @@ def test_cross_validation_prefers_the_shape_that_made_the_points():
     assert score(x, straight + noise, "exponential") == pytest.approx(score(x, straight + noise, "linear"), abs=1e-3)
 
 
-def test_the_exponential_fit_finds_its_own_parameters():
+def test_the_exponential_fit_finds_its_parameters_and_is_the_best_of_all_rates():
     x = np.linspace(-1, 2, 25)
     y, at = 3 - 2 * np.exp(-0.8 * x), np.array([-2.0, 0.3, 4.0])
     found = regression.predicted(x, y, [*x, *at], "exponential")
     np.testing.assert_allclose(found, [[*y, *(3 - 2 * np.exp(-0.8 * at))]], atol=1e-5)
-
-
-def test_the_exponential_fit_is_the_best_of_all_rates():
     x = X[:, 0]
     y, z = Y + 0.5 * x**2, (x - x.mean()) / x.std()
     left = np.square(y - regression.predicted(x, y, x, "exponential")).sum()

@@ -24,7 +24,7 @@ def made_up(n: int = 60) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def test_a_rival_that_is_behind_a_relation_takes_it_away_and_others_do_not():
+def test_a_rival_that_varies_and_is_behind_a_relation_takes_it_away():
     found = rivals.answers(made_up())
     assert found["each alone", "suite, alpha"].low > 0.8
     through = found["coupling beside each", "suite, alpha"]
@@ -33,9 +33,6 @@ def test_a_rival_that_is_behind_a_relation_takes_it_away_and_others_do_not():
     assert found["coupling beside all", "photographs"].low > 0.7
     beside = found["coupling beside all", "suite"]
     assert beside.low < 0 < beside.high
-
-
-def test_what_does_not_vary_in_a_set_is_no_rival_there():
     table = effects.tabulated(rivals.answers(made_up()))
     assert "photographs, width" not in set(table["label"]) and "suite, width" in set(table["label"])
     assert table.groupby("question").size().to_dict() == {

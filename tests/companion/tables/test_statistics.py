@@ -70,9 +70,15 @@ def test_correlation_is_that_of_numpy_and_nan_where_there_is_none(n):
     ).all()
 
 
-def test_an_exact_line_is_sure():
+def test_a_line_has_the_interval_of_its_correlation_and_none_of_too_little():
     fit = fit_with_interval([0, 1, 2, 3, 4], [5, 3, 1, -1, -3])
     assert (fit.low, fit.high) == pytest.approx((1.0, 1.0)) and fit.slope == pytest.approx(-2)
+    fit = fit_with_interval([0, 1, 2, 3, 4, 5], [1, -1, 0, 0, -1, 1.1])
+    assert fit.low == 0 and fit.high > 0.3
+    fit = fit_with_interval(np.arange(12.0), np.ones(12))
+    assert fit.slope == 0 and np.isnan([fit.low, fit.high]).all()
+    fit = fit_with_interval([0, 1, 2], [0, 1, 1])
+    assert (fit.r_squared, fit.n) == (pytest.approx(0.75), 3) and np.isnan([fit.low, fit.high]).all()
 
 
 @pytest.mark.parametrize("n", [8, 32])
@@ -86,21 +92,6 @@ def test_the_interval_covers(n):
     assert 0.93 <= np.mean(covered) <= 1.0
 
 
-def test_few_points_without_relation_have_an_interval_from_0():
-    fit = fit_with_interval([0, 1, 2, 3, 4, 5], [1, -1, 0, 0, -1, 1.1])
-    assert fit.low == 0 and fit.high > 0.3
-
-
-def test_values_that_never_vary_have_no_interval():
-    fit = fit_with_interval(np.arange(12.0), np.ones(12))
-    assert fit.slope == 0 and np.isnan([fit.low, fit.high]).all()
-
-
-def test_three_points_have_a_line_and_no_interval():
-    fit = fit_with_interval([0, 1, 2], [0, 1, 1])
-    assert (fit.r_squared, fit.n) == (pytest.approx(0.75), 3) and np.isnan([fit.low, fit.high]).all()
-
-
 @pytest.mark.parametrize("d", [96, 768, 1600, 4096])
 def test_the_curve_is_one_minus_the_inverse_root_of_a_tenth_of_the_width_rounded_down(d):
     assert width_curve(d) == pytest.approx(1 - 1 / int(0.1 * d) ** 0.5, rel=1e-12)
@@ -112,13 +103,10 @@ def test_the_curve_is_close_to_the_released_trace_without_coupling_for_a_flat_sp
     assert width_curve(d) == pytest.approx(1 - null, abs=0.003)
 
 
-def test_what_is_left_beyond_width_is_one_on_the_curve_and_less_with_coupling():
+def test_beyond_width_is_one_on_the_curve_and_ten_coordinates_have_one_vector():
     d = np.array([500, 1000, 4000])
     np.testing.assert_allclose(beyond_width(width_curve(d), d), 1)
     assert (beyond_width(width_curve(d) + 0.01, d) < 1).all()
-
-
-def test_a_width_below_ten_still_has_one_vector():
     assert width_curve(5) == 0
 
 

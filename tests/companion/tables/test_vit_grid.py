@@ -24,13 +24,10 @@ def test_fits_are_over_weight_decays_of_one_seed_at_each_rate():
     assert fits.loc["all"].models == 64
 
 
-def test_intervals_of_a_coupling_are_those_of_the_mismatch_turned_round():
+def test_intervals_are_turned_round_and_seeds_of_one_row_averaged():
     table = vit_grid.coupling_table(GRID, CLASS)
     assert (table.low < table.coupling).all() and (table.coupling < table.high).all()
     assert np.allclose(table.high - table.coupling, 0.002) and np.allclose(table.random_bases, 0.048)
-
-
-def test_the_row_of_several_seeds_is_averaged_over_them():
     table = vit_grid.seeds_table(GRID, CLASS)
     assert len(table) == 16 and (table.seeds == 3).all()
     part = GRID[(GRID.weight_decay == 0.04) & (GRID.drop_path == 0.2)]
@@ -47,11 +44,13 @@ def test_trends_are_rank_correlations_with_the_rate():
     assert trends.loc[0.1].without == pytest.approx(float(1 - part[part.drop_path == 0][CLASS.column].iloc[0]))
 
 
-def test_a_reading_is_the_nearest_k_of_the_table_and_unknown_ones_are_refused():
+def test_a_reading_is_the_nearest_of_the_table_and_what_is_missing_is_refused(tmp_path):
     assert vit_grid.nearest_reading(GRID, 0, 30, "normalized_miscoupling") == Reading("class", 10)
     assert vit_grid.nearest_reading(GRID, -1, 4, "normalized_miscoupling") == Reading("patch", 3)
     with pytest.raises(ParameterError, match="the grid has no column 'class.k7.mismatch'"):
         vit_grid.coupling_table(GRID, Reading("class", 7, "mismatch"))
+    with pytest.raises(ParameterError, match=r"no grid in none\.csv; make one with"):
+        vit_grid.read_grid(tmp_path / "none.csv")
 
 
 def test_quoted_numbers_come_from_the_tables_and_the_effects():
@@ -65,17 +64,9 @@ def test_quoted_numbers_come_from_the_tables_and_the_effects():
     assert found["accuracy-class"] == pytest.approx(wanted) and "rank-patch-low" in found
 
 
-def test_a_missing_table_is_said_in_one_line(tmp_path):
-    with pytest.raises(ParameterError, match=r"no grid in none\.csv; make one with"):
-        vit_grid.read_grid(tmp_path / "none.csv")
-
-
-def test_provenance_names_models_data_and_machine():
+def test_provenance_and_circumstances_name_models_data_and_machine():
     line = vit_grid.grid_provenance(GRID, "make book")
     assert "80 ViTs on digits" in line and "seeds 0, 1, 2" in line and line.endswith("a machine · torch 1 · make book")
-
-
-def test_the_circumstances_are_those_of_the_grid_and_of_the_model_beside_it():
     grid = vit_grid.read_grid()
     found = vit_grid.circumstances(grid, "nano-vit", spread=4 / 719)
     assert found == {"grid-epochs": 14.0, "model-epochs": 100.0, "test-pictures": 719.0, "pictures-spread": 4.0}

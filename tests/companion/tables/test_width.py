@@ -42,29 +42,31 @@ def made_up(noise: float = 0.005) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(score=lambda table: -table["validation_loss"])
 
 
-def test_the_curve_of_width_is_found_and_a_matter_of_loss_is_not_taken_for_one():
+def test_at_one_loss_the_curve_of_width_is_found_and_a_matter_of_loss_is_none():
     found = width.estimates(made_up(), EXPERIMENT).set_index("reading")
     assert found.loc[width.FIGURE_1A, "low"] > 0.8 and (found["n"] == 10).all()
     models = width.equally_good(made_up(), width.FIGURE_1A)
     assert linear_fit(models["random"], models["coupling"]).slope == pytest.approx(1.0, abs=0.1)
     for reading in (K10, f"shared_{K10}"):
         assert found.loc[reading, "low"] < 0 < found.loc[reading, "high"]
-
-
-def test_all_models_are_taken_at_one_loss():
     table = made_up(noise=0.0)
     found = width.equally_good(table, K10)
     assert found["loss"].nunique() == 1 and len(found) == 10
     assert found["coupling"].to_numpy() == pytest.approx(0.05 * found["loss"].iloc[0], abs=1e-9)
 
 
-def test_the_recipes_differ_in_width_and_seed_alone():
+def test_recipes_differ_in_width_and_seed_and_the_table_holds_all_at_every_step():
     assert len(recipes.GRID) == 10 and {recipe.width for recipe in recipes.GRID.values()} == set(recipes.WIDTHS)
     assert all(
         recipe.width % recipe.heads == 0 and recipe.mlp_width == 4 * recipe.width for recipe in recipes.GRID.values()
     )
     kept = {(recipe.blocks, recipe.steps, recipe.learning_rate, recipe.corrupted) for recipe in recipes.GRID.values()}
     assert kept == {(8, 920, 2e-3, 0.0)}
+    table = width.width()
+    assert set(table["model"]) == set(recipes.GRID) and len(table) == 10 * (1 + len(recipes.STEPS))
+    assert {name for question in EXPERIMENT["question"] for name in [question["reading"]]} < set(
+        width.READINGS.values()
+    )
 
 
 def test_the_numbers_that_the_book_quotes_are_of_all_models_or_there_are_none():
@@ -101,11 +103,3 @@ def test_beyond_chance_the_sign_does_not_flip_and_five_widths_are_five_values():
     assert found["ktenth-relative"].value == pytest.approx(slow.corr(np.log(at["width"])), abs=1e-3)
     # Before training, too, the reading of figure 1a has the curve: it is arithmetic.
     assert found["figure-1a-step-0-over-widths"].value > 0.98
-
-
-def test_the_experiments_table_holds_every_model_at_every_step():
-    table = width.width()
-    assert set(table["model"]) == set(recipes.GRID) and len(table) == 10 * (1 + len(recipes.STEPS))
-    assert {name for question in EXPERIMENT["question"] for name in [question["reading"]]} < set(
-        width.READINGS.values()
-    )

@@ -39,16 +39,13 @@ def test_a_seed_gives_one_result_with_the_images_shape_and_range(images, change)
     assert first.shape == images.shape and first.min() >= 0 and first.max() <= 1
 
 
-def test_no_strength_changes_nothing(images, targets):
+def test_no_strength_or_magnitude_changes_nothing(images, targets):
     assert torch.allclose(augment.rand_augment(images, seeded(), layers=0), images)
     assert torch.equal(augment.random_erasing(images, seeded(), 0.0), images)
     assert torch.equal(augment.random_crop(images, seeded(), 0), images)
     for off in (dict(mixup=0.0, cutmix=0.0), dict(probability=0.0)):
         mixed, shares = augment.mix(images, targets, seeded(), **off)
         assert torch.equal(mixed, images) and torch.equal(shares, targets)
-
-
-def test_geometric_operations_of_magnitude_zero_are_the_identity(images):
     # Posterising to 8 bits and contrast by a factor of 1 are the identity as well; solarising above 1 too.
     assert torch.allclose(augment.rand_augment(images, seeded(), 3, magnitude=0.0, spread=0.0), images, atol=1 / 128)
 
@@ -87,13 +84,10 @@ def test_mixing_keeps_probabilities_and_cutmix_counts_the_pixels_it_pasted(targe
     torch.testing.assert_close(shares[torch.arange(32), labels][different], kept[different])
 
 
-def test_mixup_is_the_same_combination_of_images_and_targets(images, targets):
+def test_mixup_and_smoothing_spread_targets_as_they_do_images(images, targets):
     mixed, shares = augment.mix(images, targets, seeded(2), mixup=0.8, cutmix=0.0)
     share = float(shares[0].max())
     share = share if torch.allclose(mixed[0], share * images[0] + (1 - share) * images[-1], atol=1e-6) else 1 - share
     torch.testing.assert_close(mixed, share * images + (1 - share) * images.flip(0))
-
-
-def test_smoothing_spreads_its_share_over_all_classes():
     p = augment.smooth_targets(torch.tensor([2, 0]), 4, 0.2)
     assert torch.allclose(p, torch.tensor([[0.05, 0.05, 0.85, 0.05], [0.85, 0.05, 0.05, 0.05]]))

@@ -38,12 +38,14 @@ def rows(run):
     return read_log(run / "log.csv", until=10**9)
 
 
-def test_validation_loss_falls_from_that_of_a_uniform_guess(run):
+def test_validation_loss_falls_from_a_uniform_guess_and_another_recipe_is_refused(run, source):
     log = rows(run)
     assert [row["step"] for row in log] == [0, 4, 12]
     assert log[0]["validation_loss"] == pytest.approx(torch.log(torch.tensor(300.0)).item(), rel=0.05)
     assert log[-1]["validation_loss"] < 0.8 * log[0]["validation_loss"]
     assert log[-1]["tokens"] == 12 * 8 * 32
+    with pytest.raises(ParameterError, match="holds a run of another recipe"):
+        language.train(replace(TINY, seed=1), source, run)
 
 
 def test_a_killed_and_resumed_run_ends_in_the_same_weights(run, source, tmp_path, killed_at):
@@ -60,11 +62,6 @@ def test_a_killed_and_resumed_run_ends_in_the_same_weights(run, source, tmp_path
     assert [row["validation_loss"] for row in rows(tmp_path / "run")] == [row["validation_loss"] for row in rows(run)]
 
 
-def test_a_run_of_another_recipe_is_refused(run, source):
-    with pytest.raises(ParameterError, match="holds a run of another recipe"):
-        language.train(replace(TINY, seed=1), source, run)
-
-
 def test_learning_rate_warms_up_and_decays_to_a_tenth():
     recipe = Recipe("neox", steps=1000, warmup=100, learning_rate=1.0)
     assert learning_rate(recipe, 0) == pytest.approx(0.01)
@@ -73,12 +70,9 @@ def test_learning_rate_warms_up_and_decays_to_a_tenth():
     assert learning_rate(recipe, 1000) == pytest.approx(0.1)
 
 
-def test_unknown_architecture_is_refused():
+def test_llama_shares_its_keys_and_values_and_an_unknown_architecture_is_refused():
     with pytest.raises(ParameterError, match="architecture is 'mamba'"):
         configuration(Recipe("mamba"))
-
-
-def test_llama_recipe_shares_its_keys_and_values():
     config = configuration(RECIPES["nano-llama"])
     assert (config.model_type, config.num_attention_heads, config.num_key_value_heads) == ("llama", 6, 2)
 

@@ -117,10 +117,14 @@ def test_induction_is_1_for_what_copies_and_chance_for_what_is_uniform():
     assert right.mean() < 0.01 and np.allclose(gain, 0, atol=1e-6)
 
 
-def test_the_loss_of_a_uniform_model_is_the_logarithm_of_the_vocabulary():
+def test_a_uniform_model_loses_the_logarithm_of_the_vocabulary_and_means_have_intervals():
     windows = torch.randint(0, 500, (40, 32))
     assert scores.nats(uniform(500), windows).shape == (40, 31)
     assert scores.nats(uniform(500), windows).mean().item() == pytest.approx(np.log(500), abs=1e-5)
+    found = scores.with_interval(cloze=np.array([0.2, 0.4, 0.3, 0.5]))
+    assert list(found) == ["cloze", "cloze_low", "cloze_high"]
+    assert found["cloze"] == pytest.approx(0.35)
+    assert found["cloze_low"] < 0.3 and found["cloze_high"] > 0.4
 
 
 @pytest.fixture(scope="module")
@@ -152,13 +156,6 @@ def test_a_blank_is_a_whole_word(read_aloud):
     )
     with pytest.raises(ParameterError, match="the held-out text has blanks of 0 words; cloze needs 5, give more text"):
         scores.cloze(uniform(500), torch.zeros(2, 64, dtype=torch.long), tokenizer)
-
-
-def test_an_interval_holds_its_mean():
-    found = scores.with_interval(cloze=np.array([0.2, 0.4, 0.3, 0.5]))
-    assert list(found) == ["cloze", "cloze_low", "cloze_high"]
-    assert found["cloze"] == pytest.approx(0.35)
-    assert found["cloze_low"] < 0.3 and found["cloze_high"] > 0.4
 
 
 # -- runs

@@ -58,16 +58,12 @@ def test_a_finished_run_is_not_repeated(finished, monkeypatch):
     assert again.loc["with", 12].validation_loss == pytest.approx(table.loc["with", 12].validation_loss, rel=1e-5)
 
 
-def test_strength_zero_minimises_the_cross_entropy_alone(monkeypatch):
+def test_the_strength_s_sign_says_what_is_minimised_besides_the_cross_entropy(monkeypatch):
     model, ids = build(TINY), torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(0))
     plain = cross_entropy(model, ids, 0, TINY)
     assert torch.equal(regularised.objective(model, ids, 11, TINY), plain)
     assert torch.equal(regularised.objective(model, ids, 0, replace(TINY, strength=1.0)), plain)
     assert regularised.objective(model, ids, 11, replace(TINY, strength=1.0)) > plain
-
-
-def test_a_negative_strength_drives_blocks_apart():
-    model, ids = build(TINY), torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(0))
     plain = cross_entropy(model, ids, 0, TINY)
     assert regularised.objective(model, ids, 11, replace(TINY, strength=-1.0)) < plain
 

@@ -178,24 +178,20 @@ def test_branches_are_dropped_in_training_with_their_mean_kept_and_never_while_m
     ids = torch.arange(4).repeat(4000, 1)
     with torch.no_grad():
         stream = plain.embed_in(ids)
-        whole = plain.layers[0](stream, position_embeddings=plain.rotary_emb(stream, torch.arange(4)[None])) - stream
-        part = dropping.layers[0](stream, position_embeddings=plain.rotary_emb(stream, torch.arange(4)[None])) - stream
+        rotary = plain.rotary_emb(stream, torch.arange(4)[None])
+        whole, part = (gpt.layers[0](stream, position_embeddings=rotary) - stream for gpt in (plain, dropping))
         kept = part.abs().amax(dim=(1, 2)) > 0
         assert kept.float().mean().item() == pytest.approx(0.75, abs=0.03)
         assert torch.allclose(part[kept], whole[kept] / 0.75, atol=1e-6)
         dropping.eval()
-        still = dropping.layers[0](stream, position_embeddings=plain.rotary_emb(stream, torch.arange(4)[None])) - stream
-        assert torch.equal(still, whole)
+        assert torch.equal(dropping.layers[0](stream, position_embeddings=rotary) - stream, whole)
 
 
-def test_dropout_and_probabilities_out_of_range_are_refused():
+def test_dropout_is_in_the_model_that_asks_for_it_and_none_out_of_range():
     with pytest.raises(ParameterError, match="dropout is 0.1; the architecture 'llama' has none"):
         build(replace(SUITE["tiny-llama-w32-d3"], dropout=0.1))
     with pytest.raises(ParameterError, match="stochastic_depth is 1.0"):
         build(replace(TINY, stochastic_depth=1.0))
-
-
-def test_dropout_is_in_the_model_that_asks_for_it():
     drops = [module.p for module in build(replace(TINY, dropout=0.1)).modules() if isinstance(module, torch.nn.Dropout)]
     assert drops and set(drops) == {0.1}
     assert SUITE["neox-w64-d8-drop0.1"].dropout == 0.1

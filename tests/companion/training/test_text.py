@@ -22,14 +22,11 @@ def folder(tmp_path):
     return books
 
 
-def test_whole_files_are_held_out_without_byte_order_marks_and_carriage_returns(folder):
+def test_whole_files_or_the_tail_of_one_are_held_out(folder, tmp_path):
     train, held = text.read_texts(folder, 0.25, seed=0)
     assert len(train) == 6 and len(held) == 2 and not set(train) & set(held)
     assert text.read_texts(folder, 0.25, seed=0)[1].keys() == held.keys()
     assert not any("\ufeff" in part or "\r" in part for part in [*train.values(), *held.values()])
-
-
-def test_a_single_file_loses_its_tail(tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("abcdefghij" * 100)
     train, held = text.read_texts(path, 0.1, seed=0)

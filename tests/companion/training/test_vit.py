@@ -59,15 +59,12 @@ def test_another_seed_gives_other_weights_and_another_recipe_is_refused(run, dat
         vit.train(replace(TINY, weight_decay=0.1), data, tmp_path)
 
 
-def test_models_of_one_seed_start_alike_and_see_the_same_images(data):
+def test_models_of_one_seed_see_the_same_images_none_twice_in_an_epoch(data):
     first, second = (replace(TINY, drop_path=rate, weight_decay=rate) for rate in (0.0, 0.5))
     config = vit.configuration(first, data)
     assert digest(vit.initialise(config, 0)) == digest(vit.initialise(vit.configuration(second, data), 0))
     for a, b in zip(vit.batch(first, data, 5), vit.batch(second, data, 5), strict=True):
         assert torch.equal(a, b)
-
-
-def test_an_epoch_sees_no_image_twice(data):
     plain = replace(TINY, layers=0, erasing=0.0, mixing=0.0)
     seen = torch.cat([vit.batch(plain, data, step)[0] for step in range(vit.steps_per_epoch(plain, data))])
     of_data = {tuple(image.flatten().tolist()) for image in data.train}
@@ -118,15 +115,12 @@ def test_the_shipped_models_are_what_their_records_say(alias, data):
     assert (record["recipe"]["drop_path"] > 0) == alias.endswith("-sd")
 
 
-def test_images_are_averaged_to_a_smaller_side_and_the_held_out_ones_are_all_kept(data):
+def test_images_are_averaged_to_a_side_that_divides_theirs_and_the_first_are_taken(data):
     small = vit.first(vit.shrunk(data, 4), 100)
     assert small.name == "digits-4px-100" and small.train.shape == (100, 1, 4, 4) and len(small.test) == len(data.test)
     wanted = data.train[7, 0].double().reshape(4, 2, 4, 2).mean(dim=(1, 3))
     assert (small.train[7, 0] - wanted).abs().max() <= 0.5 and small.train.dtype == torch.uint8
     assert torch.equal(small.train_labels, data.train_labels[:100])
-
-
-def test_a_side_that_does_not_divide_and_more_images_than_there_are_are_refused(data):
     with pytest.raises(ParameterError, match="side is 3; images of 8 pixels are averaged to a side that divides 8"):
         vit.shrunk(data, 3)
     with pytest.raises(ParameterError, match="pictures is 9999; digits has 1078 to train on"):

@@ -97,11 +97,13 @@ def test_a_line_says_what_the_library_measures(made, data):
     assert float(line["patch.line_shape_score"]) == pytest.approx(float(score), rel=1e-3)
 
 
-def test_untrained_values_are_those_of_the_seed_and_the_same_for_all_its_models(made):
+def test_all_models_of_a_seed_start_alike_and_other_settings_are_refused(made, data):
     table = lines(made / "grid.csv")
     column = "class.k5.normalized_miscoupling_untrained"
     assert len({line[column] for line in table}) == 1
     assert len({line["class.k5.normalized_miscoupling"] for line in table}) == len(table)
+    with pytest.raises(ParameterError, match="holds models with epochs = 2, not 3"):
+        vit_grid.run_grid([replace(RECIPES[0], epochs=3)], data, made, made / "grid.csv")
 
 
 def test_an_interrupted_grid_goes_on_where_it_was(made, data, tmp_path, killed_at):
@@ -117,11 +119,6 @@ def test_an_interrupted_grid_goes_on_where_it_was(made, data, tmp_path, killed_a
     assert found == wanted
 
 
-def test_a_table_of_other_settings_is_refused(made, data):
-    with pytest.raises(ParameterError, match="holds models with epochs = 2, not 3"):
-        vit_grid.run_grid([replace(RECIPES[0], epochs=3)], data, made, made / "grid.csv")
-
-
 def test_the_projects_table_holds_the_papers_grid():
     table = lines(paths.DATA / "vit_grid.csv")
     wanted = {r.name for r in vit_grid.paper_grid(vit.RECIPES["digits"])}
@@ -132,16 +129,13 @@ def test_the_projects_table_holds_the_papers_grid():
     assert len(torch_versions) == 1 and torch.__version__.split("+")[0] in torch_versions.pop()
 
 
-def test_no_two_models_on_photographs_share_a_seed_and_every_cell_has_its_own():
+def test_every_cell_on_photographs_has_a_model_of_its_own_seed_that_learned():
     recipes = vit_grid.independent_grid(vit.RECIPES["cifar10-small"])
     assert sorted(r.seed for r in recipes) == list(range(80))
     cells = Counter((r.weight_decay, r.drop_path) for r in recipes)
     diagonal = set(zip(vit_grid.WEIGHT_DECAYS, vit_grid.DROP_PATHS, strict=True))
     assert len(cells) == 64 and {cell for cell, count in cells.items() if count == 3} == diagonal
     assert [r.seed for r in recipes] != list(range(80))
-
-
-def test_the_table_of_photographs_holds_a_model_of_each_cell_that_learned():
     table = pd.read_csv(paths.DATA / "cifar_grid.csv")
     wanted = {r.name for r in vit_grid.independent_grid(vit.RECIPES["cifar10-small"])}
     assert set(table["model"]) <= wanted and table["seed"].is_unique and (table["test_pictures"] == 10_000).all()
