@@ -20,7 +20,7 @@ from coupling_lib.blocks import validate as checks
 from coupling_lib.blocks import weight_memory as memory
 from coupling_lib.blocks.find import find_blocks
 from coupling_lib.errors import ModelUnavailableError, ParameterError
-from coupling_lib.models import load
+from coupling_lib.models import wrap
 
 IDS = torch.arange(3, 12)[None]
 KINDS = ["llama", "gpt2", "gpt-neox", "mixtral", "bloom-alibi", "vit"]
@@ -154,7 +154,7 @@ def test_what_stays_on_disk_is_not_read_while_the_rest_is_loaded(folders, stored
     reading = Reading(transformers.modeling_utils.safe_open, Counter())
     monkeypatch.setattr(transformers.modeling_utils, "safe_open", reading)
     monkeypatch.setattr(offload, "safe_open", reading)
-    monkeypatch.setattr(load, "validate", lambda hf, *_: find_blocks(hf))
+    monkeypatch.setattr(wrap, "validate", lambda hf, *_: find_blocks(hf))
     model = cl.load_model(folder, precision=stored, memory=budget)
     assert model.offloaded and reading.read == outside and 0 < sum(outside.values()) < sum(sizes.values())
     # The check reads the first block in the model, and each of the three once for itself.
