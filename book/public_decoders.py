@@ -66,14 +66,13 @@ A column whose head ends with a blank holds plain numbers, any other effects wit
 
 
 def decoders_table(name: str, results: Path = paths.RESULTS) -> str:
-    """Write a line for each decoder of which a table's first notebook was executed, and the command for the others."""
+    """Write a line for each decoder of which a notebook of a table was executed, and the command for the others."""
     columns, rows, absent = TABLES[name], [], []
     notebooks = dict.fromkeys(effect.partition("-")[0] for _, effect, _ in columns)
     for model in DECODERS:
-        first, *others = (remembered(results / model / f"{notebook}.ipynb") for notebook in notebooks)
-        if first:
+        parts = (remembered(results / model / f"{notebook}.ipynb") for notebook in notebooks)
+        if numbers := {key: value for part in parts for key, value in part.items()}:
             entry = registry.lookup(model)
-            numbers = {key: value for part in (first, *others) for key, value in part.items()}
             rows.append((NAMES[model], f"{entry.blocks} of {entry.width}", *(_cell(numbers, *one) for one in columns)))
         else:
             absent.append(NAMES[model])
@@ -83,10 +82,10 @@ def decoders_table(name: str, results: Path = paths.RESULTS) -> str:
 
 
 def _cell(numbers: Numbers, head: str, name: str, form: str) -> str:
-    if head.endswith(" "):
-        return format(numbers[name], form)
     if name not in numbers:
         return _ABSENT
+    if head.endswith(" "):
+        return format(numbers[name], form)
     value, low, high = (format(numbers[f"{name}{end}"], form) for end in ("", "-low", "-high"))
     return f"{value} [{low}, {high}]"
 
