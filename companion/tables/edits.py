@@ -247,7 +247,7 @@ def numbers(table: pd.DataFrame) -> dict[str, float]:
         for edit, costs in {SKIP: alone, **{edit: near_pairs(rows, edit) for edit in PAIRS}}.items():
             put((model, edit), costs["loss_rise"].agg(median="median", most="max"), "median", "most")
         drawn = rows.loc[rows["by"].str.startswith(RANDOM), "by"].nunique()
-        sizes = {"blocks": len(alone), "reach": complete_distance(rows), "orders": drawn}
-        sizes |= {"pairs": len(near_pairs(rows, "swap"))}
+        pairs = len(near_pairs(rows, "swap"))
+        sizes = {"blocks": len(alone), "reach": complete_distance(rows), "pairs": pairs, "orders": drawn}
         put((model,), sizes, *sizes)
     return found
