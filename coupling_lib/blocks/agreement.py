@@ -43,24 +43,12 @@ def route_error(
     default: str,
     pair: tuple[int, int] | None = None,
 ) -> float | str:
-    """Return the largest relative error of a route's output, and of rows and columns; or describe how it failed."""
-    (n, d), device, errors = call.input.shape[1:], call.input.device, []
+    """Compare a route with the reference on rows and columns of a block's Jacobian; or describe how it failed."""
+    n = call.input.shape[1]
     # At a token that is not the last, and from an earlier token.
     pairs = [(n // 2, n // 2), (n // 4, n - 2) if n > 2 else (0, 0)] if pair is None else [pair]
     try:
-        random = torch.randn(2, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        u, v = random.to(device, dtype_of(block))
-        least = torch.tensor([_HARDLY * float(d) ** 0.5] * 2 + [0.0]).to(u)
-        for start, end in pairs:
-            positions = torch.tensor([list(dict.fromkeys((start, end)))], device=device)
-            with attention.differentiable():
-                found = _row_and_column(call, block, route, positions, u, v, ruled=True)
-            with attention.under(block, default):
-                wanted = _row_and_column(as_it_came, block, "sequence", positions, u, v)
-            added = wanted[2] - call.input[0, end].to(u)
-            sizes = torch.stack([wanted[0].norm(), wanted[1].norm(), added.norm() + 1e-4 * wanted[2].norm()])
-            far = torch.stack([(a - b).norm() for a, b in zip(found, wanted, strict=True)])
-            errors.append((far / sizes.maximum(least)).max())
+        errors = [_error(call, as_it_came, block, route, default, list(dict.fromkeys(each))) for each in pairs]
         return float(torch.stack(errors).max())  # NaN if one is
     except Exception as problem:
         return f"cannot be differentiated ({first_line(problem)})"
@@ -74,6 +62,24 @@ def first_line(error: Exception) -> str:
 def accepted(error: float | str) -> bool:
     """Return whether an error of a route is rounding."""
     return not isinstance(error, str) and error <= _TOLERANCE
+
+
+def _error(
+    call: BlockCall, as_it_came: BlockCall, block: nn.Module, route: str, default: str, positions: list[int]
+) -> Tensor:
+    """Return the largest relative error of a route's output at the last of some tokens, and of one row and column."""
+    generator, d = torch.Generator().manual_seed(0), call.input.shape[2]
+    dtype = dtype_of(block)
+    index = torch.tensor([positions], device=call.input.device)
+    u, v = torch.randn(2, d, generator=generator, dtype=torch.float64).to(call.input.device, dtype)
+    with attention.differentiable():
+        found = _row_and_column(call, block, route, index, u, v, ruled=True)
+    with attention.under(block, default):
+        wanted = _row_and_column(as_it_came, block, "sequence", index, u, v)
+    least = torch.tensor([_HARDLY * float(d) ** 0.5] * 2 + [0.0]).to(u)
+    added = wanted[2] - call.input[0, positions[-1]].to(dtype)
+    sizes = torch.stack([wanted[0].norm(), wanted[1].norm(), added.norm() + 1e-4 * wanted[2].norm()])
+    return (torch.stack([(a - b).norm() for a, b in zip(found, wanted, strict=True)]) / sizes.maximum(least)).max()
 
 
 def _row_and_column(

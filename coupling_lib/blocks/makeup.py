@@ -116,7 +116,7 @@ def makeups(blocks: Iterable[nn.Module]) -> tuple[Makeup, ...]:
 
 
 def without_settings(made: Iterable[Makeup]) -> list[Makeup]:
-    """List of each block its modules and the functions that they call, and not their settings."""
+    """Return each block's modules and the functions that they call, without their settings."""
     return [tuple((name, functions) for name, functions, _ in block) for block in made]
 
 

@@ -56,14 +56,7 @@ class FewBits(Storage):
             if device == "meta":  # accelerate reads the weights whenever the layer runs
                 continue
             replaced = "forward" in layer.__dict__  # by nnsight or accelerate, which may hold on to the layer's own
-            # With the shape, what decides which kernel multiplies by a layer.
-            state, parts = (
-                (layer.weight.quant_state, ("quant_type", "blocksize", "nested"))
-                if four
-                else (layer.state, ("threshold",))
-            )
-            kernel = (getattr(layer, "compute_dtype", None), *(getattr(state, part, None) for part in parts))
-            key = (layer.in_features, layer.out_features, device, type(layer), replaced, *kernel)
+            key = (layer.in_features, layer.out_features, device, type(layer), replaced, *_format(layer))
             if key not in trusted:
                 trusted[key] = _trusted_on(layer, hf.dtype, name)
             if four:
@@ -88,6 +81,14 @@ class FewBits(Storage):
                 PrecisionWarning,
                 stacklevel=2,
             )
+
+
+def _format(layer: nn.Module) -> tuple:
+    """Return what, beside its shape, decides which kernel multiplies by a quantised layer."""
+    if not is_4bit(layer):
+        return (layer.state.threshold,)
+    state = layer.weight.quant_state
+    return (layer.compute_dtype, *(getattr(state, part, None) for part in ("quant_type", "blocksize", "nested")))
 
 
 def _trusted_on(layer: nn.Module, dtype: torch.dtype, name: str) -> str | None:

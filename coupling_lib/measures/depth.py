@@ -89,13 +89,12 @@ def measure_depth(
 
 
 def _formed(J: torch.Tensor, ks: list[int], names: list[str]) -> xr.Dataset:
-    def of_part(names: list[str]) -> common.Variables:
+    def of_part(J: torch.Tensor, names: list[str]) -> common.Variables:
         variables = _of_one_prompt(J, top_triplets_stacked(J, max(ks)), ks, names)
         return variables | {"frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J))}
 
-    whole = of_part(names) | {"isotropic": (("block_1",), isotropic_part(J))}
-    without_isotropic(J)  # in place
-    return common.plain(whole | prefixed(of_part(list(VARIANTS_OF_PARTS))))
+    whole = of_part(J, names) | {"isotropic": (("block_1",), isotropic_part(J))}
+    return common.plain(whole | prefixed(of_part(without_isotropic(J), list(VARIANTS_OF_PARTS))))  # which changes J
 
 
 def _unformed(traced: Trace, ks: list[int], names: list[str], token: int, boundary: str) -> xr.Dataset:

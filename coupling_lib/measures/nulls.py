@@ -5,6 +5,7 @@ headline figure may have used.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -88,6 +89,7 @@ def null_by_spectrum(k: int, seed: int = 0) -> pd.DataFrame:
 
 def _random_bases(J: torch.Tensor, S: torch.Tensor, ks: Sequence[int], names: Sequence[str], seed: int = 0) -> tuple:
     """Full spectra of Jacobians, and with random bases each variant's mean and its standard error, (variant, k)."""
+    # The spectrum beyond the measured head enters the null through its norm, and hardly through its shape.
     spectrum = filled_spectrum(S, J.shape[-1], torch.linalg.matrix_norm(J)).cpu()
     found = expected_null(spectrum, J.shape[-1], ks, names, n_samples=1000, seed=seed)
     parts = (torch.stack([getattr(found[name], part).mean(dim=-1) for name in names]) for part in ("value", "error"))
@@ -109,6 +111,17 @@ def principal_directions(states: torch.Tensor, k: int) -> torch.Tensor:
     return torch.linalg.svd(flat - flat.mean(dim=0)).Vh[:k].mT
 
 
+class _Part(NamedTuple):
+    """Readings of the Jacobians, or of their traceless part, of one prompt."""
+
+    values: torch.Tensor  #: Means over pairs (kind, variant, span, k).
+    error: torch.Tensor  #: Standard error over draws of the conjugated ones (variant, span, k).
+    S: torch.Tensor  #: Singular values (block, K).
+    spectrum: torch.Tensor  #: The same, filled up to the width.
+    null: torch.Tensor  #: With random bases (variant, k).
+    null_error: torch.Tensor  #: Its standard error.
+
+
 def _top(J: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     U, S, Vh, _ = top_triplets_stacked(J, k)
     return U, S, Vh.mT
@@ -117,9 +130,8 @@ def _top(J: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 def _of_part(
     J: torch.Tensor, other: Sequence[torch.Tensor], states: torch.Tensor,
     ks: Sequence[int], names: Sequence[str], seed: int,
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """Means over pairs (kind, variant, span, k), the conjugated ones' error, S, full spectra, a null and its error."""
-    # `other` are the vectors of another prompt.
+) -> _Part:  # fmt: skip
+    """Measure Jacobians against every kind of vectors, `other` being those of another prompt."""
     U, S, V = _top(J, ks[-1])
     outliers = states.square().flatten(0, -2).mean(dim=0).topk(_OUTLIERS).indices.tolist()
     directions = principal_directions(states, U.shape[-1]).to(U).expand_as(U)
@@ -134,7 +146,7 @@ def _of_part(
         means.append(torch.stack(draws).mean(dim=0))
         if kind == "conjugated":
             error = torch.stack(draws).std(dim=0) / _DRAWS**0.5
-    return torch.stack(means), error, S, *_random_bases(J, S, ks, names, seed)
+    return _Part(torch.stack(means), error, S, *_random_bases(J, S, ks, names, seed))
 
 
 def _spans(values: torch.Tensor) -> torch.Tensor:
@@ -166,21 +178,22 @@ def measure_nulls(
         states = traced.hidden.detach()
         J = common.depth_jacobians(traced, token, forget=True)
         squares, share = torch.linalg.matrix_norm(J).square(), isotropic_part(J).square() * J.shape[-1]
-        values, error, S, spectrum, null, null_error = _of_part(J, other[0], states, ks, names, seed)
-        closed = [[mean_square(VARIANTS[n], spectrum, model.d_model, k).sqrt().mean() for k in ks] for n in names]
-        rest, rest_error, _, _, rest_null, _ = _of_part(without_isotropic(J), other[1], states, ks, [MAIN], seed)
-        main, dims, every = names.index(MAIN), ("kind", "variant", "k"), values[:, :, 0]
+        whole = _of_part(J, other[0], states, ks, names, seed)
+        closed = [[mean_square(VARIANTS[n], whole.spectrum, model.d_model, k).sqrt().mean() for k in ks] for n in names]
+        rest = _of_part(without_isotropic(J), other[1], states, ks, [MAIN], seed)
+        main, dims, of_parts = names.index(MAIN), ("kind", "variant", "k"), ("part", "kind", "span", "k")
+        every = whole.values[:, :, 0]
         return {
             "value": (dims, every),
-            "relative": (dims, torch.stack([relative_to_null(value, null) for value in every])),
-            "null": (dims[1:], null),
-            "null_error": (dims[1:], null_error),
+            "relative": (dims, torch.stack([relative_to_null(value, whole.null) for value in every])),
+            "null": (dims[1:], whole.null),
+            "null_error": (dims[1:], whole.null_error),
             "closed_form": (dims[1:], torch.tensor(closed)),
-            "conjugated_error": (dims[1:], error[:, 0]),
-            "normalised": (("part", "kind", "span", "k"), torch.stack([values[:, main], rest[:, 0]])),
-            "normalised_conjugated_error": (("part", "span", "k"), torch.stack([error[main], rest_error[0]])),
-            "normalised_null": (("part", "k"), torch.stack([null[main], rest_null[0]])),
-            "singular_values": (("block_1", "rank"), S),
+            "conjugated_error": (dims[1:], whole.error[:, 0]),
+            "normalised": (of_parts, torch.stack([whole.values[:, main], rest.values[:, 0]])),
+            "normalised_conjugated_error": (("part", "span", "k"), torch.stack([whole.error[main], rest.error[0]])),
+            "normalised_null": (("part", "k"), torch.stack([whole.null[main], rest.null[0]])),
+            "singular_values": (("block_1", "rank"), whole.S),
             "isotropic_share": (("block_1",), share / squares),
         }
 

@@ -154,7 +154,7 @@ def _same(mine: Any, theirs: Any) -> bool:
         alike = np.isclose(mine, theirs, rtol=1e-6, atol=0)
     except (TypeError, ValueError):  # no numbers, or not as many
         return mine == theirs
-    return alike.size > 0 and bool(alike.all())
+    return bool(alike.all()) if alike.size else mine == theirs
 
 
 # -- the rotary embedding
