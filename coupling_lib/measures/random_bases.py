@@ -53,7 +53,7 @@ def null_of(
         and `variant`, where a single name was given.
 
     Raises:
-        ParameterError: If the dataset has no singular values, or a name is unknown.
+        ParameterError: If the dataset has no singular values, a name is unknown, or fewer than 2 draws are asked for.
 
     Example:
         >>> import coupling_lib as cl

@@ -17,6 +17,8 @@ _FEWEST, _SETTLED = 200, 2e-5
 # Entries of the largest intermediate product.
 _MAX_ENTRIES = 2**21
 
+_Products = dict[str, Callable[[], Tensor]]
+
 
 def random_orthogonal_null(
     S: Tensor,
@@ -32,7 +34,7 @@ def random_orthogonal_null(
     # equal ones (`coupling_lib.metrics.subspaces`). Values of different blocks in one sample are not independent.
     S, ks = _checked(S, d, ks, n_samples)
     variants = chosen_variants(names)
-    parts = [evaluated(variants, *drawn, ks) for drawn in _null_products(S, d, ks, n_samples, generator, variants)]
+    parts = [_evaluated(variants, *drawn, ks) for drawn in _null_products(S, d, ks, n_samples, generator)]
     joined = {v.name: torch.cat([part[v.name] for part in parts], dim=-1) for v in variants}
     return {name: value.expand(-1, len(S), -1).permute(2, 0, 1) for name, value in joined.items()}
 
@@ -51,7 +53,7 @@ def expected_null(
     S: Tensor, d: int, ks: Iterable[int], names: Iterable[str] | None = None, n_samples: int = DRAWS, seed: int = 0
 ) -> dict[str, Expectation]:
     """Mean of every variant for random orthogonal bases with the same singular values, with its standard error."""
-    S, ks = _checked(S.double(), d, ks, n_samples)
+    S, ks = _checked(S.double(), d, ks, check_whole("n_samples", n_samples, 2, why="a standard error takes 2 draws"))
     variants = chosen_variants(names, ks)
     # Each K has draws of its own, so that a value does not depend on which other K are asked for.
     each = [_expected(S, d, k, variants, n_samples, seed) for k in ks]
@@ -62,8 +64,8 @@ def _expected(S: Tensor, d: int, k: int, variants: Sequence[Variant], n_samples:
     """Mean, its standard error and the mean square of variants at one K, each (3, L)."""
     found, drawn, waiting = {}, {v.name: S.new_empty(len(S), 0) for v in variants}, variants
     squares = {v.name: mean_square(v, S, d, k) for v in variants}
-    for s, products in _null_products(S, d, [k], n_samples, seeded(seed), variants):
-        for name, value in evaluated(waiting, s, products, [k]).items():
+    for s, products in _null_products(S, d, [k], n_samples, seeded(seed)):
+        for name, value in _evaluated(waiting, s, products, [k]).items():
             drawn[name] = torch.cat([drawn[name], value[0].expand(len(S), -1)], dim=-1)
         for v in waiting:
             m, q = drawn[v.name], squares[v.name].sqrt().unsqueeze(-1)
@@ -97,11 +99,17 @@ def _checked(S: Tensor, d: int, ks: Iterable[int], n_samples: int = 1) -> tuple[
     return S, checked_ks(ks, available=S.shape[-1])
 
 
+def _evaluated(variants: Sequence[Variant], s: Tensor, products: _Products, ks: Sequence[int]) -> dict[str, Tensor]:
+    """Values of variants, from the products that these need."""
+    needed = {product for variant in variants for product in variant.needs}
+    return evaluated(variants, s, {name: products[name]() for name in needed}, ks)
+
+
 def _null_products(
-    S: Tensor, d: int, ks: Sequence[int], n_samples: int, generator: torch.Generator | None, variants: Sequence[Variant]
-) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    S: Tensor, d: int, ks: Sequence[int], n_samples: int, generator: torch.Generator | None
+) -> Iterator[tuple[Tensor, _Products]]:
     """Spectra (L, 1, k) of blocks S (L, r), and their products (L, n, k, k) with random blocks, some n at a time."""
-    k, wanted = max(ks), {product for variant in variants for product in variant.needs}
+    k = max(ks)
     full = torch.cat([S, S.new_zeros(len(S), d - S.shape[-1])], dim=-1)
     # Coordinates from the last change in any spectrum on are alike to all blocks.
     changes = (full[:, 1:] != full[:, :-1]).any(dim=0).nonzero()
@@ -110,13 +118,10 @@ def _null_products(
     group = max(1, min(500, _MAX_ENTRIES // (len(S) * k * r)))
     for first in range(0, n_samples, group):
         pairs = frames_in_two_bases(min(group, n_samples - first), d, r, k, generator)
-        made = _products(*(x.to(S) for x in pairs), head, flat)
-        yield S[:, None, :k], {name: made[name]() for name in wanted}
+        yield S[:, None, :k], _products(*(x.to(S) for x in pairs), head, flat)
 
 
-def _products(
-    left: Tensor, right: Tensor, tail: Tensor, head: Tensor, flat: Tensor | int
-) -> dict[str, Callable[[], Tensor]]:
+def _products(left: Tensor, right: Tensor, tail: Tensor, head: Tensor, flat: Tensor | int) -> _Products:
     """Products of the vectors U_2 and V_2 as the bases U_1 and V_1 see them, each formed when it is asked for."""
     n_blocks, k = len(head), tail.shape[-1] // 2
     u, v = slice(0, k), slice(k, 2 * k)

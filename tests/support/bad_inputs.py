@@ -228,6 +228,11 @@ LIBRARY = [
     Bad("an unknown variant", lambda rig: cl.depth_summary(rig.depth, "misc"), "the variant 'misc' is unknown; choose"),
     Bad("the null of a number", lambda rig: cl.null_of(rig.depth, 3), "names is 3; expected a list of names"),
     Bad(
+        "the null of one draw",
+        lambda rig: cl.null_of(rig.depth, n_samples=1),
+        "n_samples is 1; a standard error takes 2",
+    ),
+    Bad(
         "a precision that is none",
         lambda rig: cl.measure_precision("nano-neox", [TEXT], ["fp8"], k=3),
         "precisions has 'fp8'; give a list of some of float32",
