@@ -20,7 +20,7 @@ from companion.tables.arrays import cells, joined, with_ends
 from companion.tables.statistics import width_curve
 from coupling_lib.datasets.statistics import linear_fit
 from coupling_lib.datasets.summaries import interval
-from coupling_lib.measures.random_bases import null_spread
+from coupling_lib.measures.random_bases import null_spreads
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 
 KINDS = {
@@ -265,7 +265,7 @@ def numbers_of(
     """Collect the numbers that the book quotes: of simulated nulls, by width and by spectrum, and of one model."""
     trained, blocks = both.sel(network="trained"), both.sizes["block_1"]
     found = {"prompts": both.sizes["prompt"], "k": k, "decisive-prompts": tested.sizes["prompt"]}
-    found["spread"] = null_spread(k, blocks)
+    found["spread"] = null_spreads(k, blocks)["all pairs"]
     chance = trained.sel(k=k, variant=VARIANT).mean("prompt")
     found |= {"coupling-null": 1 - chance.null, "coupling-null-error": chance.null_error}
     found |= {"coupling-null-least": spectra.coupling.min(), "coupling-null-largest": spectra.coupling.max()}

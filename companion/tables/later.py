@@ -6,7 +6,7 @@ from companion.tables import effects, phases
 from companion.tables.generalization import coupling_columns
 from companion.tables.inference import Effect, effect_of, widened
 from coupling_lib import paths
-from coupling_lib.measures.random_bases import null_spread
+from coupling_lib.measures.random_bases import null_spreads
 from coupling_lib.models.registry import lookup
 
 MODELS = ("long-neox", "long-llama")
@@ -118,5 +118,5 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
 def beyond_chance(row: pd.Series) -> Effect:
     """Set coupling at one step against random bases; a network is one draw of bases, whatever the number of prompts."""
     values = row.filter(regex=r"^coupling_p\d+$").to_numpy(float) - (1 - row["normalized_miscoupling_k10_null"])
-    chance = null_spread(10, int(row["blocks"]))
+    chance = null_spreads(10, int(row["blocks"]))["all pairs"]
     return widened(effect_of(values), chance, len(values) - 1.0)

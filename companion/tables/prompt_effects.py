@@ -18,7 +18,7 @@ from companion.tables.texts import EMBEDDED, NEW_PROBLEMS, NEW_QUESTIONS, PASSAG
 from coupling_lib import paths
 from coupling_lib.datasets.statistics import linear_fit
 from coupling_lib.inputs.prompts import BENCHMARKS
-from coupling_lib.measures.random_bases import null_spread
+from coupling_lib.measures.random_bases import null_spreads
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 
 TABLE = paths.DATA / "many_prompts.csv"
@@ -78,7 +78,7 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
         if len(few) > 1:
             bits = few["coupling"] - all_bits.loc[all_bits["set"] == EMBEDDED, "coupling"]
             found["four bits", part] = effect_of(bits.dropna().to_numpy())
-        random, spread = 1 - gaussian_miscoupling(K), null_spread(K, blocks)
+        random, spread = 1 - gaussian_miscoupling(K), null_spreads(K, blocks)["all pairs"]
         for question, column in ACROSS.items():
             name = f"{'' if part == 'whole' else 'shared_'}{column}"
             across = both[name].dropna().unstack("network").dropna()

@@ -86,26 +86,22 @@ def drawn_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int =
 
 
 @cache
-def null_spread(k: int, blocks: int, neighbours: bool = False) -> float:
-    """Simulate how far chance alone moves the mean coupling of one network, over its ordered pairs of blocks."""
+def null_spreads(k: int, blocks: int) -> dict[str, float]:
+    """Simulate how far chance alone moves both means that `depth_summary` returns, of one network."""
     # A network is one draw of bases, whatever the number of prompts. The width and the spectrum hardly enter: from a
     # flat one to 1 / i the spread of 12 blocks grows from .0019 to .0021, so that the latter stands for all.
     if k == 1 or blocks < 2:
-        return 0.0
+        return {"all pairs": 0.0, "neighbours": 0.0}
     width, generator = max(64, 2 * k), torch.Generator().manual_seed(0)
     S = 1 / torch.arange(1, width + 1, dtype=torch.float64)
-    means = []
+    drawn = []
     for _ in range(_NETWORKS):
         U, V = (random_frames(blocks, width, width, generator) for _ in range(2))
-        values = measure_variants((U * S) @ V.mT, U, S.expand(blocks, -1), V.mT, [k], [_MAIN])[_MAIN][0]
-        chosen = [values.diagonal(1), values.diagonal(-1)] if neighbours else [different_pairs(values)]
-        means.append(torch.cat(chosen).mean())
-    return float(torch.stack(means).std())
-
-
-def null_spreads(k: int, blocks: int) -> dict[str, float]:
-    """Return the spreads of both means that `depth_summary` returns."""
-    return {"all pairs": null_spread(k, blocks), "neighbours": null_spread(k, blocks, neighbours=True)}
+        drawn.append(measure_variants((U * S) @ V.mT, U, S.expand(blocks, -1), V.mT, [k], [_MAIN])[_MAIN][0])
+    values = torch.stack(drawn)
+    near = torch.cat([values.diagonal(offset, -2, -1) for offset in (1, -1)], dim=-1)
+    means = {"all pairs": different_pairs(values), "neighbours": near}
+    return {name: float(some.mean(dim=-1).std()) for name, some in means.items()}
 
 
 def pair_spread(k: int) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from companion.tables import later, phases
 from companion.training.later import STEPS
-from coupling_lib.measures.random_bases import null_spread
+from coupling_lib.measures.random_bases import null_spreads
 
 COURSES = {"long-neox": (0.05, 0.35, 0.20, 0.10, 0.08, 0.15), "long-llama": (0.05, 0.30, 0.22, 0.09, 0.12, 0.20)}
 
@@ -56,7 +56,7 @@ def test_numbers_are_of_the_peak_the_lowest_step_and_the_last_and_there_are_none
     assert found["later-long-llama-shared-change"] == pytest.approx(0.04)
     # Prompts lie up to .05 above the course, so .025 in the mean.
     assert found["later-long-neox-beyond"] == pytest.approx(0.15 + 0.025 - 0.05)
-    chance, prompts = null_spread(10, 6), np.std(np.arange(6) / 100, ddof=1) / 6**0.5
+    chance, prompts = null_spreads(10, 6)["all pairs"], np.std(np.arange(6) / 100, ddof=1) / 6**0.5
     assert found["later-long-neox-beyond-error"] == pytest.approx(np.hypot(chance, prompts))
     assert later.numbers_of(table().query("model == 'long-neox'")) == {}
 

@@ -10,7 +10,7 @@ import coupling_lib as cl
 from coupling_lib.datasets.summaries import Chance, chance
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
-from coupling_lib.measures.random_bases import drawn_null, null_spread, null_spreads, pair_spread
+from coupling_lib.measures.random_bases import drawn_null, null_spreads, pair_spread
 from coupling_lib.metrics.expected_null import expected_null
 from coupling_lib.metrics.nulls import filled_spectrum, gaussian_miscoupling
 from coupling_lib.metrics.subspaces import random_frame
@@ -62,13 +62,13 @@ def test_nulls_are_those_of_each_block_s_spectrum_and_of_draws(depth):
 
 
 def test_spreads_are_those_of_simulations_of_all_pairs_and_neighbours():
-    assert null_spread(10, 12) == pytest.approx(0.0022, abs=0.0003)
+    all_pairs = null_spreads(10, 12)["all pairs"]
+    assert all_pairs == pytest.approx(0.0022, abs=0.0003)
     assert pair_spread(10) == pytest.approx(0.0221, abs=0.0001)
     # Independent pairs would have this; pairs that share blocks and a decaying spectrum add some of it.
-    assert 1 < null_spread(10, 12) / (pair_spread(10) / 132**0.5) < 1.4
-    assert null_spread(1, 12) == 0.0 == pair_spread(1)
-    assert null_spread(10, 1) == 0.0
-    assert null_spreads(5, 4) == {"all pairs": null_spread(5, 4), "neighbours": null_spread(5, 4, neighbours=True)}
+    assert 1 < all_pairs / (pair_spread(10) / 132**0.5) < 1.4
+    assert null_spreads(1, 12) == null_spreads(10, 1) == {"all pairs": 0.0, "neighbours": 0.0}
+    assert pair_spread(1) == 0.0
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.0])
@@ -87,4 +87,4 @@ def test_a_network_of_random_bases_scatters_by_the_spread(decay, near):
         means.append(float(torch.stack(values).mean()))
     spread = np.std(means, ddof=1)
     # Both are standard deviations of a hundred draws and more; a flat spectrum scatters by a little less.
-    assert spread == pytest.approx(null_spread(k, blocks, near), rel=0.3)
+    assert spread == pytest.approx(null_spreads(k, blocks)["neighbours" if near else "all pairs"], rel=0.3)
