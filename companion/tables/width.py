@@ -15,7 +15,7 @@ import pandas as pd
 
 from companion.tables import effects, quality
 from companion.tables.generalization import coupling_columns
-from companion.tables.inference import Effect
+from companion.tables.inference import Effect, detectable_correlation
 from companion.tables.statistics import correlation_over, width_curve
 from coupling_lib import paths
 
@@ -117,4 +117,5 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     reached = equally_good(table.assign(reached=1 - table["tokens"]), "reached").groupby("width")["coupling"].mean()
     numbers |= {"tokens-narrowest": reached.iloc[0], "tokens-widest": reached.iloc[-1]}
     numbers |= {"models": table["model"].nunique(), "widths": table["width"].nunique(), "loss": equal["loss"].iloc[0]}
+    numbers["ktenth-relative-over-widths-seen"] = detectable_correlation(found["ktenth-relative-over-widths"])
     return effects.numbers(found, "width") | {f"width-{name}": float(value) for name, value in numbers.items()}

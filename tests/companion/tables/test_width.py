@@ -103,3 +103,5 @@ def test_beyond_chance_the_sign_does_not_flip_and_five_widths_are_five_values():
     assert found["ktenth-relative"].value == pytest.approx(slow.corr(np.log(at["width"])), abs=1e-3)
     # Before training, too, the reading of figure 1a has the curve: it is arithmetic.
     assert found["figure-1a-step-0-over-widths"].value > 0.98
+    # Five values show no correlation but a strong one.
+    assert width.numbers_of(table)["width-ktenth-relative-over-widths-seen"] == pytest.approx(0.90, abs=0.005)
