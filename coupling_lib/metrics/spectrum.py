@@ -106,5 +106,7 @@ def exchanged_null(S: Tensor, k: int, n_samples: int = 3000, generator: torch.Ge
         values, vectors = torch.linalg.eigh(torch.eye(k).to(S) - square @ square.mT)
         root = (vectors * values.clamp(min=0).sqrt().unsqueeze(-2)) @ vectors.mT
         rows = torch.cat([square, root @ W], dim=-1)
-        samples.append(miscoupling((rows * S[:, None, None]) @ columns, normalized=True))
+        # For all spectra at once: each entry of B is linear in S.
+        terms = (rows.mT.unsqueeze(-1) * columns.unsqueeze(-2)).flatten(-2)  # (n, d, K K)
+        samples.append(miscoupling((S @ terms).unflatten(-1, (k, k)).transpose(0, 1), normalized=True))
     return torch.cat(samples, dim=1).mT
