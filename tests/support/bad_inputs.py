@@ -212,6 +212,11 @@ LIBRARY = [
     Bad("k True of matrices", lambda rig: top_triplets_stacked(MATRICES, True), "k is True; a .* Jacobian has 8"),
     # Measures.
     Bad("no measure", lambda rig: cl.sweep("depth", rig.model, [TEXT]), "measure is 'depth'; pass a function"),
+    Bad(
+        "variables as a text",
+        lambda rig: cl.sweep(cl.measure_depth, rig.model, [TEXT], variables="mismatch"),
+        "variables is 'mismatch'; expected a list of names",
+    ),
     Bad("a measure of a name", lambda rig: cl.measure_depth("nano-neox", [TEXT]), "model is .*; pass what"),
     Bad("one name for several", lambda rig: measure_models("nano-neox", [TEXT], ks=(3,)), r"such as \['nano-neox'\]"),
     tokens("block is '1'; nano-neox has 12 blocks, counted from 0, so it must", block="1"),
