@@ -15,6 +15,7 @@ import numpy as np
 import tiny
 import torch
 import transformers
+from plain_gpt import GPT
 
 import coupling_lib as cl
 from companion.training.drop_path import measure_drop_path
@@ -216,6 +217,12 @@ LIBRARY = [
         "variables as a text",
         lambda rig: cl.sweep(cl.measure_depth, rig.model, [TEXT], variables="mismatch"),
         "variables is 'mismatch'; expected a list of names",
+    ),
+    Bad("the loss of a name", lambda rig: cl.coupling_loss("nano-neox", MATRICES), "model is a str; expected a transf"),
+    Bad(
+        "the loss of a plain network",
+        lambda rig: cl.coupling_loss(cl.wrap_model(GPT(), blocks="transformer.h"), torch.tensor([[1, 2]])),
+        "model is a GPT; expected a transformers model",
     ),
     Bad("a measure of a name", lambda rig: cl.measure_depth("nano-neox", [TEXT]), "model is .*; pass what"),
     Bad("one name for several", lambda rig: measure_models("nano-neox", [TEXT], ks=(3,)), r"such as \['nano-neox'\]"),
