@@ -259,6 +259,7 @@ LIBRARY = [
     read("header.csv", "prompt,rating\n", "holds no prompt; expected one a line"),
     read("unclosed.csv", 'prompt\n"never closed\nlost\n', r"is no table \(unexpected end of data\)"),
     read("commas.csv", "prompt\nIf so, why?\n", "line 2 of .*commas.csv' is no prompt; .* commas in quotes"),
+    read("cut.csv", "prompt,id\nIf so, why?\n", "line 2 of .*cut.csv' is no prompt; .* commas in quotes"),
     read("huge.csv", "prompt\n" + "x" * 200_000, r"is no table \(field larger than field limit"),
     read("nul.txt", "a\0b\n", r"the prompt in line 1 .*nul.txt' holds the control character '\\x00' at position 1"),
     read("utf16.txt", "hello".encode("utf-16"), "cannot be read .*expected UTF-8 text"),
