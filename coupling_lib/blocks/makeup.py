@@ -12,7 +12,7 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
-from nnsight.intervention.source import Controller
+from nnsight.intervention.source import STATE, Controller
 from torch import Tensor, nn
 from torch.nn.modules import module as of_torch
 
@@ -23,7 +23,7 @@ Makeup = tuple[tuple[Any, ...], ...]
 # Where a function is looked up when it is called: in a dictionary of globals, a module or a class, by a name.
 _Place = tuple[Any, str]
 # What torch keeps on every module, and what nnsight and accelerate put in the place of a module's own `forward`.
-_NO_SETTINGS = {*vars(nn.Module()), "forward", "_hf_hook", "_old_forward"}
+NO_SETTINGS = {*vars(nn.Module()), "forward", "_hf_hook", "_old_forward", STATE}
 # Calls from one function to the next that are followed; of torch's functions no further ones are.
 _DEPTH = 3
 
@@ -123,7 +123,7 @@ def without_settings(made: Iterable[Makeup]) -> list[Makeup]:
 def settings(part: nn.Module) -> Iterator[tuple[str, Any]]:
     """Name what a module keeps beside weights and modules: numbers, words, and functions."""
     for name, value in vars(part).items():
-        if name in _NO_SETTINGS:
+        if name in NO_SETTINGS:
             continue
         if isinstance(value, tuple):
             yield name, repr(value)  # which may hold tensors, of which no two are compared

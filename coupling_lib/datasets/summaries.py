@@ -91,9 +91,13 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
         measured = ", ".join(str(name) for name in ds["variant"].values if name in ds)
         raise ParameterError(f"the variant {shown(variant)} is unknown; choose from {measured}")
     every = mean_couplings(ds, variant)
-    neighbours = 1 - ds["by_distance"].sel(variant=variant, distance=1, drop=True).astype(float)
+    if {ds.sizes["block_1"], ds.sizes["block_2"]} == {ds.sizes.get("distance")}:
+        neighbours = 1 - ds["by_distance"].sel(variant=variant, distance=1, drop=True).astype(float)
+    else:  # of some of the blocks that were measured
+        near = abs(ds["block_1"] - ds["block_2"]) == 1
+        neighbours = pair_couplings(ds, variant).where(near).mean(("block_1", "block_2"))
     both = xr.concat([every, neighbours], pd.Index(["all pairs", "neighbours"], name="pairs"))
-    summary = interval(both.transpose("prompt", "pairs", "k", ...), gaps=False)
+    summary = interval(both.transpose("prompt", "pairs", "k", ..., missing_dims="ignore"), gaps=False)
     return summary.assign_attrs(ds.attrs | {"variant": variant})
 
 

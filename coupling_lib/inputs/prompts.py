@@ -200,6 +200,8 @@ def _from_file(path: Path) -> list[Prompt]:
 def _csv_row(row: Mapping[str, Any], default: Prompt) -> Prompt:
     if any(row.get(None, ())):  # cells beyond the header: a comma outside of quotes would cut the prompt
         raise ValueError
+    if any((row.get(name) or "")[:1] == " " for name in ("id", "dataset")):  # what follows such a comma in a prompt
+        raise ValueError
     given = {name: cell for name, cell in row.items() if name and cell}
     # What a table gives as text is a number where one is meant.
     numbers = {name: kind(given[name]) for name, kind in (("steps", int), ("rating", float)) if name in given}

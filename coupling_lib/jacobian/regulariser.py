@@ -62,7 +62,8 @@ def coupling_loss(
         the loss, a scalar in [0, 1] with a graph to every weight that it depends on.
 
     Raises:
-        ParameterError: if the attention is not eager, or blocks, probes or token do not exist.
+        ParameterError: if it is no transformers model, its attention is not eager, or blocks, probes or token do not
+            exist.
         UntrustworthyResultError: if a Jacobian is zero.
 
     Example:
@@ -73,6 +74,8 @@ def coupling_loss(
         True
     """
     hf = model.hf if isinstance(model, Model) else model
+    if not isinstance(hf, PreTrainedModel) or hf.config.model_type == "plain":
+        raise ParameterError(f"model is a {type(hf).__name__}; expected a transformers model, or a `Model` of one")
     attention = hf.config.get_text_config()._attn_implementation
     # The library's own attention, which a measured model carries, is plain attention while it trains.
     if attention not in ("eager", NAME):

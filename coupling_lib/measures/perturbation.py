@@ -1,5 +1,6 @@
 """Perturbation: noise on one token's embedding, followed through the network and through its linearisation."""
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
+from coupling_lib.metrics.coupling import trustworthy
 from coupling_lib.metrics.dynamics import random_steps
 from coupling_lib.metrics.nulls import filled_spectrum
 from coupling_lib.models.model import Model
@@ -22,6 +24,9 @@ CARRIERS = ("network", "linear", "random")
 
 # Bytes that the states inside one block may take for all copies of a prompt that are run together.
 _BATCH_BYTES = 2**28
+
+# Share of the noise that rounding in the first state may change; by the last block it is some forty times that.
+_ROUNDED = 0.01
 
 # Singular values of each block that the null takes one by one; the rest is spread evenly.
 _LARGEST = 10
@@ -115,7 +120,15 @@ def _of_one_prompt(
     random = random_steps(spectrum, added, len(added), generator)
     changes = torch.stack([states - x, torch.stack(linear, dim=1), random])
     changes = changes.unflatten(1, (len(noise), draws))  # (carrier, noise, draw, level, d)
-    dims, lengths = ("carrier", "noise", "draw", "level"), changes.norm(dim=-1)
+    dims = ("carrier", "noise", "draw", "level")
+    lengths = trustworthy(changes.norm(dim=-1), "length of what noise changes")
+    arrived = ((changes[0] - changes[1]).norm(dim=-1) / lengths[1])[..., 0].amax(dim=1)
+    if lost := [level for level, error in zip(noise, arrived.tolist(), strict=True) if not error <= _ROUNDED]:
+        warnings.warn(
+            f"{traced.model.name}: noise {lost} of the embedding is rounded by more than {_ROUNDED:.0%} of itself, and "
+            "what comes of it is rounding as well; take more noise, or weights of more bits",
+            stacklevel=2,
+        )
     return {
         "cosine": (dims, torch.cosine_similarity(x + changes, x.expand_as(changes), dim=-1)),
         "amplification": (dims, lengths / lengths[..., :1]),

@@ -147,6 +147,8 @@ def _at_hand(ds: xr.Dataset) -> tuple[torch.Tensor, int, list[int], xr.DataArray
             "the dataset has no singular_values and frobenius_norm; expected one of measure_depth, measure_relations "
             "or measure_tokens"
         )
+    if "prompt" not in ds["singular_values"].dims:
+        raise ParameterError("the dataset has no dimension 'prompt'; choose one by a list, ds.isel(prompt=[0])")
     width, both = int(ds.attrs["width"]), xr.Dataset({"singular_values": ds["singular_values"], "norm": _norms(ds)})
     if "token_1" in both["norm"].dims:
         S, frobenius = (torch.tensor(both[name].values, dtype=torch.float64).flatten(0, 1) for name in both)
@@ -155,7 +157,8 @@ def _at_hand(ds: xr.Dataset) -> tuple[torch.Tensor, int, list[int], xr.DataArray
         blank = xr.DataArray(np.empty(len(some)), dims="jacobian")
         return filled_spectrum(S[some], width, frobenius[some]), width, [int(ds.attrs["k"])], blank
     blank = both["norm"].isel(prompt=0, drop=True).reset_coords(drop=True)
-    S = root_mean_square_spectra(ds.transpose("prompt", *blank.dims, ...)).flatten(0, -2)
+    S = root_mean_square_spectra(ds.transpose("prompt", *blank.dims, ...))
+    S = S.reshape(-1, S.shape[-1])
     if "k" not in ds.dims:
-        return S, width, [int(ds.attrs["k"])], blank
+        return S, width, [int(ds["k"] if "k" in ds.coords else ds.attrs["k"])], blank
     return S, width, ds["k"].values.tolist(), blank.expand_dims(k=ds["k"].values)

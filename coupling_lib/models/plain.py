@@ -37,8 +37,13 @@ class PlainModel(PreTrainedModel):
         """Embedding of the token ids."""
         return self._embeds[0]
 
-    def forward(self, input_ids: Tensor) -> Any:
+    def forward(self, input_ids: Tensor, output_hidden_states: bool = False) -> Any:
         """Call the module."""
+        if output_hidden_states:
+            raise UnsupportedModelError(
+                f"{type(self).__name__} is no transformers model and has no hidden_states, whose last are behind its "
+                "final norm; take boundary='block', and measures that need no final norm"
+            )
         return self.module(input_ids)
 
 

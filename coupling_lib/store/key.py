@@ -1,7 +1,8 @@
 """What fixes the numbers of a measurement: the key under which the store keeps it.
 
 Weights, adapters among them, are known by their content, a measure by its version (see `common.measurement`), or where
-it has none by the text of its file. What a hook adds is not part of the weights: such a model has no key.
+it has none by the text of its file, as is a module of one's own. What a hook adds is not part of the weights: such a
+model has no key.
 """
 
 import functools
@@ -19,7 +20,7 @@ from coupling_lib.blocks.makeup import makeups, modifications, without_settings
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.inputs.prompt_arguments import UpToWidth, prompt_inputs, prompt_tokens
 from coupling_lib.models import adapters, sources
-from coupling_lib.models.digests import as_bytes, as_made, description
+from coupling_lib.models.digests import LIBRARIES, as_bytes, as_made, description, held
 from coupling_lib.models.model import Model
 from coupling_lib.provenance import which_model
 
@@ -95,6 +96,10 @@ def fingerprint(model: Model) -> str:
     if memory:
         tensors |= dict(model.hf.named_buffers())
         total.update(description(model.hf).encode())
+        own = [part for part in model.hf.modules() if not type(part).__module__.startswith(LIBRARIES)]
+        total.update(repr([held(part) for part in own]).encode())
+        for kind in dict.fromkeys(map(type, own)):
+            total.update((_source(kind.forward) + held(kind)).encode())
     for name, tensor in tensors.items():
         if isinstance(tensor, torch.Tensor):
             total.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
@@ -136,7 +141,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _source(function: Callable[..., Any]) -> str:
-    """Return what a measure without a version is known by."""
+    """Return what a measure without a version, or a module of one's own, is known by."""
     try:
         module = inspect.getmodule(function)
         # A notebook's functions have no file; each is then known by its own text.

@@ -107,6 +107,8 @@ def stream(
     chosen = in_shard(prompt_inputs(prompts, model), shard)
     if not callable(measure):
         raise ParameterError(f"measure is {shown(measure)}; pass a function, such as cl.measure_depth")
+    if isinstance(variables, str):
+        raise ParameterError(f"variables is {variables!r}; expected a list of names, for example [{variables!r}]")
     shelf = Shelf(store)
     described = shelf.key(measure, model, settings)
 

@@ -45,6 +45,9 @@ def formed(name: str, J: Any) -> Tensor:
     matrix = operator.dense() if hasattr(operator, "dense") else operator
     if not isinstance(matrix, Tensor):
         raise ParameterError(f"{name} is a {type(J).__name__} without `dense()`; all of it is needed, pass the matrix")
+    if matrix.is_complex() or not bool(matrix.isfinite().all()):
+        what = f"is {matrix.dtype}" if matrix.is_complex() else "holds NaN or infinite entries"
+        raise ParameterError(f"{name} {what}; finite real numbers are expected")
     return matrix.to(torch.promote_types(matrix.dtype, torch.float32))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import tiny
 import torch
 import transformers
+from plain_gpt import GPT
 
 import coupling_lib as cl
 from companion.training.drop_path import measure_drop_path
@@ -212,6 +213,17 @@ LIBRARY = [
     Bad("k True of matrices", lambda rig: top_triplets_stacked(MATRICES, True), "k is True; a .* Jacobian has 8"),
     # Measures.
     Bad("no measure", lambda rig: cl.sweep("depth", rig.model, [TEXT]), "measure is 'depth'; pass a function"),
+    Bad(
+        "variables as a text",
+        lambda rig: cl.sweep(cl.measure_depth, rig.model, [TEXT], variables="mismatch"),
+        "variables is 'mismatch'; expected a list of names",
+    ),
+    Bad("the loss of a name", lambda rig: cl.coupling_loss("nano-neox", MATRICES), "model is a str; expected a transf"),
+    Bad(
+        "the loss of a plain network",
+        lambda rig: cl.coupling_loss(cl.wrap_model(GPT(), blocks="transformer.h"), torch.tensor([[1, 2]])),
+        "model is a GPT; expected a transformers model",
+    ),
     Bad("a measure of a name", lambda rig: cl.measure_depth("nano-neox", [TEXT]), "model is .*; pass what"),
     Bad("one name for several", lambda rig: measure_models("nano-neox", [TEXT], ks=(3,)), r"such as \['nano-neox'\]"),
     tokens("block is '1'; nano-neox has 12 blocks, counted from 0, so it must", block="1"),
@@ -247,6 +259,7 @@ LIBRARY = [
     read("header.csv", "prompt,rating\n", "holds no prompt; expected one a line"),
     read("unclosed.csv", 'prompt\n"never closed\nlost\n', r"is no table \(unexpected end of data\)"),
     read("commas.csv", "prompt\nIf so, why?\n", "line 2 of .*commas.csv' is no prompt; .* commas in quotes"),
+    read("cut.csv", "prompt,id\nIf so, why?\n", "line 2 of .*cut.csv' is no prompt; .* commas in quotes"),
     read("huge.csv", "prompt\n" + "x" * 200_000, r"is no table \(field larger than field limit"),
     read("nul.txt", "a\0b\n", r"the prompt in line 1 .*nul.txt' holds the control character '\\x00' at position 1"),
     read("utf16.txt", "hello".encode("utf-16"), "cannot be read .*expected UTF-8 text"),

@@ -66,3 +66,10 @@ def test_summary_of_several_networks_is_that_of_each_and_refuses_what_was_not_me
         xr.testing.assert_identical(depth_summary(ds, "mismatch").isel(network=network), alone)
     with pytest.raises(ParameterError, match="the variant 'miscoupling' is unknown; choose from mismatch"):
         depth_summary(ds, "miscoupling")
+    some = ds.isel(block_1=slice(1, 3), block_2=slice(1, 3))  # of which `by_distance`, of all blocks, says nothing
+    pairs = 1 - values[:, :, :, [1, 2], [2, 1]].mean(axis=(1, -1))
+    for neighbours in (
+        depth_summary(some, "mismatch"),
+        depth_summary(some.sel(k=5).drop_vars("by_distance"), "mismatch"),
+    ):
+        np.testing.assert_allclose(neighbours["mean"].sel(pairs="neighbours").values.reshape(2, 1), pairs)

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from tiny import save_bert, save_llama, save_vit
 
 import coupling_lib as cl
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures import common
 from coupling_lib.measures.perturbation import perturbed_states
@@ -72,6 +73,10 @@ def test_small_noise_is_linear_and_has_the_length_asked_for(ds, model):
     assert float(start.sel(noise=1.0).mean()) == pytest.approx(0.5**0.5, abs=0.1)
     assert dict(ds.cosine.sizes) == {"prompt": 2, "carrier": 3, "noise": 3, "draw": 3, "level": 13}
     assert float(ds.earlier_moved.max()) < 1e-5
+    with pytest.warns(UserWarning, match=r"noise \[1e-07\] of the embedding is rounded by more than 1%"):
+        rounded = cl.measure_perturbation(model, PROMPTS[:1], noise=(1e-7, 0.1), draws=1)
+    assert rounded.amplification.sel(carrier="network").isel(noise=0, level=-1).min() > 2 * float(linear.max())
+    refused(UntrustworthyResultError, "length of what .* NaN or inf", cl.measure_perturbation, model, PARIS, noise=1e30)
     other = cl.measure_perturbation(model, PROMPTS[1:], noise=(1e-3, 0.1, 1.0), draws=3, seed=1)
     assert not np.allclose(other.cosine[0], ds.cosine[1])
 

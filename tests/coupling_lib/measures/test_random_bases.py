@@ -54,6 +54,12 @@ def test_nulls_are_those_of_each_block_s_spectrum_and_of_draws(depth):
     assert cl.null_of(depth, n_samples=50).variant.values.tolist() == list(cl.VARIANTS)
     both, one = cl.null_of(depth, NAME), cl.null_of(depth.sel(k=[10]), NAME)
     xr.testing.assert_allclose(both.sel(k=[10]), one)
+    of_one = both.sel(k=10, drop=True).isel(block_1=3, drop=True)
+    xr.testing.assert_allclose(cl.null_of(depth.sel(k=10), NAME).isel(block_1=3, drop=True), of_one)
+    xr.testing.assert_allclose(
+        cl.null_of(depth.sel(k=10).isel(block_1=3), NAME).drop_vars("block_1", errors="ignore"), of_one
+    )
+    refused(ParameterError, r"no dimension 'prompt'; choose one by a list", cl.null_of, depth.isel(prompt=0), NAME)
     draws = drawn_null(depth, NAME, n_samples=2000)
     assert draws.dims == ("sample", "k", "block_1")
     null = cl.null_of(depth, NAME)

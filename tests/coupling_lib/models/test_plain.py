@@ -64,6 +64,10 @@ def test_plain_gpts_paths_and_models_of_nnsight_are_taken_as_any_model(gpt):
     J = [whole.jacobian(block).dense() for block in (0, 2)]
     one = 1 - float(depth.normalized_miscoupling.sel(k=5).isel(prompt=0, block_1=0, block_2=2))
     assert cl.coupling(*J, k=5).coupling == pytest.approx(one, abs=1e-5)
+    behind_norm = whole.jacobian(2, boundary="hidden_states")
+    refused(UnsupportedModelError, "GPT is no transformers model and has no hidden_states", behind_norm.dense)
+    path = cl.measure_trajectories(model, [IDS])  # whose readings behind the final norm are left out
+    assert float(path.line_shape_score[0]) == pytest.approx(float(cl.line_shape_score(whole.hidden[:, -1])), abs=1e-6)
     hf = cl.load_model("nano-neox").hf
     model = cl.wrap_model(hf, blocks="gpt_neox.layers")
     assert model.blocks.path == "gpt_neox.layers" and model.n_blocks == 12

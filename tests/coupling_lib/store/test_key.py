@@ -3,6 +3,7 @@
 import functools
 import os
 import timeit
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -95,6 +96,43 @@ def test_of_a_model_from_memory_modules_settings_and_buffers_are_known():
     hf.model.rotary_emb.inv_freq.mul_(0.5)
     found.append(identity.fingerprint(model))
     assert len(set(found)) == 4
+
+
+FACTOR = 1.0
+
+
+class Own(torch.nn.Linear):
+    """A block of one's own, which keeps what is neither weight nor setting."""
+
+    of_all = 1.0
+
+    def __init__(self, table=1.0, scale=1.0, slope=1.0, power=1.0, shift=1.0):
+        super().__init__(8, 8)
+        self.table, self.config = torch.full((8,), table), SimpleNamespace(scale=scale)
+        self.act, self.pow = lambda x: torch.tanh(slope * x), functools.partial(torch.pow, exponent=power)
+        self.shifts = [{"shift": shift}]
+
+    def forward(self, x):
+        x = x + self.table * self.act(self.pow(super().forward(x)) * self.config.scale * FACTOR)
+        return x + self.of_all * self.shifts[0]["shift"]
+
+
+def test_of_modules_of_one_s_own_all_that_they_keep_is_known(monkeypatch):
+    def found(**kept):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Embedding(9, 8), torch.nn.Sequential(Own(**kept), Own(**kept)))
+        return identity.fingerprint(cl.wrap_model(net, blocks="1"))
+
+    keys = [found(), *(found(**{name: 3.0}) for name in ("table", "scale", "slope", "power", "shift"))]
+    assert found() == keys[0]
+    for place in (f"{__name__}.FACTOR", f"{__name__}.Own.of_all"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, 2.0)
+            keys.append(found())
+    with monkeypatch.context() as patch:
+        patch.setattr(identity, "_source", lambda function: "another text of its file")
+        keys.append(found())
+    assert len(set(keys)) == len(keys) == 9
 
 
 def test_of_a_loaded_model_what_no_file_holds_is_seen_to_change():

@@ -51,5 +51,7 @@ def test_what_has_no_shared_part_is_refused():
     refused(ParameterError, "without `dense", cl.shared, aslinearoperator(np.eye(3)))
     refused(ParameterError, r"J has shape \(3, 4\); a square matrix", cl.shared, torch.ones(3, 4))
     refused(ParameterError, "a matrix or an object", cl.shared, torch.ones(2, 3, 3))
+    refused(ParameterError, "J holds NaN or infinite entries; fin", cl.shared, torch.tensor([[1.0, np.nan], [0, 1]]))
+    refused(ParameterError, "J is torch.complex64; finite real", cl.shared, torch.eye(3, dtype=torch.complex64))
     complex_factor = torch.ones(3, dtype=torch.complex64)
     refused(ParameterError, "or a numpy array of real numbers", cl.shared(drawn(3, 3)).__matmul__, complex_factor)
