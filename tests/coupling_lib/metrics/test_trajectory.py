@@ -59,7 +59,7 @@ def test_block_windows_are_every_run_of_blocks_and_narrow_in_shallow_models(x):
     assert all(width == 11 for depth, width in widths.items() if depth >= 21)
     assert all(width % 2 == 1 and 2 * width <= depth + 1 for depth, width in widths.items() if depth >= 5)
     assert (widths[1], widths[2], widths[3], widths[12]) == (1, 2, 3, 5)
-    assert window_width(12, 11) == 11
+    assert (window_width(12, 11), window_width(13, 13)) == (11, 13)
     for wanted in (4, 1, -3, 13):
         message = f"window is {wanted}; expected an odd number of blocks from 3 to 12"
         refused(ParameterError, message, window_width, 12, wanted)
