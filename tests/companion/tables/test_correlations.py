@@ -50,6 +50,7 @@ def test_last_checkpoints_are_one_row_per_model_and_may_be_of_equal_tokens(suite
     assert len(last) == 12 and (last.step == 600).all()
     with pytest.raises(ParameterError, match="2 models; at least 5"):
         correlations.last_checkpoints(suite[suite.model.isin(["m0", "m1"])])
+    assert len(correlations.last_checkpoints(suite[suite.model.isin([f"m{n}" for n in range(5)])])) == 5
     longer = last.assign(tokens=np.where(last.model == "m3", 10 * last.tokens, last.tokens))
     assert "m3" not in correlations.equal_tokens(longer).model.tolist() and len(correlations.equal_tokens(last)) == 12
 
