@@ -125,8 +125,8 @@ def _of_one_prompt(
     arrived = ((changes[0] - changes[1]).norm(dim=-1) / lengths[1])[..., 0].amax(dim=1)
     if lost := [level for level, error in zip(noise, arrived.tolist(), strict=True) if not error <= _ROUNDED]:
         warnings.warn(
-            f"{traced.model.name}: noise {lost} of the embedding is rounded by more than {_ROUNDED:.0%} of itself, and "
-            "what comes of it is rounding as well; take more noise, or weights of more bits",
+            f"{traced.model.name}: noise {lost} of the embedding is rounded by more than {_ROUNDED:.0%} "
+            "before the first block, so results at these levels are partly rounding; take more noise or wider weights",
             stacklevel=2,
         )
     return {

@@ -41,8 +41,8 @@ class PlainModel(PreTrainedModel):
         """Call the module."""
         if output_hidden_states:
             raise UnsupportedModelError(
-                f"{type(self).__name__} is no transformers model and has no hidden_states, whose last are behind its "
-                "final norm; take boundary='block', and measures that need no final norm"
+                f"{type(self).__name__} is no transformers model and has no hidden_states: its final norm is unknown; "
+                "take boundary='block', or a measure that needs no final norm"
             )
         return self.module(input_ids)
 
