@@ -87,9 +87,9 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
         >>> bool(means.sel(pairs="neighbours") > means.sel(pairs="all pairs"))
         True
     """
-    if variant not in ds:
-        measured = ", ".join(str(name) for name in ds["variant"].values if name in ds)
-        raise ParameterError(f"the variant {shown(variant)} is unknown; choose from {measured}")
+    measured = [str(name) for name in ds["variant"].values if name in ds]
+    if variant not in measured:
+        raise ParameterError(f"the variant {shown(variant)} is unknown; choose from {', '.join(measured)}")
     every = mean_couplings(ds, variant)
     if {ds.sizes["block_1"], ds.sizes["block_2"]} == {ds.sizes.get("distance")}:
         neighbours = 1 - ds["by_distance"].sel(variant=variant, distance=1, drop=True).astype(float)

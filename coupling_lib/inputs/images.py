@@ -125,8 +125,11 @@ def pixels_for(images: torch.Tensor, config: Any) -> torch.Tensor:
 
 def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean and standard deviation that a model's input is normalised with."""
-    if getattr(config, "image_mean", None) is not None:
-        return tuple(config.image_mean), tuple(config.image_std)
+    given = [getattr(config, name, None) for name in ("image_mean", "image_std")]
+    if given.count(None) == 1:
+        raise ParameterError(f"image_mean is {given[0]} and image_std {given[1]}; expected both in the configuration")
+    if None not in given:
+        return tuple(given[0]), tuple(given[1])
     mean, std = _NORMALISED.get(getattr(config, "model_type", ""), (_HALVES, _HALVES))
     if config.num_channels == 3:
         return mean, std

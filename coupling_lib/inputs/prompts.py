@@ -11,6 +11,7 @@ import math
 import os
 import random
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
@@ -194,13 +195,18 @@ def _from_file(path: Path) -> list[Prompt]:
             raise ParameterError(f"the prompt in line {number} of {str(path)!r} {why}; take it out of the file")
     if not prompts:
         raise ParameterError(f"the prompt file {str(path)!r} holds no prompt; expected one a line")
+    names = Counter((prompt.dataset, prompt.id) for prompt in prompts)
+    if (often := names.most_common(1)[0])[1] > 1:
+        repeated = f"{often[1]} prompts with the id {shown(often[0][1])}"
+        raise ParameterError(f"the prompt file {str(path)!r} holds {repeated}; expected an id of its own for each")
     return prompts
 
 
 def _csv_row(row: Mapping[str, Any], default: Prompt) -> Prompt:
     if any(row.get(None, ())):  # cells beyond the header: a comma outside of quotes would cut the prompt
         raise ValueError
-    if any((row.get(name) or "")[:1] == " " for name in ("id", "dataset")):  # what follows such a comma in a prompt
+    # A blank is what follows a comma in a prompt.
+    if any((row.get(name) or "")[:1] == " " for name in ("id", "dataset", "steps", "answer", "rating", "difficulty")):
         raise ValueError
     given = {name: cell for name, cell in row.items() if name and cell}
     # What a table gives as text is a number where one is meant.
@@ -224,8 +230,8 @@ def _record(record: Mapping[str, Any], default: Prompt) -> Prompt:
         raise ValueError
     if not (rating is None or (type(rating) in (int, float) and math.isfinite(rating))):
         raise ValueError
-    named = {"id": str(record.get("id", default.id)), "dataset": str(record.get("dataset", default.dataset))}
-    return Prompt(**named, text=text, steps=steps, rating=None if rating is None else float(rating))
+    given = {name: str(record[name]) for name in ("id", "dataset") if record.get(name) is not None}
+    return replace(default, **given, text=text, steps=steps, rating=None if rating is None else float(rating))
 
 
 _READERS = {

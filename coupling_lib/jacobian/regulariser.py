@@ -113,7 +113,7 @@ def _chosen(blocks: int | Sequence[int], depth: int, generator: torch.Generator 
     if isinstance(blocks, int):
         wanted, chosen = blocks, sorted(torch.randperm(depth, generator=generator)[: max(0, blocks)].tolist())
     else:
-        wanted, chosen = len(blocks), sorted({block for block in blocks if 0 <= block < depth})
+        wanted, chosen = len(blocks), sorted({block for block in blocks if is_whole(block, 0) and block < depth})
     if len(chosen) != wanted or wanted < 2:
         raise ParameterError(
             f"blocks is {blocks!r}; expected at least two different blocks from 0 to {depth - 1}, or how many to draw"

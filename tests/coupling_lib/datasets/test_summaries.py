@@ -64,8 +64,9 @@ def test_summary_of_several_networks_is_that_of_each_and_refuses_what_was_not_me
     for network in range(2):
         alone = depth_summary(ds.isel(network=network), "mismatch")
         xr.testing.assert_identical(depth_summary(ds, "mismatch").isel(network=network), alone)
-    with pytest.raises(ParameterError, match="the variant 'miscoupling' is unknown; choose from mismatch"):
-        depth_summary(ds, "miscoupling")
+    for name in ("miscoupling", "by_distance"):
+        with pytest.raises(ParameterError, match=f"the variant '{name}' is unknown; choose from mismatch"):
+            depth_summary(ds, name)
     some = ds.isel(block_1=slice(1, 3), block_2=slice(1, 3))  # of which `by_distance`, of all blocks, says nothing
     pairs = 1 - values[:, :, :, [1, 2], [2, 1]].mean(axis=(1, -1))
     for neighbours in (

@@ -135,6 +135,12 @@ def test_pictures_are_turned_upright_keep_their_shades_and_need_patches(tmp_path
         ("digits", SMALL, 10_000, "images is 10000; digits holds 719 images out"),
         ("digits", SMALL, 0, "images is 0; it must be a whole number from 1"),
         ("digits", SimpleNamespace(model_type="llama"), 1, "model type 'llama' reads no images"),
+        (
+            "digits",
+            SimpleNamespace(**vars(SMALL) | {"image_std": None}),
+            1,
+            r"image_mean is \[0.3\] and image_std None",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(source, config, n, message):

@@ -202,7 +202,12 @@ JSON_LINES += [f'{{"prompt": "x", "rating": {wrong}}}' for wrong in ("true", "Na
     ("name", "head", "lines", "expected"),
     [
         ("bad.jsonl", '{"prompt": "a"}', JSON_LINES, "JSON such as"),
-        ("bad.csv", "prompt,rating", ["fine,high", "fine,nan", ",1"], "a table with a column prompt or question"),
+        (
+            "bad.csv",
+            "prompt,rating",
+            ["fine,high", "fine,nan", ",1", "two and, 3"],
+            "a table with a column prompt or question",
+        ),
     ],
 )
 def test_a_line_that_is_no_prompt_is_refused(tmp_path, name, head, lines, expected):
@@ -210,3 +215,15 @@ def test_a_line_that_is_no_prompt_is_refused(tmp_path, name, head, lines, expect
         (tmp_path / name).write_text(f"{head}\n{line}\n")
         message = rf"line 2 of .*bad\.\w+' is no prompt; expected {expected}"
         refused(ParameterError, message, load_prompts, tmp_path / name)
+
+
+def test_ids_are_given_once_in_a_set(tmp_path):
+    rows = [{"prompt": "a", "id": 1}, {"prompt": "b", "id": "1", "dataset": "d"}, {"prompt": "c", "id": None}]
+    file = write_rows(tmp_path / "mine.jsonl", rows)
+    assert [(prompt.dataset, prompt.id) for prompt in load_file(file)] == [
+        ("mine", "1"),
+        ("d", "1"),
+        ("mine", "mine-3"),
+    ]
+    write_rows(file, [*rows, {"prompt": "d", "id": 1}])
+    refused(ParameterError, "holds 2 prompts with the id '1'; expected an id of its own for each", load_file, file)

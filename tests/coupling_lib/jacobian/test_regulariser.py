@@ -192,7 +192,7 @@ def test_a_vision_transformer_takes_pixels_and_other_attention_is_refused():
     [
         (dict(blocks=1), "blocks is 1; expected at least two"),
         (dict(blocks=4), "blocks is 4"),
-        (dict(blocks=(0, 3)), r"from 0 to 2"),
+        *((dict(blocks=blocks), r"from 0 to 2") for blocks in ((0, 3), (1.0, 2), (True, 2))),
         (dict(probes=1), "probes is 1; expected a whole number, at least 2"),
         (dict(token=5), "token is 5; the sequences have 5 tokens"),
         (dict(token=1.5), "token is 1.5; the sequences have 5 tokens"),
