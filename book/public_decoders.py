@@ -38,9 +38,10 @@ TABLES = {
     ),
     "tokens": (
         ("self-coupling", "tokens-between-self-trained", ".3f"),
+        ("its stricter chance ", "tokens-between-self-trained-conjugated", ".3f"),
         ("traceless part", "tokens-between-self-traceless-part", ".3f"),
+        ("the traceless part's stricter chance ", "tokens-between-self-traceless-part-conjugated", ".3f"),
         ("by chance ", "tokens-between-self-by-chance", ".3f"),
-        ("stricter chance ", "tokens-between-self-traceless-part-conjugated", ".3f"),
         ("scatter of one pair ", "tokens-null-spread", ".3f"),
     ),
     "trajectories": (

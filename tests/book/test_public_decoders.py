@@ -23,7 +23,7 @@ PATHS = {
 }  # fmt: skip
 TOKENS = effect("tokens-between-self-trained", 0.3) | effect("tokens-between-self-traceless-part", 0.25) | {
     "tokens-between-self-by-chance": 0.052, "tokens-between-self-traceless-part-conjugated": 0.061,
-    "tokens-null-spread": 0.02,
+    "tokens-between-self-trained-conjugated": 0.08, "tokens-null-spread": 0.02,
 }  # fmt: skip
 INSTRUCTION = {
     **effect("prompts-step-by-step-change", 0.1), **effect("prompts-control-sentence-change", 0.2),
@@ -59,7 +59,7 @@ def test_what_was_measured_has_a_line_and_what_was_not_a_command(tmp_path):
     ]  # fmt: skip
     executed(tmp_path / "gemma3-270m" / "tokens.ipynb", TOKENS)
     assert line_of_gemma(tables.decoders_table("tokens", tmp_path)) == [
-        *own, "0.300 [0.290, 0.320]", "0.250 [0.240, 0.270]", "0.052", "0.061", "0.020"
+        *own, "0.300 [0.290, 0.320]", "0.080", "0.250 [0.240, 0.270]", "0.061", "0.052", "0.020"
     ]  # fmt: skip
     executed(tmp_path / "gemma3-270m" / "prompts.ipynb", INSTRUCTION)
     assert line_of_gemma(tables.decoders_table("instruction", tmp_path)) == [
