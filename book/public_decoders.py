@@ -44,6 +44,10 @@ TABLES = {
         ("by chance ", "tokens-between-self-by-chance", ".3f"),
         ("scatter of one pair ", "tokens-null-spread", ".3f"),
     ),
+    "readings": tuple(
+        (f"`{name}`", f"readings-{name}-beyond-chance", ".1%")
+        for name in "normalized_miscoupling mismatch released_norm released_trace miscoupling basis_uu basis_vv".split()
+    ),
     "trajectories": (
         ("change of line-shape score", "trajectories-change-line-shape-score-all", "+.2f"),
         ("change of expodistance", "trajectories-change-expodistance-all", "+.2f"),

@@ -82,9 +82,9 @@ def take_matrices(both: xr.Dataset, blocks: Sequence[int] | None = None, k: K = 
     if k > both.sizes["row"]:
         raise ParameterError(f"k is {k!r}; matrices were measured up to {both.sizes['row']}; take a smaller k")
     blocks = take.middle_blocks(both.sizes["block_1"]) if blocks is None else list(blocks)
-    chosen = both.matrix.isel(block_1=blocks, block_2=blocks, row=slice(k), column=slice(k))
-    relative = abs(chosen / both.singular_values.isel(prompt=0, rank=0, drop=True)).rename("entry")
-    return _from_one(relative).assign_coords(row=np.arange(k) + 1, column=np.arange(k) + 1)
+    relative = take.relative_matrices(both, both[VARIANT].sel(k=both.sizes["row"], drop=True)).rename("entry")
+    chosen = relative.isel(block_1=blocks, block_2=blocks, row=slice(k), column=slice(k))
+    return _from_one(chosen).assign_coords(row=np.arange(k) + 1, column=np.arange(k) + 1)
 
 
 @of_models

@@ -122,8 +122,8 @@ def draw_inverse(inverse: xr.Dataset) -> Figure:
     narrow = inverse.sizes["network"] > 2
     figure, row = parts.panels(inverse.network.values, 4.0 if narrow else 3.7, sharey=True, y=r"$1\,/\,\sigma_1(J_l)$")
     for axes, (name, ink, one) in zip(row, parts.networks(inverse), strict=True):
-        for prompt in one.prompt.values:
-            axes.plot(one.block, one.each.sel(prompt=prompt), ".", markersize=2.5, alpha=0.5, color=ink, zorder=1)
+        for prompt in range(one.sizes["prompt"]):  # by number, as all images have one name
+            axes.plot(one.block, one.each.isel(prompt=prompt), ".", markersize=2.5, alpha=0.5, color=ink, zorder=1)
         axes.plot(
             one.block, one["median"], "o", markersize=4, color=ink, label=f"{name}, median of prompts (small dots)"
         )

@@ -46,10 +46,25 @@ def by_model(measured: Models) -> dict[str, xr.Dataset]:
     return dict(measured)
 
 
+def relative_matrices(both: xr.Dataset, mismatch: xr.DataArray) -> xr.DataArray:
+    r"""Return $|A|/\sigma_1(J)$ of the first prompt, and refuse matrices whose mis-coupling is another prompt's."""
+    diagonal = xr.DataArray([*range(both.sizes["row"])], dims="rank")
+    energy = both.matrix.astype(float) ** 2
+    on = energy.isel(row=diagonal, column=diagonal).sum("rank") / energy.sum(("row", "column"))
+    if "prompt" in both.matrix.dims or (abs(1 - on - mismatch.isel(prompt=0).astype(float) ** 2) > 0.01).any():
+        raise ParameterError(
+            "the first prompt here is not that of the coupling matrices, which are kept of the first prompt measured; "
+            "measure the prompt to be drawn alone"
+        )
+    return abs(both.matrix / both.singular_values.isel(prompt=0, rank=0, drop=True))
+
+
 def per_network(both: xr.Dataset, given: xr.Dataset | None, how: str) -> xr.Dataset:
     """Return what belongs to each network, such as its null; that of a lone network needs no name."""
     if given is None:
         raise ParameterError(f"{how.partition(' ')[0]} is None; this figure needs one of each network: {how}")
+    if "network" not in given.dims and both.sizes["network"] > 1:
+        raise ParameterError(f"there are {both.sizes['network']} networks and one set of theirs; expected {how}")
     return given if "network" in given.dims else side_by_side(**{str(both.network.item()): given})
 
 

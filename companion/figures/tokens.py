@@ -36,7 +36,7 @@ def take_grid(both: xr.Dataset, variant: str = VARIANT, null: Null = None) -> xr
     both = both.sel(network=[name for name in both.network.values if name != SHARED])
     first = both.isel(prompt=0, network=0)
     count, k = int((first.position >= 0).sum()), both.attrs["k"]
-    relative = abs(both.matrix / both.singular_values.isel(prompt=0, rank=0))
+    relative = take.relative_matrices(both, both[VARIANT])
     coupling = 1 - _mismatches(both, variant, itself=both.attrs["block"] != both.attrs["other"]).isel(prompt=0)
     taken = xr.Dataset({"entry": relative, "coupling": coupling}).isel(token_1=slice(count), token_2=slice(count))
     places = first.position.values[:count] + 1

@@ -137,7 +137,10 @@ def given_all_others(variables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[s
 
 def corrected(p_values: ArrayLike, method: str = "holm") -> NDArray[np.float64]:
     """Correct p-values for the number of hypotheses tried."""
-    p = np.asarray(p_values, dtype=float)
+    p = np.array(p_values, dtype=float)
+    if (tried := ~np.isnan(p)).sum() < len(p):  # a test that could not be made is none of those tried
+        p[tried] = corrected(p[tried], method)
+        return p
     if method == "bh":
         return scipy.stats.false_discovery_control(p)
     if method != "holm":

@@ -170,7 +170,7 @@ def _describe_vision(target: Path, record: dict) -> None:
         "architecture": "ViT (pre-norm, class token, learnt positions), as DeiT without distillation",
         "size": "{parameters:,} parameters; {blocks} blocks, width {width}, {heads} heads, MLP width "
         f"{4 * recipe.width}, patches of {{patch}} x {{patch}} pixels",
-        "data": _IMAGES[record["data"]["name"]] + "; {train:,} images trained on, {test:,} held out",
+        "data": _IMAGES[record["data"]["name"].partition("-")[0]] + "; {train:,} images trained on, {test:,} held out",
         "training": "{steps:,} steps ({epochs} epochs) of {batch} images; AdamW, learning rate "
         f"{recipe.peak:g} with {{warmup_epochs}} epochs of warm-up and a cosine, weight decay {{weight_decay:g}}",
         "stochastic depth": "rate {drop_path:g} at the last block, linear in depth" if recipe.drop_path else "none",

@@ -189,4 +189,6 @@ def prepare_corpus(recipe: ExperimentRecipe, source: Path | None, folder: Path) 
             source.write_text(text.grammar_text(_PARAGRAPHS))
     if source is None:
         raise ParameterError("there is no text; give a text file or a folder of .txt files, as the first argument")
-    return text.prepare(source, tokens, recipe.vocabulary, recipe.held_out, seed=0)
+    corpus = text.prepare(source, tokens, recipe.vocabulary, recipe.held_out, seed=0)
+    text.check_length(corpus, recipe.context)
+    return corpus

@@ -104,6 +104,7 @@ def train(recipe: Recipe, source: Path, run: Path, every_seconds: float = 120.0)
     """Train a model by a recipe; call it again to resume."""
     run_files.claim(run, recipe)
     corpus = text.prepare(source, run / "tokens", recipe.vocabulary, recipe.held_out, recipe.seed)
+    text.check_length(corpus, recipe.context)
     fit(recipe, initialise(configuration(recipe), recipe.seed), corpus, run, every_seconds)
     return run
 

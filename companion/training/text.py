@@ -11,6 +11,7 @@ a seed are fixed across versions of Python.
 """
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,11 +48,10 @@ class Corpus:
 
 def read_texts(source: Path, held_out: HeldOut, seed: int) -> tuple[dict[str, str], dict[str, str]]:
     """Read a text file or a folder of `.txt` files and split it into training and held-out parts."""
-    source = Path(source)
-    files = sorted(source.rglob("*.txt")) if source.is_dir() else [source]
-    if not files or not files[0].is_file():
+    files = _files(source)
+    if not files:
         raise ParameterError(f"no text at {str(source)!r}; give a text file or a folder of .txt files")
-    texts = {file.name: file.read_text(encoding="utf-8-sig", errors="replace") for file in files}
+    texts = {name: file.read_text(encoding="utf-8-sig", errors="replace") for name, file in files.items()}
     if not isinstance(held_out, float):
         return _by_author(texts, held_out, source)
     if len(texts) == 1:
@@ -63,6 +63,14 @@ def read_texts(source: Path, held_out: HeldOut, seed: int) -> tuple[dict[str, st
     held = set(names[: max(1, round(len(names) * held_out))])
     train = {name: text for name, text in texts.items() if name not in held}
     return train, {name: text for name, text in texts.items() if name in held}
+
+
+def _files(source: Path) -> dict[str, Path]:
+    """List the text files of a source by name, those of one name by their paths; none where nothing is there."""
+    source = Path(source)
+    files = sorted(source.rglob("*.txt")) if source.is_dir() else [source] * source.is_file()
+    often = Counter(file.name for file in files)
+    return {file.name if often[file.name] == 1 else str(file.relative_to(source)): file for file in files}
 
 
 def _by_author(texts: dict[str, str], authors: Sequence[str], source: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -105,7 +113,12 @@ def _encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
 def prepare(source: Path, cache: Path, vocabulary: int, held_out: HeldOut, seed: int) -> Corpus:
     """Tokenise a corpus once and keep the result in `cache`, so that a resumed run starts at once."""
     cache = Path(cache)
-    done = cache / "held_out.txt"
+    done, made_of = cache / "held_out.txt", cache / "sources.txt"
+    sources = "".join(f"{file.stat().st_size} {name}\n" for name, file in _files(source).items())
+    if sources and made_of.exists() and made_of.read_text() != sources:
+        raise ParameterError(
+            f"{str(cache)!r} holds tokens of another text than {str(source)!r}; take another run folder"
+        )
     if not done.exists():
         cache.mkdir(parents=True, exist_ok=True)
         train, validation = read_texts(source, held_out, seed)
@@ -114,6 +127,7 @@ def prepare(source: Path, cache: Path, vocabulary: int, held_out: HeldOut, seed:
         np.save(cache / "train.npy", _encode(tokenizer, list(train.values())))
         np.save(cache / "validation.npy", _encode(tokenizer, list(validation.values())))
         size = sum(len(text.encode()) for text in validation.values())
+        made_of.write_text(sources)
         done.write_text("\n".join([str(size), *validation]))
     size, *names = done.read_text().splitlines()
     return Corpus(
@@ -123,6 +137,13 @@ def prepare(source: Path, cache: Path, vocabulary: int, held_out: HeldOut, seed:
         validation_bytes=int(size),
         held_out=tuple(names),
     )
+
+
+def check_length(corpus: Corpus, context: int) -> None:
+    """Refuse a corpus of which no window can be cut."""
+    for part, stream in (("trained on", corpus.train), ("held out", corpus.validation)):
+        if len(stream) <= context:
+            raise ParameterError(f"{len(stream)} tokens are {part}; a window has {context}: take a longer text")
 
 
 def batch(stream: np.ndarray, step: int, seed: int, n_windows: int, context: int) -> torch.Tensor:

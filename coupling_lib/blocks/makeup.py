@@ -161,13 +161,17 @@ def called(kind: type, forward: Any) -> tuple[_Place, ...]:
     return tuple(found.values())
 
 
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """Iterate over the code of a function and of the functions within it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from codes(inner)
+
+
 def _looked_up(function: FunctionType, kind: type) -> Iterator[_Place]:
     """List what a function may call by a name: globals, what is in a module, methods of its class and of tensors."""
-    names, codes = set(), [function.__code__]
-    while codes:
-        code = codes.pop()
-        names |= {name for name in code.co_names if not name.startswith("__")}
-        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+    names = {name for code in codes(function.__code__) for name in code.co_names if not name.startswith("__")}
     todo, seen = [function.__globals__, kind, Tensor], set()
     while todo:
         space = todo.pop()

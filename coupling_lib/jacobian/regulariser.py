@@ -86,6 +86,10 @@ def coupling_loss(
     ndim = 4 if isinstance(input_ids, Tensor) and input_ids.is_floating_point() else 2
     if not isinstance(input_ids, Tensor) or input_ids.ndim != ndim or not input_ids.numel():
         raise ParameterError(f"input_ids is {shown(input_ids, 60)}; expected whole numbers (sequences, n), or pixels")
+    pad = getattr(hf.config.get_text_config(), "pad_token_id", None)
+    ends = (input_ids[:, :2], input_ids[:, -2:])
+    if ndim == 2 and pad is not None and any((end == pad).all(dim=1).any() for end in ends):
+        raise ParameterError(f"input_ids holds padding (id {pad}); expected whole sequences, as no mask is passed on")
     if not isinstance(generator, torch.Generator | None):
         raise ParameterError(f"generator is {shown(generator)}; expected torch.Generator().manual_seed(0), or None")
     modules = find_blocks(hf).modules
@@ -110,8 +114,8 @@ def coupling_loss(
 
 def _chosen(blocks: int | Sequence[int], depth: int, generator: torch.Generator | None) -> list[int]:
     """Blocks by number: those given, or as many as are asked for, drawn without replacement."""
-    if isinstance(blocks, int):
-        wanted, chosen = blocks, sorted(torch.randperm(depth, generator=generator)[: max(0, blocks)].tolist())
+    if is_whole(blocks):
+        wanted, chosen = blocks, sorted(torch.randperm(depth, generator=generator)[: max(0, int(blocks))].tolist())
     else:
         wanted, chosen = len(blocks), sorted({block for block in blocks if is_whole(block, 0) and block < depth})
     if len(chosen) != wanted or wanted < 2:
@@ -135,6 +139,9 @@ def _streams(hf: PreTrainedModel, modules: Sequence[nn.Module], inputs: Tensor) 
 
     with ExitStack() as stack, torch.enable_grad(), torch.autocast(inputs.device.type, enabled=False):
         for module in modules:
+            if getattr(module, "gradient_checkpointing", False):  # which would compute them anew without the hooks
+                stack.callback(setattr, module, "gradient_checkpointing", True)
+                module.gradient_checkpointing = False
             stack.enter_context(hooked(module, lambda part: type(part) is nn.LayerNorm, _layer_norm))
             stack.enter_context(module.register_forward_pre_hook(differentiable))
             stack.enter_context(module.register_forward_hook(keep))

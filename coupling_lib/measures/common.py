@@ -42,8 +42,9 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
       `tests/coupling_lib/measures/test_versions` fails when its numbers change and the version does not.
 
     A measure of one's own may go without. It then counts as version 1 and is known by the text of its file, or in a
-    notebook by its own text: editing that measures anew. What it calls elsewhere, this library included, is not looked
-    at, so after an update that matters give it a version, or raise it.
+    notebook by its own text, and by values that it is bound to: closures, attributes, plain global variables. Changing
+    these measures anew. What it calls elsewhere, this library included, is not looked at, so after an update that
+    matters give it a version, or raise it.
 
     Args:
         version: a whole number from 1.

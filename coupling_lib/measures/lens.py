@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 import xarray as xr
 
-from coupling_lib.errors import ParameterError, check_whole, shown
+from coupling_lib.errors import ParameterError, check_whole, is_whole, shown
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.lens import lens
@@ -50,6 +50,7 @@ def measure_lens(
         {'prompt': 1, 'depth': 2, 'output': 96, 'input': 96}
     """
     given = prompt_inputs(prompts, model)
+    tokens, depths = ([one] if is_whole(one) else one for one in (tokens, depths))
     if (isinstance(tokens, str) and tokens != "all") or not len(tokens):
         raise ParameterError(f"tokens is {shown(tokens)}; it must be token positions, such as (-1,), or 'all'")
     chosen = list(range(model.n_blocks + 1) if depths is None else depths)

@@ -12,6 +12,7 @@ import torch
 import xarray as xr
 
 from coupling_lib import progress
+from coupling_lib.blocks.model_config import random_input
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompt_arguments import UpToWidth, inputs_for, prompt_inputs
 from coupling_lib.inputs.prompts import load_prompts
@@ -97,10 +98,14 @@ def _random_bases(J: torch.Tensor, S: torch.Tensor, ks: Sequence[int], names: Se
 
 
 def another(model: Model, prompt: str | torch.Tensor) -> str | torch.Tensor:
-    """Another prompt of the same kind: an embedded text, token ids in the opposite order, or an image of noise."""
+    """Another prompt of the same kind: an embedded text, token ids turned round or random, or an image of noise."""
     if isinstance(prompt, torch.Tensor):
-        noise = torch.randn(prompt.shape, generator=torch.Generator().manual_seed(0))
-        return prompt.flip(1) if prompt.ndim == 2 else noise.to(prompt)
+        generator = torch.Generator().manual_seed(0)
+        if prompt.ndim == 2 and torch.equal(prompt, prompt.flip(1)):
+            return random_input(model.hf, generator, prompt.shape[1])
+        if prompt.ndim == 2:
+            return prompt.flip(1)
+        return torch.randn(prompt.shape, generator=generator).to(prompt)
     (text,) = inputs_for(model, [next(one for one in load_prompts(n=2) if one.text != prompt)])
     return text
 

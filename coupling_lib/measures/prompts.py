@@ -95,6 +95,17 @@ def measure_prompts(
     """
     asked = _described(model, prompts)
     prompts, given = list(asked), readable(model, asked.values())
+    for prompt, one in zip(prompts, given, strict=True):
+        if (
+            prompt.text
+            and model.tokenizer is not None
+            and not isinstance(one, str)
+            and prompt.id.endswith(tuple(SUFFIXES))
+        ):
+            message = (
+                f"the prompt {prompt.id!r} is longer than {model.name} reads, and its added sentence would be cut off"
+            )
+            raise ParameterError(f"{message}; take shorter prompts")
     ds = sweep(measure_depth, model, given, ks=tuple(common.several_k(model, ks)), token=token, variables=variables)
     suffixes = [next((suffix for suffix in SUFFIXES if prompt.id.endswith(suffix)), "") for prompt in prompts]
     notes = {
@@ -104,7 +115,7 @@ def measure_prompts(
         "dataset": [prompt.dataset for prompt in prompts],
         "steps": [float("nan") if prompt.steps is None else float(prompt.steps) for prompt in prompts],
         "rating": [float("nan") if prompt.rating is None else prompt.rating for prompt in prompts],
-        "n_tokens": [_length(model, one) for one in asked.values()],
+        "n_tokens": [_length(model, one) for one in given],
     }
     ds = ds.assign_coords({name: ("prompt", values) for name, values in notes.items()})
     control = control_sentence(model)

@@ -169,6 +169,7 @@ def _paths(traced: Trace) -> common.Variables:
     states = traced.hidden[:, kept].cpu()
     norms = torch.linalg.vector_norm(states, dim=-1)
     near = (norms <= 10 * norms.median(dim=1, keepdim=True).values).all(dim=0)
+    near |= near.sum() <= COMPONENTS  # all of them, where too few are left
     path = principal_paths(states[:, near], COMPONENTS)
     coordinates = path.coordinates.new_full((*states.shape[:2], COMPONENTS), torch.nan)
     coordinates[:, near] = path.coordinates

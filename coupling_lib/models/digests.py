@@ -3,7 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Mapping
-from types import CellType, CodeType
+from types import CellType, CodeType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks.makeup import NO_SETTINGS, settings
+from coupling_lib.blocks.makeup import NO_SETTINGS, codes, settings
 
 # Whose modules compute what their version says, from weights, buffers and settings.
 LIBRARIES = ("transformers.", "torch.", "peft.", "bitsandbytes.", "coupling_lib.")
@@ -35,9 +35,10 @@ def as_made(hf: nn.Module) -> str:
 
 
 def held(value: Any, depth: int = _DEPTH) -> str:
-    """Write what a module of one's own keeps beside weights: tensors that are no buffers, objects, bound arguments."""
-    if isinstance(value, Tensor):
-        return f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(as_bytes(value)).hexdigest()}"
+    """Write what a function or a module of one's own computes with beside weights: code, bound values, attributes."""
+    if isinstance(value, Tensor | np.ndarray):
+        contents = as_bytes(value) if isinstance(value, Tensor) else value.tobytes()
+        return f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(contents).hexdigest()}"
     if isinstance(value, nn.Module):
         if depth < _DEPTH:
             return type(value).__qualname__
@@ -47,18 +48,29 @@ def held(value: Any, depth: int = _DEPTH) -> str:
     elif isinstance(value, functools.partial):
         value = (value.func, value.args, value.keywords)
     elif hasattr(value, "__closure__"):
-        code, cells = value.__code__, [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
-        called = [(name, value.__globals__.get(name)) for name in code.co_names]
-        numbers = [pair for pair in called if isinstance(pair[1], str | int | float)]
-        constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
-        value = (value.__qualname__, repr(code.co_code), code.co_names, constants, cells, numbers, value.__defaults__)
-    elif not callable(value) and vars(type(value)).get("__slots__") is None and hasattr(value, "__dict__"):
-        value = (type(value).__qualname__, vars(value))
+        value = _of_function(value)
+    elif isinstance(value, set | frozenset):  # whose order differs from process to process
+        value = sorted(map(repr, value))
+    elif not isinstance(value, type | ModuleType | Mapping | list | tuple) and hasattr(value, "__dict__"):
+        value = (type(value).__qualname__, vars(value), vars(type(value)).get("__call__"))
     if depth and isinstance(value, Mapping):
         return repr([(key, held(part, depth - 1)) for key, part in value.items()])
     if depth and isinstance(value, list | tuple):
         return repr([held(part, depth - 1) for part in value])
     return getattr(value, "__qualname__", type(value).__qualname__) if callable(value) or not depth else repr(value)
+
+
+def _of_function(function: Any) -> tuple[Any, ...]:
+    """List a function's code and that of functions within it, and the values that it is bound to."""
+    every = [*codes(function.__code__)]
+    names = sorted({name for code in every for name in code.co_names})
+    constants = [each for code in every for each in code.co_consts if not isinstance(each, CodeType)]
+    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    # Of globals those that are plain values; functions and modules are known by their names.
+    found = [(name, function.__globals__.get(name)) for name in names]
+    plain = [pair for pair in found if isinstance(pair[1], str | int | float | tuple)]
+    bound = (function.__defaults__, function.__kwdefaults__, getattr(function, "__self__", None))
+    return (function.__qualname__, [code.co_code for code in every], names, constants, cells, plain, *bound)
 
 
 def as_bytes(tensor: Tensor) -> np.ndarray:

@@ -1,8 +1,8 @@
 """What fixes the numbers of a measurement: the key under which the store keeps it.
 
 Weights, adapters among them, are known by their content, a measure by its version (see `common.measurement`), or where
-it has none by the text of its file, as is a module of one's own. What a hook adds is not part of the weights: such a
-model has no key.
+it has none by the text of its file and the values that it is bound to, as is a module of one's own. What a hook adds is
+not part of the weights: such a model has no key.
 """
 
 import functools
@@ -34,12 +34,15 @@ def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping
     # Numbers that a model takes by default are kept as they are where they are asked for.
     fitting = {name: value.of(model) for name, value in asked.items() if isinstance(value, UpToWidth)}
     plain = {name: _plain(name, value) for name, value in (asked | fitting).items()}
-    version = getattr(function, "version", None)
+    # What `functools.wraps` puts around a measure carries its version, and may return other numbers.
+    version = None if hasattr(function, "__wrapped__") else getattr(function, "version", None)
     return which_model(model) | {
         "weights": fingerprint(model),
         "measure": getattr(function, "__name__", type(function).__name__).removeprefix("measure_"),
         "version": 1 if version is None else version,
-        "code": hashlib.sha256(_source(function).encode()).hexdigest()[:12] if version is None else "",
+        "code": hashlib.sha256((_source(function) + held(function)).encode()).hexdigest()[:12]
+        if version is None
+        else "",
         "settings": plain,
     }
 

@@ -97,6 +97,8 @@ def read_lens(file: str | Path, width: int | None = None) -> LensFile:
             f"{file.name!r} is no Jacobian lens ({type(error).__name__}); a file with J, n_prompts, source_layers and "
             "d_model is expected"
         ) from None
+    if bad := [depth for depth, matrix in read.J.items() if not matrix.isfinite().all()]:
+        raise ParameterError(f"the lens in {file.name!r} holds NaN or infinite values at depth {bad[0]}; fit it again")
     shapes = {tuple(matrix.shape) for matrix in read.J.values()}
     wanted = read.d_model if width is None else width
     if shapes != {(wanted, wanted)}:

@@ -122,6 +122,9 @@ def stream(
             ds = measure(model, [prompt], **settings)
             ds = ds if first else _without_shared(ds)
             shelf.keep(its_key, ds, complete=first)
+        if variables and not {*variables} & {*ds.data_vars}:  # of several, some models have no more than some
+            known = ", ".join(map(str, ds.data_vars))
+            raise ParameterError(f"variables is {shown(variables)}; this measurement has {known}")
         yield ds if variables is None else ds[[name for name in ds.data_vars if name in variables]]
 
 

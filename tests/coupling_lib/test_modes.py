@@ -163,7 +163,9 @@ def test_training_goes_on_after_measuring_which_gives_a_model_back_as_it_was():
     settings, grads = copy.deepcopy(vars(hf.config)), [weight.requires_grad for weight in hf.parameters()]
     with pytest.raises(ZeroDivisionError), cl.measuring(hf, name="mine") as model:
         assert (model.name, hf.training, next(hf.parameters()).requires_grad) == ("mine", False, False)
-        cl.trace(model, torch.arange(4)[None])
+        trace = cl.trace(model, torch.arange(4)[None])
         raise ZeroDivisionError
+    message = "'mine', block 1 is in training mode since the trace; take Jacobians within cl.measuring"
+    refused(UntrustworthyResultError, message, trace.jacobian(1).dense)
     assert [(set(vars(part)), part.training) for part in hf.modules()] == before
     assert vars(hf.config) == settings and [weight.requires_grad for weight in hf.parameters()] == grads

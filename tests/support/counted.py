@@ -11,6 +11,7 @@ class Counted:
     """Measures the length of a text, and has one number that does not exist and two that no prompt changes."""
 
     __name__ = "measure_counted"
+    version = 1  # without one, what it was called with would be part of its key
 
     def __init__(self) -> None:
         self.seen: list[str] = []

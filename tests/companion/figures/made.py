@@ -35,6 +35,14 @@ def made(
     return xr.Dataset(found, {"prompt": [f"prompt {i}" for i in range(sizes["prompt"])]} | coords)
 
 
+def matrices(rng: np.random.Generator, miscoupling: np.ndarray, k: int) -> np.ndarray:
+    """Draw coupling matrices (..., k, k) of given normalised mis-couplings."""
+    off = rng.standard_normal((*miscoupling.shape, k, k)) * (1 - np.eye(k))
+    share = np.clip(miscoupling, 0, 1)[..., None, None]
+    on = np.sqrt((1 - share**2) / k) * np.eye(k)
+    return 0.2 * (on + share * off / np.linalg.norm(off, axis=(-2, -1), keepdims=True))
+
+
 def make_depth(strength: float, seed: int, n_prompts: int = 5, n_blocks: int = 6, ks: tuple[int, ...] = (3, 4)):
     """A depth measurement whose off-diagonal mismatches lie around 1 - strength and grow with distance."""
     rng = np.random.default_rng(seed)
@@ -44,7 +52,7 @@ def make_depth(strength: float, seed: int, n_prompts: int = 5, n_blocks: int = 6
     values = 1 - strength / (1 + 0.2 * distance) + 0.01 * rng.standard_normal(shape)
     values *= distance > 0
     size = max(ks)
-    matrix = 0.05 * rng.standard_normal((n_blocks, n_blocks, size, size))
+    matrix = matrices(rng, values[0, -1], size)
     singular_values = np.sort(rng.uniform(0.2, 2, (n_prompts, n_blocks, size)))[..., ::-1]
     matrix[index, index] = [np.diag(row) for row in singular_values[0]]
     apart = np.stack([values[..., distance == delta].mean(axis=-1) for delta in range(n_blocks)], axis=-1)

@@ -99,6 +99,10 @@ def test_matrices_are_relative_to_the_jacobians_largest_singular_value_and_have_
     assert trained.sel(block_jacobian=2, block_vectors=2, row=1, column=1) == pytest.approx(1.0)
     assert taken.column.values.tolist() == [1, 2, 3]
     assert np.array_equal(depth.take_matrices(BOTH.assign(matrix=-BOTH.matrix), [1, 3], 3), taken)
+    message = "the first prompt here is not that of the coupling matrices"
+    for other in (BOTH.isel(prompt=[1, 0]), BOTH.assign(matrix=BOTH.matrix.expand_dims(prompt=BOTH.prompt))):
+        with pytest.raises(ParameterError, match=message):
+            depth.take_matrices(other, [1, 3], 3)
 
 
 def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_names_for_its_numbers():

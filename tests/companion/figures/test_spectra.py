@@ -39,7 +39,15 @@ def nulls(n=2):
     return networks(n, lambda seed: made(seed, sizes, drawn).drop_vars("prompt").assign(left_right_alignment=0.16))
 
 
-CASES = {"draw_inverse of one prompt": (spectra.draw_inverse, lambda n: spectra.take_inverse(both(n, 1), fits(n, 1)))}
+CASES = {
+    f"draw_inverse of {text}": (
+        spectra.draw_inverse,
+        lambda n, names=names: spectra.take_inverse(
+            both(n, len(names)).assign_coords(prompt=names), fits(n, len(names))
+        ),
+    )
+    for text, names in (("one prompt", ["a"]), ("images of one name", ["image", "image"]))
+}
 
 
 def test_top_values_are_medians_per_rank_with_the_first_ten_in_the_networks_colour():

@@ -24,7 +24,7 @@ def make_tokens(strength: float, kind: str = "self", other: int = 3, seed: int =
     there = np.arange(TOKENS) < count[:, None]
     pairs = there[:, :, None] & there[:, None, :]
     values = np.where(pairs, 1 - strength + 0.02 * rng.standard_normal(pairs.shape), np.nan)
-    matrix = np.where(pairs[0][..., None, None], rng.standard_normal((TOKENS, TOKENS, K, K)), np.nan)
+    matrix = made.matrices(rng, values[0], K)
     singular_values = np.sort(rng.uniform(1, 3, (2, TOKENS, K)))[..., ::-1]
     words = np.array([[*TEXTS[0], ""], TEXTS[1]]) if texts else np.full((2, TOKENS), "")
     both = ("prompt", "token_1")
@@ -112,6 +112,11 @@ def test_labels_are_the_first_prompts_tokens_or_their_positions():
     assert tokens.take_grid(networks(texts=False), NAME, 0.95).tokens == ["7", "8", "9", "10"]
     assert "token 2 (␣is)" in tokens.take_grid(networks(kind="input"), NAME, 0.95).title
     assert "token 2," in tokens.take_grid(networks(kind="output", texts=False), NAME, 0.95).title
+
+
+def test_the_matrices_of_another_prompt_are_refused():
+    with pytest.raises(ParameterError, match="the first prompt here is not that of the coupling matrices"):
+        tokens.take_grid(networks().isel(prompt=[1]), NAME, CHANCE)
 
 
 def test_grids_show_matrices_relative_to_the_rows_jacobian_beside_their_coupling():

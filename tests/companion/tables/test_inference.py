@@ -57,14 +57,16 @@ def test_an_effect_holds_estimate_interval_error_n_and_skewness():
     assert (mean.value, mean.error, mean.n) == pytest.approx((values.mean(), scipy.stats.sem(values), 24))
     assert mean.skew == pytest.approx(shrunken_skewness(values))
     assert median.value == np.median(values) and median.n == 24
-    alone = effect_of([2.5])
-    assert alone.value == 2.5 and np.isnan(alone[1:4]).all() and alone.n == 1
+    for few in (effect_of([2.5]), effect_of([2.5, 1, 2, 9, 3], "median")):
+        assert few.value == 2.5 and np.isnan(few[1:4]).all() and few.n in (1, 5)
+    with pytest.raises(ParameterError, match="there are no values"):
+        effect_of([])
     for wrong in ({"values": [[1.0]]}, {"values": [1.0, 2.0], "statistic": "mode"}):
         with pytest.raises(ParameterError, match="mean or median"):
             effect_of(**wrong)
 
 
-@pytest.mark.parametrize("n", [5, 8, 24, 25])
+@pytest.mark.parametrize("n", [6, 8, 24, 25])
 def test_the_interval_of_a_median_is_that_of_the_sign_test(n):
     values = np.random.default_rng(n).lognormal(size=n)
     found = effect_of(values, "median")

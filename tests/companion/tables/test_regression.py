@@ -141,6 +141,11 @@ def test_corrections_follow_their_definitions():
     assert regression.corrected(p).tolist() == pytest.approx([0.08, 0.004, 0.2, 0.03])
     assert regression.corrected(p, "bh").tolist() == pytest.approx([0.04 * 4 / 3, 0.004, 0.2, 0.02])
     assert regression.corrected([0.6, 0.7]).tolist() == [1, 1]
+    for method in ("holm", "bh"):  # a test that was not made is none of those tried
+        with_gap = regression.corrected([0.01, np.nan, 0.04], method)
+        assert with_gap[[0, 2]].tolist() == regression.corrected([0.01, 0.04], method).tolist() and np.isnan(
+            with_gap[1]
+        )
     with pytest.raises(ParameterError, match="'bonferroni'"):
         regression.corrected(p, "bonferroni")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from companion.training import text
+from coupling_lib.errors import ParameterError
 
 BOOKS = {
     f"book{i}.txt": f"\ufeffChapter {i}.\r\n" + f"The {i} hounds of winter ran, naïve and loud. " * 60 for i in range(8)
@@ -43,6 +45,21 @@ def test_tokens_give_the_text_back_byte_for_byte_and_are_read_again_without_it(f
     assert corpus.train.max() < 300 and corpus.held_out == tuple(held)
     again = text.prepare(tmp_path / "gone", tmp_path / "cache", 300, 0.25, seed=0)
     assert np.array_equal(corpus.train, again.train) and corpus.held_out == again.held_out
+    other = tmp_path / "other.txt"
+    other.write_text("another text")
+    message = r"cache' holds tokens of another text than .*other.txt'; take another run folder"
+    refused(ParameterError, message, text.prepare, other, tmp_path / "cache", 300, 0.25, seed=0)
+    text.check_length(corpus, len(corpus.validation) - 1)
+    message = f"{len(corpus.validation)} tokens are held out; a window has"
+    refused(ParameterError, message, text.check_length, corpus, len(corpus.validation))
+
+
+def test_files_of_one_name_in_two_folders_are_two_texts(tmp_path):
+    for place in ("x/book.txt", "y/book.txt", "z.txt"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(place)
+    train, held = text.read_texts(tmp_path, 0.3, seed=0)
+    assert train | held == {place: place for place in ("x/book.txt", "y/book.txt", "z.txt")}
 
 
 def test_batches_depend_on_seed_and_step_alone():

@@ -173,6 +173,19 @@ def normalized_miscoupling(hf, ids):
     return values[~torch.eye(BLOCKS, dtype=torch.bool).numpy()].mean()
 
 
+def test_checkpointed_blocks_give_the_same_loss_and_gradient():
+    hf, found = tiny("neox").train(), []
+    for checkpointed in (False, True):
+        hf.zero_grad()
+        if checkpointed:
+            hf.gradient_checkpointing_enable({"use_reentrant": True})
+        loss = cl.coupling_loss(hf, token_ids(), generator=torch.Generator().manual_seed(0))
+        loss.backward()
+        found.append([loss.detach(), *(weight.grad for weight in hf.parameters() if weight.grad is not None)])
+    assert all(map(torch.equal, *found)) and len(found[0]) > 10
+    assert all(part.gradient_checkpointing for part in hf.modules() if hasattr(part, "gradient_checkpointing"))
+
+
 def test_a_vision_transformer_takes_pixels_and_other_attention_is_refused():
     torch.manual_seed(0)
     config = transformers.ViTConfig(
@@ -185,6 +198,10 @@ def test_a_vision_transformer_takes_pixels_and_other_attention_is_refused():
     assert 0 < loss.item() < 1
     hf = tiny("neox", attn_implementation="sdpa")
     refused(ParameterError, "the attention is 'sdpa'", cl.coupling_loss, hf, token_ids())
+    hf = tiny("neox")
+    hf.config.pad_token_id = 0
+    padded = torch.tensor([[5, 6, 7, 8], [5, 6, 0, 0]])
+    refused(ParameterError, r"input_ids holds padding \(id 0\)", cl.coupling_loss, hf, padded)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Lenses averaged over tokens and prompts, against the lens of each token."""
 
+import numpy as np
 import pytest
 import torch
 from families import loaded, named
@@ -38,6 +39,8 @@ def test_sweeps_keep_each_prompt_and_means_know_their_error(model, tmp_path):
 
 
 def test_bad_input_is_one_line(model):
+    alike = [cl.measure_lens(model, TEXTS[:1], **way) for way in (dict(tokens=-1, depths=6), dict(depths=(6,)))]
+    np.testing.assert_array_equal(*(ds.lens for ds in alike))
     for settings, message in (
         (dict(depths=(13,)), "a depth is 13; .* has 12 blocks"),
         (dict(tokens="last"), "tokens is 'last'; it must be token positions, such as"),

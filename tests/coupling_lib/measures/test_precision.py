@@ -126,6 +126,10 @@ def test_failing_arithmetic_leaves_gaps_and_lacking_precisions_a_line(monkeypatc
     ds = measure_precision("nano-neox", PROMPTS, ["int8", "nf4"], k=K, n_vectors=1)
     assert ds.precision.values.tolist() == ["float32", "nf4"]
     assert ds.attrs["left_out"] == "int8 is left out: no memory"
+    with monkeypatch.context() as patch:  # a later run, with that memory
+        patch.setattr(precision, "load_model", cl.load_model)
+        again = measure_precision("nano-neox", PROMPTS, ["int8", "nf4"], k=K, n_vectors=1)
+    assert again.precision.values.tolist() == ["float32", "int8", "nf4"] and again.attrs["left_out"] == ""
     monkeypatch.setattr(precision, "in_few_bits", lambda module: False)
     ds = measure_precision("nano-neox", PROMPTS, ["nf4"], k=K, n_vectors=1)
     assert ds.precision.values.tolist() == ["float32"]

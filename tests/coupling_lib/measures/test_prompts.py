@@ -9,7 +9,7 @@ from refusals import refused
 import coupling_lib as cl
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt
+from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt, add_chain_of_thought
 from coupling_lib.measures.prompts import added_tokens, control_sentence, measure_prompts, prompt_versions, readable
 
 EGGS = Prompt("q1", "mine", "Tom has six eggs and eats two. How many eggs are left?", steps=1)
@@ -72,6 +72,14 @@ def test_words_stand_for_tokens_and_token_ids_need_no_tokenizer(falcon):
     assert ds.attrs["words_as_tokens"] == 1
     ds = measure_prompts(falcon, [torch.tensor([[5, 9, 2]]), "one two"], ks=(4,))
     assert ds.id.values.tolist() == ["ids [5, 9, 2]", "one two"] and ds.n_tokens.values.tolist() == [3, 2]
+
+
+def test_lengths_are_those_read_and_a_sentence_is_not_cut_off(model):
+    long = Prompt("q", "mine", "The river. " * 300)
+    with pytest.warns(UserWarning, match="cut after"):
+        assert measure_prompts(model, [long], ks=(5,)).n_tokens.item() == 512
+        message = r"the prompt 'q\+cot' is longer than nano-neox reads, and its added sentence would be cut off"
+        refused(ParameterError, message, measure_prompts, model, [long, add_chain_of_thought(long)], ks=(5,))
 
 
 def test_measured_prompts_are_read_again_and_images_are_refused(model):

@@ -83,6 +83,13 @@ def test_paths_leave_out_outgrown_and_special_tokens(model, measured, tmp_path):
     assert bool(path[:, 0].isnan().all()) and bool(path[:, 1:].isfinite().all())
     wanted = principal_paths(traced.hidden[:, 1:], trajectories.COMPONENTS).coordinates
     torch.testing.assert_close(path[:, 1:], wanted)
+    long.hidden, long.tokens, long.inputs = (
+        grown[:, :3],
+        traced.tokens[:3],
+        {"input_ids": traced.inputs["input_ids"][:, :3]},
+    )
+    long.n_tokens = 3
+    assert bool(trajectories._paths(long)["path"][1].isfinite().all())  # too few without the outgrown one
     save_llama(tmp_path)
     marked = tokenizer()
     marked.add_special_tokens({"bos_token": "I"})

@@ -53,6 +53,42 @@ def test_keys_hold_plain_values_and_code_where_there_is_no_version(model):
         refused(ParameterError, "version is .*whole number from 1", cl.measurement, version=version)
 
 
+OFFSET = 1.0
+
+
+class Bound:
+    def __init__(self, block):
+        self.block = block
+
+    def __call__(self, model, prompts): ...
+
+    def measure_it(self, model, prompts): ...
+
+
+def closed_over(block):
+    def measure_it(model, prompts):
+        return [block + OFFSET for _ in prompts]
+
+    return measure_it
+
+
+def test_values_that_a_measure_without_a_version_is_bound_to_are_known(model, monkeypatch):
+    def codes():
+        ways = (closed_over, Bound, lambda block: Bound(block).measure_it)
+        return [identity.measurement_key(way(block), model, {})["code"] for way in ways for block in (2, 11)]
+
+    found = codes()
+    assert codes() == found and len(set(found)) == 6
+    monkeypatch.setattr(f"{__name__}.OFFSET", 2.0)
+    assert not {*codes()[:2]} & {*found} and codes()[2:] == found[2:]
+
+    @functools.wraps(cl.measure_trajectories)
+    def halved(model, prompts, **more): ...
+
+    wrapped, plain = (identity.measurement_key(each, model, {}) for each in (halved, cl.measure_trajectories))
+    assert wrapped["measure"] == plain["measure"] and wrapped["code"] and not plain["code"]
+
+
 def test_prompts_are_known_by_their_content_within_five_milliseconds(model):
     def key(given):
         return identity.prompt_key(model, given)

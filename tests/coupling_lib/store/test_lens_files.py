@@ -52,6 +52,7 @@ def test_bad_files_are_one_line_and_code_in_them_never_runs(tmp_path, capsys):
         ({"J": {}}, r"is no Jacobian lens \(KeyError\)"),
         (theirs(J=[1, 2]), r"is no Jacobian lens \(AttributeError\)"),
         (theirs(J={}), r"has shapes \[\]"),
+        (theirs(J={2: torch.full((4, 4), torch.inf)}), "holds NaN or infinite values at depth 3"),
     ):
         torch.save(content, tmp_path / "theirs.pt")
         refused(ParameterError, message, read_lens, tmp_path / "theirs.pt")

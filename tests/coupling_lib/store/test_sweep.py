@@ -169,6 +169,8 @@ def test_refused_arguments_and_prompts_cost_nothing_before_them(model, tmp_path)
     with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
         cl.sweep(cl.measure_depth, model, TEXTS, store=tmp_path, depth=3)
     assert store.listing(root=tmp_path).empty
+    message = r"variables is \['norms'\]; this measurement has readings, norm, "
+    refused(ParameterError, message, cl.sweep, cl.measure_trajectories, model, TEXTS[:1], variables=["norms"])
     texts = ["one", "two", torch.zeros(1, 0, dtype=torch.long), "four"]
     refused(ParameterError, "the input has shape", cl.sweep, cl.measure_depth, model, texts, store=tmp_path, ks=(2,))
     assert store.listing(root=tmp_path).prompt.tolist() == ["one", "two"]
