@@ -78,6 +78,12 @@ def test_a_gate_is_one_product_and_what_is_none_is_left(x, kind):
     assert products(Gated((MERGED | LEFT)[kind]), x) == (1 if one else 2)
 
 
+def test_what_overflows_is_left(x):
+    module = Gated(MERGED["an activation of the library"])
+    with linearised(module), picking_rows(module), merging_gates(module):
+        assert not module((1e200 * x).requires_grad_(True) * 1.0).isfinite().all()
+
+
 def test_layers_with_different_inputs_or_tokens_are_left(x):
     assert products(Gated(MERGED["an activation of the library"], before=torch.sin), x) == 2
     module = Gated(MERGED["an activation of the library"])
