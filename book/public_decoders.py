@@ -48,6 +48,11 @@ TABLES = {
         (f"`{name}`", f"readings-{name}-beyond-chance", ".1%")
         for name in "normalized_miscoupling mismatch released_norm released_trace miscoupling basis_uu basis_vv".split()
     ),
+    "precision": (
+        ("coupling ", "precision-coupling-float32", ".3f"),
+        ("change in `nf4`", "precision-change-nf4", "+.4f"),
+        ("% of coupling beyond chance lost ", "precision-lost-nf4", ".0f"),
+    ),
     "trajectories": (
         ("change of line-shape score", "trajectories-change-line-shape-score-all", "+.2f"),
         ("change of expodistance", "trajectories-change-expodistance-all", "+.2f"),
