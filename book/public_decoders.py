@@ -46,7 +46,7 @@ TABLES = {
     ),
     "readings": tuple(
         (f"`{name}`", f"readings-{name}-beyond-chance", ".1%")
-        for name in "normalized_miscoupling mismatch released_norm released_trace miscoupling basis_uu basis_vv".split()
+        for name in ("normalized_miscoupling", "mismatch", "released_trace", "miscoupling", "basis_vv")
     ),
     "precision": (
         ("coupling ", "precision-coupling-float32", ".3f"),
