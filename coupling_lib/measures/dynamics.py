@@ -3,6 +3,7 @@
 import torch
 import xarray as xr
 
+from coupling_lib.errors import check_whole
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.jacobian.derivatives import block_jacobians
 from coupling_lib.jacobian.tracing import Trace
@@ -70,6 +71,7 @@ def measure_dynamics(
     """
     given, levels = prompt_inputs(prompts, model), range(model.n_blocks + 1)
     common.check_k(model, k)
+    check_whole("n_samples", n_samples, 1)
 
     each = (
         _of_one_prompt(traced, J, token, k, n_samples, common.generator_for(prompt, seed))

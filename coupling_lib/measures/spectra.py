@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 import xarray as xr
 
-from coupling_lib.errors import check_whole
+from coupling_lib.errors import check_whole, is_whole
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.measures import common
 from coupling_lib.metrics import spectrum
@@ -45,7 +45,7 @@ def measure_spectra(
         >>> dict(ds.singular_values.sizes), dict(ds.spectrum.sizes)
         ({'prompt': 1, 'block': 12, 'rank': 5}, {'prompt': 1, 'whole': 2, 'index': 96})
     """
-    given, whole = prompt_inputs(prompts, model), list(whole)
+    given, whole = prompt_inputs(prompts, model), [whole] if is_whole(whole) else list(whole)
     common.check_k(model, k)
     for block in whole:
         check_whole("a block of whole", block, 0, model.n_blocks - 1, f"{model.name} has {model.n_blocks}")

@@ -65,7 +65,8 @@ def coupling_matrix(J1: Any, svd2: Any, k: int) -> Tensor:
             f"{tuple(svd2.Vh.shape)}; expected J1 ({U.shape[-2]}, {V.shape[-2]}): take both from blocks of one width"
         )
     together(J1=() if shape is None else shape[:-2], U=U.shape[:-2], Vh=V.shape[:-2])
-    return trustworthy(U.mT @ (J1 @ V), "coupling matrix")
+    U, product = widened(U, J1 @ V)  # an operator answers in a precision of its own
+    return trustworthy(U.mT @ product, "coupling matrix")
 
 
 def coupling_matrices(J: Tensor | Sequence[Any], U: Tensor, Vh: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ def project_all_pairs(J: Tensor | Sequence[Any], left: Tensor, right: Tensor) ->
     # from the start, or else small results would lie between large intermediate ones and keep their space from reuse.
     products = right.new_empty(len(J), n_blocks, k, k)
     for j, place in zip(J, products, strict=True):
-        place.copy_(left.mT @ (j @ Y).reshape(d, n_blocks, k).transpose(0, 1))
+        place.copy_(left.mT @ (j @ Y).to(left).reshape(d, n_blocks, k).transpose(0, 1))
     return products
 
 

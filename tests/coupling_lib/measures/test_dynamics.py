@@ -95,3 +95,4 @@ def test_random_bases_lose_the_direction_and_impossible_numbers_are_refused(mode
     other = cl.measure_dynamics(model, PROMPTS[1:], k=6, seed=1)
     assert not np.allclose(other.null_cosine[0, 1:], ds.null_cosine[1, 1:])
     refused(ParameterError, "k is 97", cl.measure_dynamics, model, PROMPTS, k=97)
+    refused(ParameterError, "n_samples is 0", cl.measure_dynamics, model, PROMPTS, n_samples=0)

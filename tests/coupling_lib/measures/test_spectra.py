@@ -59,7 +59,7 @@ def test_fits_are_least_squares_lines_and_bad_input_is_refused(ds, model):
             assert float(fits.slope[prompt]) == pytest.approx(slope, rel=1e-6)
             assert float(fits.intercept[prompt]) == pytest.approx(intercept, rel=1e-6)
             assert float(fits.r_squared[prompt]) == pytest.approx(wanted, rel=1e-6)
-    refused(ParameterError, "a block of whole is 12; nano-neox has 12", cl.measure_spectra, model, PROMPTS, whole=(12,))
+    refused(ParameterError, "a block of whole is 12; nano-neox has 12", cl.measure_spectra, model, PROMPTS, whole=12)
     refused(ParameterError, "k is 97", cl.measure_spectra, model, PROMPTS, k=97)
     message = "start at block 11 of 12; it needs three blocks, so start at block 1 to 10"
     refused(ParameterError, message, spectra_fits, ds, 10)

@@ -62,6 +62,17 @@ def test_all_pairs_and_lists_of_operators_equal_one_pair_at_a_time(jacobians):
     torch.testing.assert_close(coupling_matrices(operators, U, Vh), coupling_matrices(jacobians, U, Vh), **TIGHT)
     assert calls == operators
 
+    class Narrow(Operator):
+        def __matmul__(self, V):
+            return super().__matmul__(V).float()
+
+    near = {"rtol": 1e-5, "atol": 1e-5}
+    found = coupling_matrices([Narrow(J) for J in jacobians], U, Vh)
+    torch.testing.assert_close(found, coupling_matrices(jacobians, U, Vh), **near)
+    second = torch.linalg.svd(jacobians[1])
+    one = coupling_matrix(Narrow(jacobians[0]), second, k=5)
+    torch.testing.assert_close(one, coupling_matrix(jacobians[0], second, k=5), **near)
+
 
 def test_miscoupling_counts_off_diagonal_entries_and_mismatch_divides_by_its_norm():
     A = torch.tensor([[2.0, 3.0], [-4.0, 20.0]], dtype=torch.float64)
