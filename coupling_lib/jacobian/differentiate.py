@@ -200,7 +200,7 @@ def _check_replay(trace: Traced, block: int, pairs: Sequence[tuple[int, int]], r
 def _check_modifications(trace: Traced, block: int) -> None:
     """Refuse a block on which something else stands than when it was traced."""
     module = trace.model.blocks.modules[block]
-    if any(part.training for part in module.modules()):
+    if module.training:
         raise UntrustworthyResultError(
             f"{trace.model.name!r}, block {block} is in training mode since the trace; take Jacobians within "
             "cl.measuring, or call model.hf.eval()"
