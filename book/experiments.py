@@ -135,7 +135,8 @@ def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> d
         question = asked[row["question"]]
         effect, related = Effect(*(row[field] for field in Effect._fields)), question["unit"] == "correlation"
         more = {"limit": 1.0, "fisher": True} if related else {}
-        evidence = Evidence.of(effect, question["claims"], margin=question["margin"], **more)
+        # On which side of 0 an effect lies is asked also where it is claimed to lie within a margin.
+        evidence = Evidence.of(effect, "other", **more)
         ps.append(evidence.p["differs"])
         sure, above = ps[-1] < question["level"], evidence.difference > 0
         sides.append(("above" if above else "below") if sure else "neither")

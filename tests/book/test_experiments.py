@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from experiments import _written, outcomes
+from experiments import KINDS, _written, outcomes
 from power import experiments
 
 from companion.tables import regularised
@@ -56,3 +56,9 @@ def test_an_experiment_counts_what_is_independent_in_it():
     assert "**6 of 6 seeds are measured.**" in text and "not judged yet" not in text
     state, text = _written(experiments()["cause"], "cause", rows[rows["seed"] < 5])
     assert "5 of 6 seeds are measured, and no question is answered yet." in state and "p\u00a0=" not in text
+
+
+def test_an_effect_that_is_claimed_within_a_margin_has_a_side_of_zero():
+    lines, _ = outcomes(experiments()["decoders"], "decoders", KINDS["decoders"].rows())["four bits"]
+    (gemma,) = (line for line in lines if line.startswith("gemma3-270m"))
+    assert gemma.startswith("gemma3-270m: -0.0030 (-0.0050 to -0.0010)") and gemma.endswith(", below")
