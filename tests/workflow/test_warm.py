@@ -113,8 +113,11 @@ def test_fork_ends_with_the_program_that_asked_for_it(program: Path) -> None:
         ran.stdin.write(b"\n")
         ran.stdin.flush()
         for _ in range(100):
-            # One that ended and was not yet waited for has no command line.
-            if not (Path(f"/proc/{fork}/cmdline").exists() and Path(f"/proc/{fork}/cmdline").read_bytes()):
+            try:
+                # One that ended and was not yet waited for has no command line.
+                if not Path(f"/proc/{fork}/cmdline").read_bytes():
+                    break
+            except (FileNotFoundError, ProcessLookupError):
                 break
             time.sleep(0.1)
         else:
