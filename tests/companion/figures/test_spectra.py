@@ -6,6 +6,7 @@ import pytest
 from companion.figures import spectra, style
 from companion.figures.show import frame
 from coupling_lib.datasets.statistics import mean_interval
+from coupling_lib.errors import ParameterError
 from tests.companion.figures.made import made, networks
 
 
@@ -122,3 +123,10 @@ def test_summary_gives_means_and_intervals_that_hold_them_and_the_book_has_names
     assert numbers["r2-change"] == pytest.approx(change.values.mean())
     assert numbers["aligned"] == pytest.approx(table.loc["trained", "alignment"])
     assert len([name for name in numbers if not name.startswith(("aligned", "r2-change"))]) == 2 * 9 + 6
+
+
+def test_one_set_of_fits_beside_two_networks_is_refused():
+    with pytest.raises(
+        ParameterError, match="there are 2 networks and one set of theirs; expected fits = spectra_fits"
+    ):
+        spectra.take_inverse(both(), fits(1).isel(network=0, drop=True))

@@ -147,7 +147,8 @@ def test_weights_behind_the_blocks_have_no_part_and_the_generator_draws_blocks()
     assert hf.gpt_neox.layers[0].mlp.dense_h_to_4h.weight.grad.abs().max() > 0
     hf, ids = tiny("neox"), token_ids()
     sources = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
-    values = [cl.coupling_loss(hf, ids, 2, generator=source).item() for source in sources]
+    counts = (2, np.int64(2), 2)
+    values = [cl.coupling_loss(hf, ids, n, generator=source).item() for n, source in zip(counts, sources, strict=True)]
     assert values[0] == values[1] != values[2]
 
 
