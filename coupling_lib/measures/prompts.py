@@ -96,16 +96,12 @@ def measure_prompts(
     asked = _described(model, prompts)
     prompts, given = list(asked), readable(model, asked.values())
     for prompt, one in zip(prompts, given, strict=True):
-        if (
-            prompt.text
-            and model.tokenizer is not None
-            and not isinstance(one, str)
-            and prompt.id.endswith(tuple(SUFFIXES))
-        ):
-            message = (
-                f"the prompt {prompt.id!r} is longer than {model.name} reads, and its added sentence would be cut off"
+        cut = model.tokenizer is not None and type(one) is not type(asked[prompt])
+        if cut and prompt.id.endswith(tuple(SUFFIXES)):
+            raise ParameterError(
+                f"the prompt {prompt.id!r} is longer than {model.name} reads, and its added sentence would be cut off; "
+                "take shorter prompts"
             )
-            raise ParameterError(f"{message}; take shorter prompts")
     ds = sweep(measure_depth, model, given, ks=tuple(common.several_k(model, ks)), token=token, variables=variables)
     suffixes = [next((suffix for suffix in SUFFIXES if prompt.id.endswith(suffix)), "") for prompt in prompts]
     notes = {

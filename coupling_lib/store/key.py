@@ -36,13 +36,12 @@ def measurement_key(measure: Callable[..., Any], model: Model, settings: Mapping
     plain = {name: _plain(name, value) for name, value in (asked | fitting).items()}
     # What `functools.wraps` puts around a measure carries its version, and may return other numbers.
     version = None if hasattr(function, "__wrapped__") else getattr(function, "version", None)
+    code = _source(function) + held(function) if version is None else ""
     return which_model(model) | {
         "weights": fingerprint(model),
         "measure": getattr(function, "__name__", type(function).__name__).removeprefix("measure_"),
         "version": 1 if version is None else version,
-        "code": hashlib.sha256((_source(function) + held(function)).encode()).hexdigest()[:12]
-        if version is None
-        else "",
+        "code": code and hashlib.sha256(code.encode()).hexdigest()[:12],
         "settings": plain,
     }
 
