@@ -11,6 +11,12 @@ from test_own_prompt_page import PAGE, ready
 
 pytestmark = pytest.mark.browser
 
+# The tabs follow an address in a later task of the browser's, whose listener was added before this one.
+FOLLOWED = """new Promise(done => {
+  addEventListener("hashchange", done, {once: true});
+  location.hash = "what-is-shown";
+})"""
+
 
 def test_nothing_of_the_tab_is_loaded_before_it_is_opened_and_each_tab_keeps_what_it_showed(tab):
     tab.set_viewport_size(DESKTOP)
@@ -28,12 +34,12 @@ def test_nothing_of_the_tab_is_loaded_before_it_is_opened_and_each_tab_keeps_wha
     assert tab.locator("#coupling-explorer").is_hidden() and address(tab).endswith("#own-prompt=")
     assert [one.get_attribute("aria-selected") for one in tabs.all()] == ["false", "true"]
     # The address of a heading leaves the tab as it is.
-    tab.evaluate("location.hash = 'what-is-shown'")
+    tab.evaluate(FOLLOWED)
     assert tab.locator("#own-prompt-here").is_visible()
     tabs.nth(1).focus()
     tab.keyboard.press("ArrowLeft")
-    tab.wait_for_url("**#model=nano-neox**")
-    assert tab.locator("#own-prompt-here").is_hidden()
+    tab.locator("#own-prompt-here").wait_for(state="hidden")
+    assert address(tab).partition("#")[2].startswith("model=nano-neox")
     assert tab.locator("#coupling-explorer .cx-here").text_content().startswith("Blocks 3 and 9: coupling ")
     assert tab.wrong == []
 
