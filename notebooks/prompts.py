@@ -75,10 +75,10 @@ untrained = cl.measure_prompts(loaded, asked, ks=(k,), token=token, variables=by
 del loaded
 
 # %% [markdown]
-# All figures show one way of measuring the distance from perfect coupling, the off-diagonal share $\tilde m = \lVert A
-# - \mathrm{Diag}\,A\rVert_F / \lVert A\rVert_F$; *coupling* is $1-\tilde m$, here averaged over pairs of different
-# blocks. Its value by chance, when blocks with the same singular values share no direction, stands beside it with its
-# standard error.
+# All figures show one way of measuring the distance from perfect coupling, the off-diagonal share
+# $\tilde m = \lVert A - \mathrm{Diag}\,A\rVert_F / \lVert A\rVert_F$; *coupling* is $1-\tilde m$, here averaged over
+# pairs of different blocks. Its value by chance, when blocks with the same singular values share no direction, stands
+# beside it with its standard error.
 
 # %%
 networks = side_by_side(untrained=untrained, trained=trained)

@@ -165,6 +165,12 @@ def test_pages_load_nothing_from_another_machine():
 
 
 @pytest.mark.browser
+def test_every_formula_is_set_and_no_paragraph_breaks_off():
+    unset = re.compile(r"<p>[^<]*\$\\\S+|<p>(?:(?!</p>).)*[a-z,]</p>\s*<p>\S+", re.DOTALL)
+    assert on_pages(lambda page: unset.findall(page.read_text(encoding="utf-8"))) == {}
+
+
+@pytest.mark.browser
 def test_links_within_the_book_lead_somewhere_and_those_outside_are_encrypted():
     assert links.all_broken(HTML) == []
     assert on_pages(lambda page: [link for link in built(page).links if urlsplit(link).scheme == "http"]) == {}
