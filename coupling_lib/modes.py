@@ -34,11 +34,16 @@ def exclusive(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def refuse_narrow() -> None:
-    """Refuse to compute where torch itself would round what is computed to half precision."""
+    """Refuse to compute where torch itself would round what is computed."""
     if (dtype := torch.get_default_dtype()).itemsize < torch.float32.itemsize:
         raise UntrustworthyResultError(
             f"torch's default dtype is {dtype}, in which Jacobians hold three digits or fewer; "
             "call torch.set_default_dtype(torch.float32) first, and choose the weights' precision in load_model"
+        )
+    if (products := torch.get_float32_matmul_precision()) != "highest":
+        raise UntrustworthyResultError(
+            f"torch's float32 products are set to {products!r}, which may round them to TF32 or bfloat16; "
+            "call torch.set_float32_matmul_precision('highest') before measuring, and set it back afterwards"
         )
     refuse_autocast()
 

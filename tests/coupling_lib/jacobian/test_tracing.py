@@ -95,13 +95,18 @@ def test_memory_does_not_grow_over_traces():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_that_torch_would_slip_in_is_refused_in_one_line(dtype):
+def test_rounding_that_torch_would_slip_in_is_refused_in_one_line(dtype):
     model, usual = cl.load_model("nano-neox", precision="bfloat16"), torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         refused(UntrustworthyResultError, f"default dtype is {dtype}.*set_default_dtype", tracing.trace, model, IDS)
     finally:
         torch.set_default_dtype(usual)
+    torch.set_float32_matmul_precision("high")
+    try:
+        refused(UntrustworthyResultError, "float32 products are set to 'high'.*'highest'", tracing.trace, model, IDS)
+    finally:
+        torch.set_float32_matmul_precision("highest")
     message = f"autocast is on for 'cpu' and rounds products to {dtype}"
     with torch.autocast("cpu", dtype=dtype):
         refused(UntrustworthyResultError, message, tracing.trace, model, IDS)
