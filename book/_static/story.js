@@ -138,7 +138,7 @@
     write("the paper's coupling", left + 10, 16, "left");
     path(data.curve.map(([a, b]) => [x(a), y(b)]), colours().null, [6, 4]);
     data.points.forEach(([a, b]) => dot(x(a), y(b), colours().trained, 5));
-    write("dashed: blocks that share nothing", wide - 6, bottom - 14, "right");
+    write("dashed: blocks that share nothing, flat spectrum", wide - 6, bottom - 14, "right");
   }
 
   // `at` counts stops; the training is drawn between two of its steps, and acts fade into each other.

@@ -42,7 +42,7 @@ def draw_width(models: pd.DataFrame) -> Figure:
         axes.set_xlabel("width $d$")
         axes.margins(0.12)
     curve = models.groupby("width")["random"].first()
-    row[0].plot(curve.index, curve, **parts.null_style(r"$1-1/\sqrt{0.1\,d}$: no coupling"))
+    row[0].plot(curve.index, curve, **parts.null_style(r"$1-1/\sqrt{K}$: no coupling"))
     row[1].axhline(0, color=style.colour("faint"), linewidth=1, zorder=0)
     parts.legend_under(figure, row)
     return figure

@@ -162,10 +162,14 @@ def partial_correlation(x: ArrayLike, y: ArrayLike, given: ArrayLike) -> Partial
     return PartialCorrelation(r, float(2 * scipy.stats.t.sf(t, freedom)))
 
 
+def uncoupled(k: ArrayLike) -> NDArray[np.float64]:
+    r"""Coupling by `released_trace` for a flat spectrum and random bases, about $1 - 1/\sqrt K$."""
+    return 1 - np.maximum(1, np.asarray(k)) ** -0.5
+
+
 def width_curve(d: ArrayLike) -> NDArray[np.float64]:
-    r"""Coupling without any coupling, $1 - 1/\sqrt{\lfloor 0.1\,d \rfloor}$, which the paper's figure 1a lies on."""
-    # The released code's `trace` normalisation is about $1/\sqrt K$ for a flat spectrum and random bases.
-    return 1 - np.maximum(1, np.floor(np.asarray(d) / 10)) ** -0.5
+    r"""The same for the released code's $K = \lfloor 0.1\,d \rfloor$: the curve that the paper's figure 1a lies on."""
+    return uncoupled(np.floor(np.asarray(d) / 10))
 
 
 def beyond_width(coupling: ArrayLike, d: ArrayLike) -> NDArray[np.float64]:

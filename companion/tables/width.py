@@ -16,7 +16,7 @@ import pandas as pd
 from companion.tables import effects, quality
 from companion.tables.generalization import coupling_columns
 from companion.tables.inference import Effect, detectable_correlation
-from companion.tables.statistics import correlation_over, width_curve
+from companion.tables.statistics import correlation_over, uncoupled
 from coupling_lib import paths
 
 FIGURE_1A = "released_trace_ktenth"
@@ -43,8 +43,8 @@ def width() -> pd.DataFrame:
 def equally_good(table: pd.DataFrame, reading: str) -> pd.DataFrame:
     """Take every model where its validation loss is the lowest that all of them reach, with its width."""
     found = quality.at_equal_loss(table.assign(coupling=1 - table[reading]), by="validation_loss")
-    widths = table.groupby("model")["width"].first()
-    return found.assign(width=found["model"].map(widths), random=lambda rows: width_curve(rows["width"]))
+    settings = table.groupby("model")[["width", "k_tenth"]].first()
+    return found.join(settings, on="model").assign(random=lambda rows: uncoupled(rows["k_tenth"]))
 
 
 def estimates(table: pd.DataFrame, experiment: Mapping[str, Any]) -> pd.DataFrame:
@@ -58,7 +58,7 @@ def estimates(table: pd.DataFrame, experiment: Mapping[str, Any]) -> pd.DataFram
 
 def with_width(models: pd.DataFrame, reading: str) -> Effect:
     """Correlate coupling with the curve of random directions if that is what it may follow, else with log width."""
-    beside = width_curve(models["width"]) if reading == FIGURE_1A else np.log(models["width"])
+    beside = uncoupled(models["k_tenth"]) if reading == FIGURE_1A else np.log(models["width"])
     return correlation_over(models["coupling"], beside)
 
 
@@ -80,11 +80,11 @@ def relations(table: pd.DataFrame) -> dict[str, Effect]:
         for part, own in (("", equally_good(table, reading)), ("-relative", beyond_chance(table, reading))):
             # What is beyond chance follows no curve of chance.
             curve = reading == FIGURE_1A and not part
-            beside = width_curve(own["width"]) if curve else np.log(own["width"])
+            beside = own["random"] if curve else np.log(own["width"])
             found |= {f"{stem}{part}": correlation_over(own["coupling"], beside)}
             found |= {f"{stem}{part}-over-widths": over_widths(own, beside)}
     untrained = table[table["step"] == 0].assign(coupling=lambda rows: 1 - rows[FIGURE_1A])
-    found["figure-1a-step-0-over-widths"] = over_widths(untrained, width_curve(untrained["width"]))
+    found["figure-1a-step-0-over-widths"] = over_widths(untrained, uncoupled(untrained["k_tenth"]))
     return found
 
 

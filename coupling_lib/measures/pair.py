@@ -38,7 +38,7 @@ def coupling(J1: Any, J2: Any, k: int = 10, seed: int = 0) -> PairCoupling:
     stricter: $J_2$ becomes $Q J_2 Q^\top$ with one uniformly random rotation $Q$, so that $A = (Q U_2)^\top J_1 Q V_2$.
     That keeps how the left and right vectors of one block lie to each other. Where they agree and $J_1$ has a trace, or
     is symmetric, two blocks couple by that alone. Judge a pair by the larger of the two: by chance about one pair
-    in forty lies more than two standard deviations above it, if pairs are normally distributed.
+    in twenty-five lies more than two standard deviations above it.
 
     Args:
         J1: Jacobian of the first block (d, d), a matrix or an operator with `dense()`, such as a `BlockJacobian`; it

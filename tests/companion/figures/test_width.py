@@ -17,7 +17,7 @@ def test_each_model_stands_at_its_width_and_the_curve_of_random_directions_besid
     np.testing.assert_allclose(before.get_ydata(), models["untrained"])
     np.testing.assert_allclose(drawn.get_xdata(), models["width"])
     np.testing.assert_allclose(drawn.get_ydata(), models["figure_1a"])
-    np.testing.assert_allclose(curve.get_ydata(), 1 - 1 / np.sqrt([4, 6, 9, 12, 19]))
+    np.testing.assert_allclose(curve.get_ydata(), 1 - 1 / np.sqrt([5, 6, 10, 13, 19]))
     for line, name in zip(right.lines[:2], ("k10", "ktenth"), strict=True):
         np.testing.assert_allclose(line.get_ydata(), models[name])
     # They are shares of the way from chance, and chance is drawn.

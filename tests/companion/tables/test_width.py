@@ -8,7 +8,7 @@ import pytest
 from power import experiments
 
 from companion.tables import width
-from companion.tables.statistics import width_curve
+from companion.tables.statistics import uncoupled
 from companion.training import width as recipes
 from coupling_lib.datasets.statistics import linear_fit
 
@@ -23,9 +23,10 @@ def made_up(noise: float = 0.005) -> pd.DataFrame:
         for step in (0, 16, 289, 920):
             # Wider models are better at equal steps.
             loss = 7 - 0.3 * np.log1p(step) - 0.003 * recipe.width * (step > 0)
-            curve = float(width_curve(recipe.width))
+            k = round(0.1 * recipe.width)
+            curve = float(uncoupled(k))
             row = {"model": name, "step": step, "width": recipe.width, "validation_loss": loss}
-            row["tokens"] = 4096 * step
+            row |= {"tokens": 4096 * step, "k_tenth": k}
             row[width.FIGURE_1A] = 1 - curve - rng.normal(0, noise)
             row |= {K10: 1 - 0.05 * loss + rng.normal(0, noise), f"shared_{K10}": 0.8 + rng.normal(0, noise)}
             # By chance as well as measured, a tenth of the width has less coupling the wider a model is.
@@ -51,6 +52,8 @@ def test_at_one_loss_the_curve_of_width_is_found_and_a_matter_of_loss_is_none():
         assert found.loc[reading, "low"] < 0 < found.loc[reading, "high"]
     table = made_up(noise=0.0)
     found = width.equally_good(table, K10)
+    # The curve is that of the K measured, which is rounded: 5 at a width of 48.
+    assert found.loc[found["width"] == 48, "random"].tolist() == pytest.approx([1 - 5**-0.5] * 2)
     assert found["loss"].nunique() == 1 and len(found) == 10
     assert found["coupling"].to_numpy() == pytest.approx(0.05 * found["loss"].iloc[0], abs=1e-9)
 
