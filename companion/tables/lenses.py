@@ -7,10 +7,11 @@ $\mathrm{KL}(p \Vert q)$. All but the first two are fitted on other texts than t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from functools import lru_cache
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache, partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -189,10 +190,12 @@ def _begun_with(block: nn.Module, change: Callable[[Tensor], Tensor]) -> Removab
 def intervened_slopes(lens: Lens) -> Tensor:
     """Compare changes of the logits with the lens's prediction, by depth: 1 where it is their derivative."""
     traced, token = lens.trace, lens.token
-    x, blocks, head, found = traced.hidden[:, token], traced.model.blocks.modules, lens.head, []
-    generator = torch.Generator().manual_seed(0)
-    for depth, block in enumerate(blocks):
-        v = torch.randn(_DIRECTIONS, traced.d_model, generator=generator).to(x)
+    x, blocks, head, found = traced.hidden[:, token], list(traced.model.blocks.modules), lens.head, []
+    generator, given = torch.Generator().manual_seed(0), {}
+    directions = [torch.randn(_DIRECTIONS, traced.d_model, generator=generator).to(x) for _ in blocks]
+    # From the last block on: what those before the changed one give is the same in every pass.
+    for depth in reversed(range(len(blocks))):
+        v = directions[depth]
         v *= x[depth].norm() / v.norm(dim=-1, keepdim=True)
         steps = torch.cat([sign * size * v for size in _STEPS for sign in (1, -1)])
         inputs = {name: value.expand(len(steps), *value.shape[1:]) for name, value in traced.inputs.items()}
@@ -202,11 +205,26 @@ def intervened_slopes(lens: Lens) -> Tensor:
             stream[:, token] += steps.to(stream)
             return stream
 
-        with _begun_with(block, stepped):
+        with _begun_with(blocks[depth], stepped), _run_once(blocks[:depth], given):
             ends = traced.model.hf(**inputs).logits[:, token].double().chunk(4)
         # What grows with the square of the step cancels; smaller steps would meet the rounding of the logits.
         whole, half = ((up - down) / (2 * size) for up, down, size in zip(ends[::2], ends[1::2], _STEPS, strict=True))
         moved = (4 * half - whole) / 3
         predicted = torch.func.vmap(lambda u: torch.func.jvp(head, (x[-1],), (u,))[1])(v @ lens[depth].T).double()
         found.append((moved * predicted).sum() / (predicted * predicted).sum())
-    return torch.stack(found)
+    return torch.stack(found[::-1])
+
+
+@contextmanager
+def _run_once(blocks: Sequence[nn.Module], given: dict[nn.Module, Any]) -> Generator[None]:
+    """Run each block a single time, and have it give again what it gave then."""
+
+    def once(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if block not in given:
+            given[block] = forward(*args, **kwargs)
+        return given[block]
+
+    with ExitStack() as stack:
+        for block in blocks:
+            stack.enter_context(patch.object(block, "forward", partial(once, block, block.forward)))
+        yield

@@ -147,7 +147,7 @@ def _of_part(
         for _ in range(_DRAWS if kind == "conjugated" else 1):
             side = sides.get(kind) or surrogate_vectors(U, V, kind, generator, outliers)
             found = values_of_pairs(J, U, S, V, *side, ks, names)
-            draws.append(torch.stack([_spans(found[name]) for name in names]))
+            draws.append(_spans(torch.stack([found[name] for name in names])))
         means.append(torch.stack(draws).mean(dim=0))
         if kind == "conjugated":
             error = torch.stack(draws).std(dim=0) / _DRAWS**0.5
@@ -155,8 +155,9 @@ def _of_part(
 
 
 def _spans(values: torch.Tensor) -> torch.Tensor:
-    """Means of (K, L, L) over all ordered pairs of different blocks and over those of neighbours, (span, K)."""
-    return torch.stack([different_pairs(values).double().mean(dim=-1), locality(values)[..., 1].double()]).cpu()
+    """Means of (..., K, L, L) over all ordered pairs of different blocks and over neighbours, (..., span, K)."""
+    spans = different_pairs(values).double().mean(dim=-1), locality(values)[..., 1].double()
+    return torch.stack(spans, dim=-2).cpu()
 
 
 @common.measurement(version=5)

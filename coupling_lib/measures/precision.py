@@ -7,6 +7,7 @@ block is taken to be is defined in `coupling_lib.blocks.precision`.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -86,7 +87,7 @@ def measure_triplets(
 
 
 def _of_one_prompt(traced: Trace, token: int, k: int) -> common.Variables:
-    with RoundedProducts():
+    with nullcontext() if traced.dtype == torch.float32 else RoundedProducts():
         jacobians = common.depth_jacobians(traced, token).float()
     found, values = common.coupled(jacobians, [k], [VARIANT])
     return {

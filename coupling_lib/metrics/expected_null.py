@@ -1,6 +1,7 @@
 """What each variant is in the mean under the null of `coupling_lib.metrics.nulls`, and draws of it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.metrics.coupling import widened
 from coupling_lib.metrics.nulls import DRAWS
-from coupling_lib.metrics.subspaces import frames_in_two_bases
+from coupling_lib.metrics.subspaces import FramePairs, frames_in_two_bases
 from coupling_lib.metrics.variants import Variant, checked_ks, chosen_variants, evaluated
 
 # Draws below which a standard error is not believed, and the relative error from which on a mean needs no more of them.
@@ -34,7 +35,8 @@ def random_orthogonal_null(
     # equal ones (`coupling_lib.metrics.subspaces`). Values of different blocks in one sample are not independent.
     S, ks = _checked(S, d, ks, n_samples)
     variants = chosen_variants(names)
-    parts = [_evaluated(variants, *drawn, ks) for drawn in _null_products(S, d, ks, n_samples, generator)]
+    draw = partial(frames_in_two_bases, generator=generator)
+    parts = [_evaluated(variants, *drawn, ks) for drawn in _null_products(S, d, ks, n_samples, draw)]
     joined = {v.name: torch.cat([part[v.name] for part in parts], dim=-1) for v in variants}
     return {name: value.expand(-1, len(S), -1).permute(2, 0, 1) for name, value in joined.items()}
 
@@ -64,7 +66,7 @@ def _expected(S: Tensor, d: int, k: int, variants: Sequence[Variant], n_samples:
     """Mean, its standard error and the mean square of variants at one K, each (3, L)."""
     found, drawn, waiting = {}, {v.name: S.new_empty(len(S), 0) for v in variants}, variants
     squares = {v.name: mean_square(v, S, d, k) for v in variants}
-    for s, products in _null_products(S, d, [k], n_samples, seeded(seed)):
+    for s, products in _null_products(S, d, [k], n_samples, _draws_from(seed)):
         for name, value in _evaluated(waiting, s, products, [k]).items():
             drawn[name] = torch.cat([drawn[name], value[0].expand(len(S), -1)], dim=-1)
         for v in waiting:
@@ -83,6 +85,27 @@ def _expected(S: Tensor, d: int, k: int, variants: Sequence[Variant], n_samples:
 def seeded(seed: int) -> torch.Generator:
     """Generator of random numbers from a seed."""
     return torch.Generator().manual_seed(check_whole("seed", seed, 0, 2**63 - 1))
+
+
+def _draws_from(seed: int) -> Callable[..., FramePairs]:
+    """Draw frames from a seed, one after the other; spectra of other prompts and parts meet those that are kept."""
+    state = seeded(seed).get_state().numpy().tobytes()
+
+    def draw(*sizes: int) -> FramePairs:
+        nonlocal state
+        pairs, state = _drawn_in(state, *sizes)
+        return pairs
+
+    return draw
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def _drawn_in(state: bytes, *sizes: int) -> tuple[FramePairs, bytes]:
+    """Draw frames from a generator in some state, and return the state after that."""
+    generator = torch.Generator()
+    generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    return frames_in_two_bases(*sizes, generator), generator.get_state().numpy().tobytes()
 
 
 def mean_square(variant: Variant, S: Tensor, d: int, k: int) -> Tensor:
@@ -106,7 +129,7 @@ def _evaluated(variants: Sequence[Variant], s: Tensor, products: _Products, ks: 
 
 
 def _null_products(
-    S: Tensor, d: int, ks: Sequence[int], n_samples: int, generator: torch.Generator | None
+    S: Tensor, d: int, ks: Sequence[int], n_samples: int, draw: Callable[..., FramePairs]
 ) -> Iterator[tuple[Tensor, _Products]]:
     """Spectra (L, 1, k) of blocks S (L, r), and their products (L, n, k, k) with random blocks, some n at a time."""
     k = max(ks)
@@ -117,7 +140,7 @@ def _null_products(
     head, flat = full[:, None, :r], full[:, -1, None, None, None] if r < d else 0
     group = max(1, min(500, _MAX_ENTRIES // (len(S) * k * r)))
     for first in range(0, n_samples, group):
-        pairs = frames_in_two_bases(min(group, n_samples - first), d, r, k, generator)
+        pairs = draw(min(group, n_samples - first), d, r, k)
         yield S[:, None, :k], _products(*(x.to(S) for x in pairs), head, flat)
 
 
