@@ -75,7 +75,7 @@ del loaded
 # %%
 measured = {at: side_by_side(untrained=untrained[at], trained=trained[at]) for at in boundaries}
 networks = measured["block"]
-nulls = side_by_side(**{name: cl.null_of(networks.sel(network=name), seed=seed) for name in ("untrained", "trained")})
+nulls = cl.null_of(networks, seed=seed)
 
 # %% [markdown]
 # ## Every variant as it is

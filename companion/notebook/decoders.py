@@ -5,7 +5,6 @@ import pandas as pd
 import coupling_lib as cl
 from companion.notebook.shipped import shipped_networks
 from companion.tables import decoder_scores
-from coupling_lib.measures.depth import measure_models
 
 
 def beside_coupling(tests: tuple[str, ...], n_prompts: int = 12) -> pd.DataFrame:
@@ -13,8 +12,8 @@ def beside_coupling(tests: tuple[str, ...], n_prompts: int = 12) -> pd.DataFrame
     scores, prompts, ks = decoder_scores.decoder_scores(), cl.load_prompts(n=n_prompts), (decoder_scores.K,)
     models = {}
     for name in [] if scores.empty else scores["model"].unique():
-        found = shipped_networks(cl.measure_depth, name, prompts, ks=ks) or measure_models([name], prompts, ks)[name]
-        models[name] = found["trained"]
+        found = shipped_networks(cl.measure_depth, name, prompts, ks=ks)
+        models[name] = found["trained"] if found else cl.sweep(cl.measure_depth, cl.load_model(name), prompts, ks=ks)
     return decoder_scores.beside_coupling(models, scores, tests)
 
 

@@ -4,16 +4,15 @@ Each block is in many pairs, so that pairs are no independent draws: errors are 
 its pairs. *Within distances* each distance's mean rank is taken out of both variables.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.linalg
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
-from sklearn.linear_model import LinearRegression
 
 from companion.tables.files import read_table, without_repeats
 from companion.tables.inference import Effect, detectable_correlation, jackknifed, p_value
@@ -90,37 +89,40 @@ def near_pairs(rows: pd.DataFrame, edit: str) -> pd.DataFrame:
     return own.assign(pair=[tuple(map(int, blocks.split())) for blocks in own["blocks"]])
 
 
-def centred_ranks(own: pd.DataFrame, values: ArrayLike, clear: bool = True) -> NDArray[np.float64]:
-    """Rank values of pairs, and take each distance's mean out of the ranks."""
-    ranks = scipy.stats.rankdata(values)
+def centred_ranks(distances: NDArray[np.int64], *variables: ArrayLike, clear: bool = True) -> list[NDArray[np.float64]]:
+    """Rank the values of each variable over pairs, and take each distance's mean out of the ranks."""
+    ranks = [*scipy.stats.rankdata(variables, axis=1)]
     if not clear:
         return ranks
-    distances = own["distance"].to_numpy(int)
-    return ranks - (np.bincount(distances, ranks) / np.bincount(distances).clip(1))[distances]
+    counts = np.bincount(distances).clip(1)
+    return [own - (np.bincount(distances, own) / counts)[distances] for own in ranks]
 
 
-def of_blocks(own: pd.DataFrame, statistic: Any, fisher: bool = False, given: int = 0) -> Effect:
+def of_blocks(
+    own: pd.DataFrame, statistic: Callable[[NDArray[np.bool_]], float], fisher: bool = False, given: int = 0
+) -> Effect:
     """Return a statistic of pairs the error of leaving out one block at a time, with all pairs that it is in."""
     pairs = np.array(own["pair"].tolist())
     names = np.unique(pairs)
     floor = 1 / np.sqrt(max(1, len(own) - 1 - given)) if fisher else 0.0
 
     def kept(places: NDArray[np.int64]) -> float:
-        return statistic(own[np.isin(pairs, names[places]).all(axis=1)])
+        return statistic(np.isin(pairs, names[places]).all(axis=1))
 
     return jackknifed(kept, names, fisher=fisher, least=floor)
 
 
 def related(own: pd.DataFrame, name: str, given: str = "", cost: str = "loss_rise") -> Effect:
     """Correlate ranks of a predictor and of the cost over pairs, within distances, perhaps another one held fixed."""
+    distances = own["distance"].to_numpy(int)
+    variables = [valued(name, own[LIKELY[name][0]]), own[cost].to_numpy()]
+    variables += [own[LIKELY[given][0]].to_numpy()] if given else []
 
-    def r(part: pd.DataFrame) -> float:
+    def r(kept: NDArray[np.bool_]) -> float:
         # Of distance itself nothing is left within distances.
-        clear = name != DISTANCE
-        x, y = (centred_ranks(part, values, clear) for values in (valued(name, part[LIKELY[name][0]]), part[cost]))
+        x, y, *held = centred_ranks(distances[kept], *(one[kept] for one in variables), clear=name != DISTANCE)
         if given:
-            held = centred_ranks(part, part[LIKELY[given][0]])
-            x, y = residuals(x, held), residuals(y, held)
+            x, y = residuals(x, held[0]), residuals(y, held[0])
         return pearson(x, y)
 
     return of_blocks(own, r, fisher=True, given=int(bool(given)))
@@ -128,7 +130,7 @@ def related(own: pd.DataFrame, name: str, given: str = "", cost: str = "loss_ris
 
 def permuted(own: pd.DataFrame, name: str) -> tuple[float, float]:
     """Permute a predictor within distances: how far 95 % of the correlations lie from 0, and how many reach this."""
-    x, y = (centred_ranks(own, values) for values in (own[LIKELY[name][0]], own["loss_rise"]))
+    x, y = centred_ranks(own["distance"].to_numpy(int), own[LIKELY[name][0]], own["loss_rise"])
     shuffled, draw = np.tile(x, (_DRAWS, 1)), np.random.default_rng(0)
     for distance in own["distance"].unique():
         place = (own["distance"] == distance).to_numpy()
@@ -158,19 +160,21 @@ def of_predictors(rows: pd.DataFrame) -> pd.DataFrame:
     return found.assign(holm=corrected(found["p"]))
 
 
-def unseen(own: pd.DataFrame, names: Sequence[str]) -> float:
+def unseen(own: pd.DataFrame, names: Sequence[str], kept: NDArray[np.bool_] | slice = slice(None)) -> float:
     """R² of predicted ranks of costs of pairs both of whose blocks lie in a stretch that the fit has not seen."""
-    y = scipy.stats.rankdata(own["loss_rise"])
-    X = np.column_stack([scipy.stats.rankdata(own[LIKELY[name][0]]) for name in names])
-    pairs = np.array(own["pair"].tolist())
+    y = scipy.stats.rankdata(own["loss_rise"].to_numpy()[kept])
+    X = np.column_stack([scipy.stats.rankdata(own[LIKELY[name][0]].to_numpy()[kept]) for name in names])
+    pairs = np.array(own["pair"].tolist())[kept]
     left, whole = 0.0, 0.0
     for stretch in np.array_split(np.unique(pairs), _FOLDS):
         inside = np.isin(pairs, stretch)
         test, fit = inside.all(axis=1), ~inside.any(axis=1)
         if test.any():
-            predicted = LinearRegression().fit(X[fit], y[fit]).predict(X[test])
-            left += ((y[test] - predicted) ** 2).sum()
-            whole += ((y[test] - y[fit].mean()) ** 2).sum()
+            # Written out, since sklearn checks what it is given for ten times as long as it computes.
+            centre, height = X[fit].mean(axis=0), y[fit].mean()
+            slopes = scipy.linalg.lstsq(X[fit] - centre, y[fit] - height)[0]
+            left += ((y[test] - (X[test] @ slopes + (height - centre @ slopes))) ** 2).sum()
+            whole += ((y[test] - height) ** 2).sum()
     return float(1 - left / whole)
 
 
@@ -178,14 +182,14 @@ def added(rows: pd.DataFrame) -> pd.DataFrame:
     """Compute what both readings of coupling add to block influence and distance, for pairs held out of the fit."""
     base = (INFLUENCE, DISTANCE)
 
-    def gain(part: pd.DataFrame, name: str) -> float:
-        return unseen(part, (*base, name)) - unseen(part, base)
+    def gain(kept: NDArray[np.bool_], own: pd.DataFrame, name: str) -> float:
+        return unseen(own, (*base, name), kept) - unseen(own, base, kept)
 
     lines = []
     for edit in PAIRS:
         own = near_pairs(rows, edit)
         for name in (COUPLING, SHARED):
-            effect = of_blocks(own, partial(gain, name=name))
+            effect = of_blocks(own, partial(gain, own=own, name=name))
             lines.append({"edit": edit, "predictor": name, "without": unseen(own, base), **effect._asdict()})
     return pd.DataFrame(lines)
 

@@ -97,7 +97,9 @@ def correlation(x: ArrayLike, y: ArrayLike, given: ArrayLike | None = None) -> E
     # It is Pearson's of the ranks, ties sharing their mean rank. With z held fixed it is the correlation of what is
     # left of the ranks of x and y after their best linear prediction from those of z.
     table = np.array(_paired(x=x, y=y) if given is None else _paired(x=x, y=y, given=given))
-    found = _correlated(lambda rows: _of_ranks(table[:, rows]), table.shape[1], None, len(table) - 2)
+    ranks = scipy.stats.rankdata(table, axis=1)
+    left_out = np.array([_of_ranks(_ranks_without(place, ranks)) for place in range(table.shape[1])])
+    found = _correlated(lambda rows: _of_ranks(ranks), table.shape[1], None, len(table) - 2, left_out)
     if np.isnan(found.value):
         raise ParameterError("given predicts x or y exactly; nothing is left of it to correlate")
     return found
@@ -123,12 +125,18 @@ def _paired(**variables: ArrayLike) -> list[NDArray[np.float64]]:
     return found
 
 
-def _of_ranks(table: NDArray[np.float64]) -> float:
-    """Correlate the ranks of the first two variables, given the third if there is one; NaN where nothing is left."""
-    if (np.ptp(table, axis=1) == 0).any():
+def _ranks_without(place: int, ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rank each variable anew without one row: what lies above it comes down by 1, and its equals by a half."""
+    own = ranks[:, [place]]
+    return np.delete(ranks - (ranks > own) - 0.5 * (ranks == own), place, axis=1)
+
+
+def _of_ranks(ranks: NDArray[np.float64]) -> float:
+    """Correlate the first two variables' ranks, given the third's if there is one; NaN where nothing is left."""
+    if (np.ptp(ranks, axis=1) == 0).any():
         return np.nan
-    r = np.corrcoef(scipy.stats.rankdata(table, axis=1))
-    if len(table) == 2:
+    r = np.corrcoef(ranks)
+    if len(ranks) == 2:
         return float(r[0, 1])
     left = (1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2)
     # What is left of an exact prediction is rounding.

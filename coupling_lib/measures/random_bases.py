@@ -12,7 +12,7 @@ import xarray as xr
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.metrics import nulls
-from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
+from coupling_lib.metrics.expected_null import expected_nulls, random_orthogonal_null
 from coupling_lib.metrics.nulls import DRAWS, diagonal_share_variance, filled_spectrum
 from coupling_lib.metrics.spectrum import exchanged_null
 from coupling_lib.metrics.subspaces import random_frames
@@ -40,7 +40,8 @@ def null_of(
     of `measure_nulls` keep each block's own alignment of left and right vectors as well.
 
     Args:
-        ds: A dataset of `measure_depth`, `measure_relations` or `measure_tokens`.
+        ds: A dataset of `measure_depth`, `measure_relations` or `measure_tokens`; several networks along `network` have
+            the nulls that each has alone, and share the draws.
         variant: A name of `VARIANTS`; or several; or None for all that were measured.
         n_samples: Number of draws; a variant takes no more of them once its relative error is below 2e-5.
         seed: Seed of the draws.
@@ -65,12 +66,14 @@ def null_of(
     single = isinstance(variant, str)
     names = [variant] if single else [name for name in VARIANTS if name in ds] if variant is None else variant
     names = [named.name for named in chosen_variants(names)]
-    S, width, ks, blank = _at_hand(ds)
-    found = expected_null(S, width, ks, names, n_samples, seed)
-    null = xr.Dataset(coords={"variant": names, **blank.coords})
-    for part in ("value", "error", "mean_square"):
-        values = [getattr(found[name], part).numpy().reshape(blank.shape) for name in names]
-        null[part] = (("variant", *blank.dims), np.stack(values))
+    networks = [ds.sel(network=name, drop=True) for name in ds["network"].values] if "network" in ds.dims else [ds]
+    spectra, (width, *_), (ks, *_), (blank, *_) = zip(*map(_at_hand, networks), strict=True)
+    nulls = [xr.Dataset(coords={"variant": names, **blank.coords}) for _ in networks]
+    for null, found in zip(nulls, expected_nulls(spectra, width, ks, names, n_samples, seed), strict=True):
+        for part in ("value", "error", "mean_square"):
+            values = [getattr(found[name], part).numpy().reshape(blank.shape) for name in names]
+            null[part] = (("variant", *blank.dims), np.stack(values))
+    null = xr.concat(nulls, ds["network"]) if "network" in ds.dims else nulls[0]
     note = f"closed form of the mean square, where there is one, and up to {n_samples:,} draws"
     null = null.isel(variant=0, drop=True).assign_attrs(variant=variant) if single else null
     return null.assign_attrs(draws=n_samples, seed=seed, note=note)

@@ -36,7 +36,7 @@ def random_orthogonal_null(
     S, ks = _checked(S, d, ks, n_samples)
     variants = chosen_variants(names)
     draw = partial(frames_in_two_bases, generator=generator)
-    parts = [_evaluated(variants, *drawn, ks) for drawn in _null_products(S, d, ks, n_samples, draw)]
+    parts = [_evaluated(variants, *drawn, ks) for (drawn,) in _null_products([S], d, ks, n_samples, draw)]
     joined = {v.name: torch.cat([part[v.name] for part in parts], dim=-1) for v in variants}
     return {name: value.expand(-1, len(S), -1).permute(2, 0, 1) for name, value in joined.items()}
 
@@ -55,29 +55,45 @@ def expected_null(
     S: Tensor, d: int, ks: Iterable[int], names: Iterable[str] | None = None, n_samples: int = DRAWS, seed: int = 0
 ) -> dict[str, Expectation]:
     """Mean of every variant for random orthogonal bases with the same singular values, with its standard error."""
-    S, ks = _checked(S.double(), d, ks, check_whole("n_samples", n_samples, 2, why="a standard error takes 2 draws"))
+    return expected_nulls([S], d, ks, names, n_samples, seed)[0]
+
+
+def expected_nulls(
+    networks: Sequence[Tensor], d: int, ks: Iterable[int], names: Iterable[str] | None = None, n_samples: int = DRAWS,
+    seed: int = 0,
+) -> list[dict[str, Expectation]]:  # fmt: skip
+    """What `expected_null` gives of each of several networks of as many blocks, which share the draws."""
+    check_whole("n_samples", n_samples, 2, why="a standard error takes 2 draws")
+    networks, (ks, *_) = zip(*(_checked(S.double(), d, ks) for S in networks), strict=True)
     variants = chosen_variants(names, ks)
     # Each K has draws of its own, so that a value does not depend on which other K are asked for.
-    each = [_expected(S, d, k, variants, n_samples, seed) for k in ks]
-    return {v.name: Expectation(*torch.stack([found[v.name] for found in each], dim=1)) for v in variants}
+    by_k = zip(*(_expected(networks, d, k, variants, n_samples, seed) for k in ks), strict=True)
+    return [
+        {v.name: Expectation(*torch.stack([found[v.name] for found in each], dim=1)) for v in variants} for each in by_k
+    ]
 
 
-def _expected(S: Tensor, d: int, k: int, variants: Sequence[Variant], n_samples: int, seed: int) -> dict[str, Tensor]:
-    """Mean, its standard error and the mean square of variants at one K, each (3, L)."""
-    found, drawn, waiting = {}, {v.name: S.new_empty(len(S), 0) for v in variants}, variants
-    squares = {v.name: mean_square(v, S, d, k) for v in variants}
-    for s, products in _null_products(S, d, [k], n_samples, _draws_from(seed)):
-        for name, value in _evaluated(waiting, s, products, [k]).items():
-            drawn[name] = torch.cat([drawn[name], value[0].expand(len(S), -1)], dim=-1)
-        for v in waiting:
-            m, q = drawn[v.name], squares[v.name].sqrt().unsqueeze(-1)
-            # $m - (m^2 - q^2) / 2q$ has the mean of $m$, and hardly varies.
-            m = m if v.null is None else torch.where(q > 0, q - (m - q).square() / (2 * q), m)
-            mean, n = m.mean(dim=-1), m.shape[-1]
-            error = m.std(dim=-1) / n**0.5
-            if n == n_samples or (n >= _FEWEST and bool((error <= _SETTLED * mean).all())):
-                found[v.name] = torch.stack([mean, error, squares[v.name]])
-        if not (waiting := [v for v in waiting if v.name not in found]):
+def _expected(
+    networks: Sequence[Tensor], d: int, k: int, variants: Sequence[Variant], n_samples: int, seed: int
+) -> list[dict[str, Tensor]]:
+    """Mean, its standard error and the mean square of variants at one K, each (3, L), for each network."""
+    found: list[dict[str, Tensor]] = [{} for _ in networks]
+    drawn = [{v.name: S.new_empty(len(S), 0) for v in variants} for S in networks]
+    squares = [{v.name: mean_square(v, S, d, k) for v in variants} for S in networks]
+    for group in _null_products(networks, d, [k], n_samples, _draws_from(seed)):
+        for settled, values, square, (s, products) in zip(found, drawn, squares, group, strict=True):
+            waiting = [v for v in variants if v.name not in settled]
+            for name, value in _evaluated(waiting, s, products, [k]).items():
+                values[name] = torch.cat([values[name], value[0].expand(len(s), -1)], dim=-1)
+            for v in waiting:
+                m, q = values[v.name], square[v.name].sqrt().unsqueeze(-1)
+                # $m - (m^2 - q^2) / 2q$ has the mean of $m$, and hardly varies.
+                m = m if v.null is None else torch.where(q > 0, q - (m - q).square() / (2 * q), m)
+                mean, n = m.mean(dim=-1), m.shape[-1]
+                error = m.std(dim=-1) / n**0.5
+                if n == n_samples or (n >= _FEWEST and bool((error <= _SETTLED * mean).all())):
+                    settled[v.name] = torch.stack([mean, error, square[v.name]])
+        if all(len(settled) == len(variants) for settled in found):
             break
     return found
 
@@ -129,19 +145,21 @@ def _evaluated(variants: Sequence[Variant], s: Tensor, products: _Products, ks: 
 
 
 def _null_products(
-    S: Tensor, d: int, ks: Sequence[int], n_samples: int, draw: Callable[..., FramePairs]
-) -> Iterator[tuple[Tensor, _Products]]:
-    """Spectra (L, 1, k) of blocks S (L, r), and their products (L, n, k, k) with random blocks, some n at a time."""
-    k = max(ks)
-    full = torch.cat([S, S.new_zeros(len(S), d - S.shape[-1])], dim=-1)
+    networks: Sequence[Tensor], d: int, ks: Sequence[int], n_samples: int, draw: Callable[..., FramePairs]
+) -> Iterator[list[tuple[Tensor, _Products]]]:
+    """Of each network, spectra (L, 1, k) and products (L, n, k, k) with random blocks, some n at a time."""
+    k, n_blocks = max(ks), len(networks[0])
+    full = torch.stack([torch.cat([S, S.new_zeros(len(S), d - S.shape[-1])], dim=-1) for S in networks])
     # Coordinates from the last change in any spectrum on are alike to all blocks.
-    changes = (full[:, 1:] != full[:, :-1]).any(dim=0).nonzero()
+    changes = (full[..., 1:] != full[..., :-1]).flatten(0, 1).any(dim=0).nonzero()
     r = max(k, int(changes.max()) + 1 if len(changes) else 0)
-    head, flat = full[:, None, :r], full[:, -1, None, None, None] if r < d else 0
-    group = max(1, min(500, _MAX_ENTRIES // (len(S) * k * r)))
+    group = max(1, min(500, _MAX_ENTRIES // (n_blocks * k * r)))
     for first in range(0, n_samples, group):
-        pairs = draw(min(group, n_samples - first), d, r, k)
-        yield S[:, None, :k], _products(*(x.to(S) for x in pairs), head, flat)
+        pairs = [x.to(full) for x in draw(min(group, n_samples - first), d, r, k)]
+        yield [
+            (S[:, None, :k], _products(*pairs, S[:, None, :r], S[:, -1, None, None, None] if r < d else 0))
+            for S in full
+        ]
 
 
 def _products(left: Tensor, right: Tensor, tail: Tensor, head: Tensor, flat: Tensor | int) -> _Products:
@@ -151,7 +169,7 @@ def _products(left: Tensor, right: Tensor, tail: Tensor, head: Tensor, flat: Ten
 
     def projected(one: slice, other: slice) -> Tensor:
         # One product a draw, for all blocks at once.
-        product = (left[..., one].mT.unsqueeze(1) * head).flatten(1, 2) @ right[..., other]
+        product = (left[..., one].mT.contiguous().unsqueeze(1) * head).flatten(1, 2) @ right[..., other]
         return product.unflatten(1, (n_blocks, k)).transpose(0, 1) + flat * tail[..., one, other]
 
     return {

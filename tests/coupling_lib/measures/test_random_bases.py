@@ -37,6 +37,13 @@ def test_nulls_are_the_same_from_every_seed_and_know_their_error(depth):
     refused(ParameterError, "variant 'coupling' is unknown", cl.null_of, depth, "coupling")
 
 
+def test_networks_side_by_side_have_the_nulls_that_each_has_alone(depth):
+    each = [depth.isel(prompt=[0]), depth.isel(prompt=[1])]
+    both = cl.null_of(xr.concat(each, xr.Variable("network", ["a", "b"]), join="override"), n_samples=300)
+    for name, one in zip(both.network.values, each, strict=True):
+        xr.testing.assert_identical(both.sel(network=name, drop=True), cl.null_of(one, n_samples=300))
+
+
 def test_nulls_are_those_of_each_block_s_spectrum_and_of_draws(depth):
     null = cl.null_of(depth, "mismatch", n_samples=500, seed=2)
     assert dict(null.sizes) == {"k": 2, "block_1": 12} and null.k.values.tolist() == [5, 10]
