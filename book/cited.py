@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@cache  # one for all pages
+def software() -> dict[str, Any]:
+    """Read this software's citation."""
+    return yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 
 
 def entry(key: str, bibliography: str) -> str:
@@ -60,8 +67,7 @@ def companion(citation: dict[str, Any], of: str | None, part: str = "", **own: s
 def filled(text: str) -> str:
     """Put entries where a page asks for them, by BIBTEX-OF-COMPANION or by BIBTEX-OF- and a key."""
     if "BIBTEX-OF-COMPANION" in text:
-        citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-        text = text.replace("BIBTEX-OF-COMPANION", companion(citation, commit()))
+        text = text.replace("BIBTEX-OF-COMPANION", companion(software(), commit()))
     bibliography = (ROOT / "book" / "references.bib").read_text(encoding="utf-8")
     return re.sub(r"BIBTEX-OF-(\w+)", lambda found: entry(found[1], bibliography), text)
 

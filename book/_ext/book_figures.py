@@ -109,8 +109,8 @@ class Rewrite(SphinxPostTransform):
         if entry := self.env.domains["py"].objects.get(shown.drawn_by):
             short = shown.drawn_by.removeprefix("companion.")
             links.append(f'Drawn by <a href="{to(page, entry.docname)}#{entry.node_id}"><code>{short}</code></a>')
-        self._write(shown)
         drawn, pictures, description = shown.pictures, files(shown), alternative(shown)
+        self._write(drawn, pictures)
         drawing = drawn["light"][1].decode() if drawn["light"][0] == "svg" else ""
         # A narrower figure is shown narrower, so that all have words of one size.
         wide = float(_VIEW.search(drawn["light"][1])[1]) if drawing else VIEW_WIDTH
@@ -131,13 +131,13 @@ class Rewrite(SphinxPostTransform):
             offers=offers.of_figure(self.app, page, shown, number, *cited, pictures["light"], description, links),
         )
 
-    def _write(self, shown: Shown) -> None:
+    def _write(self, pictures: dict[str, tuple[str, bytes]], names: dict[str, str]) -> None:
         """Write the pictures of a figure; one of a notebook stands in a chapter as well."""
-        folder, names = Path(self.app.outdir) / "_images", files(shown)
+        folder = Path(self.app.outdir) / "_images"
         folder.mkdir(parents=True, exist_ok=True)
-        for theme, (kind, content) in shown.pictures.items():
+        for theme, (kind, content) in pictures.items():
             if "#" not in names[theme] and not (folder / names[theme]).exists():
-                dark = shown.pictures["dark"][1] if "#" in names.get("dark", "") else b""
+                dark = pictures["dark"][1] if "#" in names.get("dark", "") else b""
                 made = light(content, dark) if kind == "svg" else content
                 (folder / names[theme]).write_bytes(made)
                 if kind == "svg":

@@ -12,6 +12,7 @@ import base64
 import io
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain
 from string import ascii_letters
 from xml.etree import ElementTree
@@ -83,7 +84,7 @@ def _rewrite(root: ElementTree.Element, other: ElementTree.Element, styles: dict
 
 def _names(every: list[ElementTree.Element]) -> dict[str, str]:
     """Shorten the names that something refers to, in the order in which they stand."""
-    used = {name for one in every for value in one.attrib.values() for name in _TARGET.findall(value)}
+    used = {name for one in every for value in one.attrib.values() if "#" in value for name in _TARGET.findall(value)}
     return {name: _short(at) for at, name in enumerate(one.get("id") for one in every if one.get("id") in used)}
 
 
@@ -135,7 +136,9 @@ def _kept(one: ElementTree.Element, unseen: str) -> list[ElementTree.Element]:
 def with_palette(png: bytes) -> bytes:
     """Write the same pixels as numbers of colours, where these are at most 256: a byte each instead of four."""
     pixels = np.array(Image.open(io.BytesIO(png)).convert("RGBA"))
-    colours, numbers = np.unique(pixels.reshape(-1, 4), axis=0, return_inverse=True)
+    # A pixel as one number is sorted as its four would be, and sooner.
+    found, numbers = np.unique(pixels.view(">u4"), return_inverse=True)
+    colours = found.view(np.uint8).reshape(-1, 4)
     if len(colours) > 256:
         return png
     picture = Image.fromarray(numbers.reshape(pixels.shape[:2]).astype(np.uint8), "P")
@@ -146,6 +149,7 @@ def with_palette(png: bytes) -> bytes:
     return min(png, buffer.getvalue(), key=len)
 
 
+@cache  # letters and frames are the same in most drawings, and lines in both themes
 def path(steps: str, scale: float = 1.0, digits: int = 2) -> str:
     """Write the steps of a path from point to point."""
     commands, at, start = [], [0.0, 0.0], [0.0, 0.0]
@@ -168,7 +172,7 @@ def _level(letter: str, far: list[str]) -> tuple[str, list[str]]:
 
 def _number(value: float, digits: int = 2) -> str:
     """Write a number without what does not count."""
-    return f"{round(value, digits) + 0.0:.{digits}f}".rstrip("0").rstrip(".")
+    return f"{value:z.{digits}f}".rstrip("0").rstrip(".")
 
 
 def _short(number: int) -> str:

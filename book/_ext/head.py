@@ -16,9 +16,8 @@ from typing import Any
 from urllib.parse import urljoin
 from xml.sax.saxutils import escape
 
-import yaml
+import cited
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 # The picture of a shared link, 1200 x 630: the title, and beside it the coupling matrix of two coupled blocks.
 CARD = "_static/card.png"
 CARD_DESCRIPTION = (
@@ -104,8 +103,7 @@ def _take_address(app: Any, config: Any) -> None:
 
 
 def _describe(app: Any, page: str, template: str, context: dict[str, Any], document: Any) -> None:
-    known = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    base, site = app.config.html_baseurl or None, app.config.html_title or app.config.project
+    known, base, site = cited.software(), app.config.html_baseurl or None, app.config.html_title or app.config.project
     title = html.unescape(re.sub(r"<[^>]+>", "", context.get("title") or site))
     address = urljoin(base, app.builder.get_target_uri(page)) if base else None
     card = urljoin(base, CARD) if base else None

@@ -8,7 +8,9 @@ docstring, before napoleon sees them.
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 from typing import Any
 
 _DISPLAY = re.compile(
@@ -87,7 +89,11 @@ def _process(app: Any, what: str, name: str, obj: object, options: Any, lines: l
 
 
 def _skip(app: Any, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
-    """Leave out the fields of named tuples, which the class itself describes, one by one and better."""
+    """Leave out the fields of named tuples, which the class itself describes better, and what a module imports."""
+    if what == "module" and (inspect.isclass(obj) or inspect.isfunction(obj)):
+        # Autodoc leaves the latter out itself, but first it reads the source code of wherever a class comes from.
+        module = sys.modules[app.env.temp_data["autodoc:module"]]
+        return True if obj.__module__ != module.__name__ and not hasattr(module, "__all__") else None
     return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
 
 

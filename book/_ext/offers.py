@@ -19,7 +19,6 @@ from typing import Any
 from urllib.parse import quote
 
 import cited
-import yaml
 from sphinx.util.osutil import relative_uri
 from template import from_template
 
@@ -35,6 +34,8 @@ _PARTS = re.compile(
     re.DOTALL,
 )
 _ROW, _CELL = re.compile(r"<tr.*?</tr>", re.DOTALL), re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)
+
+_commit = cache(cited.commit)  # once for all figures
 
 
 def link(app: Any, page: str, name: str, data: str, label: str = "CSV") -> str:
@@ -57,16 +58,10 @@ def reference(app: Any, page: str, anchor: str, title: str, data: str) -> str:
     digest = hashlib.sha256(data.encode()).hexdigest()[:16]
     tex = re.sub(r"([&%$#_{}])", r"\\\1", title)
     url = f"ROOT{app.builder.get_target_uri(page)}#{anchor}"
-    given, commit = _software()
+    commit = _commit()
     note = f"commit {commit}; data sha256 {digest}" if commit else f"data sha256 {digest}"
-    entry = cited.companion(given, commit, key, title=f"{{{tex}}}", url=url, note=note)
+    entry = cited.companion(cited.software(), commit, key, title=f"{{{tex}}}", url=url, note=note)
     return rooted(app, html.escape(entry))
-
-
-@cache
-def _software() -> tuple[dict[str, Any], str | None]:
-    """Read this software's citation and commit, once for all figures."""
-    return yaml.safe_load((cited.ROOT / "CITATION.cff").read_text(encoding="utf-8")), cited.commit()
 
 
 def rooted(app: Any, text: str) -> str:
@@ -94,7 +89,7 @@ def of_figure(
     label, caption = f"{number}. " * bool(number), html.escape(shown.caption)
     place = f"{to(home)}#{anchor}"
     values = {"picture": picture, "description": description, "caption": label + caption, "place": place}
-    snippet = from_template("embed.html.jinja", **values, book=_software()[0]["title"])
+    snippet = from_template("embed.html.jinja", **values, book=cited.software()["title"])
     cite = reference(app, home, anchor, f"{number}: {first}" if number else first, shown.csv)
     texts = [("BibTeX", cite), ("HTML", rooted(app, html.escape(snippet)))]
     return _offers(app, "Source", number or shown.name, [*saved, *links], texts, html.escape(shown.origin))
