@@ -71,7 +71,7 @@ def renewed(page: Page) -> None:
     """Make a tab as if it were new."""
     page.evaluate("try { localStorage.clear(); sessionStorage.clear() } catch {}")
     page.goto("about:blank")
-    page.emulate_media(media="null", color_scheme="light")
+    page.emulate_media(media="null", color_scheme="light", reduced_motion="null")
     page.set_viewport_size({"width": 1280, "height": 720})
     page.mouse.move(0, 0)
     page.wrong.clear()
