@@ -99,5 +99,5 @@ def address(tab: Page) -> str:
 
 def show(tab: Page, page: Path) -> None:
     tab.goto(page.as_uri(), wait_until="load")
-    # Mathematics is set after the page has loaded.
-    tab.evaluate("window.MathJax ? MathJax.startup.promise.then(() => true) : true")
+    # Mathematics is set after the page has loaded, in fonts that are read then.
+    tab.evaluate("Promise.resolve(window.MathJax?.startup.promise).then(() => document.fonts.ready).then(() => true)")
