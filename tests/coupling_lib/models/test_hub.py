@@ -200,7 +200,7 @@ def test_failures_end_in_one_line_and_offline_by_choice_too(tmp_path, revisions)
 
 def papermill(output, environment):
     command = [sys.executable, "-m", "papermill", "notebooks/depth.ipynb", str(output), "-p", "model", "llama3-8b"]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
 
 
 # A download and its failures have their tests above; a notebook of one's own model, and the line of an error that
