@@ -141,7 +141,7 @@ LINES = {
 def failed(tmp_path_factory, revisions):
     """What one user is told of each failure, and after how many seconds."""
     with Hub(revisions, also={f"ill/{mode}": mode for mode in LINES}) as hub:
-        limits = {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
+        limits = {"HF_HUB_ETAG_TIMEOUT": "5", "HF_HUB_DOWNLOAD_TIMEOUT": "5"}
         done = run(ALL, user(tmp_path_factory.mktemp("home"), hub.endpoint, **limits), *LINES)
         assert done.returncode == 0, done.stderr
         return hub, json.loads(done.stdout)
