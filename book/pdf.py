@@ -131,6 +131,7 @@ def print_book(site: Path, toc: dict[str, Any], title: str, out: Path) -> int:
         work = Path(folder)
         browser = playwright.chromium.launch(executable_path=browser_file, args=["--no-sandbox", "--disable-gpu"])
         tab = browser.new_page(viewport={"width": 1000, "height": 1400}, color_scheme="light")
+        tab.set_default_timeout(0)  # where other programs have the processor, a page may take a minute to load
         parts, sheets = [], 0
         for at, entry in enumerate(found):
             part = printed(tab, entry.path.as_uri(), work / f"{at}.pdf", print_background=True)

@@ -72,7 +72,9 @@ def tab(window: Page) -> Iterator[Page]:
 @pytest.fixture
 def plain_tab(chromium: Browser) -> Iterator[Page]:
     """A tab in which no script runs."""
-    page = chromium.new_page(java_script_enabled=False)
+    import browser
+
+    page = browser.new_tab(chromium, java_script_enabled=False)
     yield page
     page.close()
 

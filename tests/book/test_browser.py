@@ -121,7 +121,7 @@ def test_the_button_switches_between_light_and_dark(tab):
 def test_search_finds_a_word_of_the_book(tab):
     tab.goto((HTML / "search.html").as_uri() + "?q=Jacobian", wait_until="load")
     # They are written one after the other.
-    tab.locator("#search-results li a").nth(2).wait_for(timeout=20_000)
+    tab.locator("#search-results li a").nth(2).wait_for()
 
 
 @pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m"])

@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 import scorecard
 import verdicts
-from browser import HTML
+from browser import HTML, new_tab
 from executed import executed
 
 from coupling_lib import paths
@@ -247,7 +247,7 @@ def test_every_number_of_a_claim_is_one_that_its_notebook_remembers(claim):
 @pytest.mark.browser
 @pytest.mark.thorough
 def test_the_claims_print_in_at_most_six_sheets_with_short_details_open(chromium, tmp_path):
-    page = chromium.new_page(viewport={"width": 1000, "height": 1400})
+    page = new_tab(chromium, viewport={"width": 1000, "height": 1400})
     address, written = (HTML / "book" / "claims.html").as_uri(), (HTML / "book" / "claims.html").read_text()
     kept = pdf.printed(page, address, tmp_path / "book.pdf")
     page.goto(address)

@@ -239,7 +239,7 @@ def test_the_part_is_chosen_and_its_own_file_is_loaded_for_it(tab):
     assert "whole Jacobians" in whole
     tab.get_by_label("Part").select_option("shared")
     tab.wait_for_function("document.querySelector('.cx-map .cx-note').textContent.includes('the traceless part alone')")
-    assert "part=shared" in tab.url
+    assert "part=shared" in address(tab)
     means = [
         float(re.search(r"all pairs (\d\.\d+)", text)[1])
         for text in (whole, tab.locator(".cx-map .cx-note").inner_text())

@@ -14,7 +14,7 @@ import own_prompt
 import phone
 import pytest
 import torch
-from browser import DESKTOP, HTML, NARROW, address, first_of, requested
+from browser import DESKTOP, HTML, NARROW, address, first_of, new_tab, requested
 from playwright.sync_api import Browser, Page
 from test_own_prompt import small, unpacked
 
@@ -63,7 +63,7 @@ def models() -> dict[str, cl.Model]:
 @pytest.fixture(scope="module")
 def page(chromium: Browser) -> Iterator[Page]:
     """One tab for all comparisons: they only ask it for numbers."""
-    page = chromium.new_page()
+    page = new_tab(chromium)
     page.goto(f"{PAGE.as_uri()}#own-prompt", wait_until="load")
     page.locator("#own-prompt-here[data-ready]").wait_for()
     yield page

@@ -69,7 +69,7 @@ def test_a_notebook_s_parameters_are_refused_before_anything_is_loaded(given: di
 def test_papermill_ends_in_that_line_and_a_code_that_is_not_zero(given: list[str], message: str, tmp_path):
     source = paths.ROOT / "notebooks" / "depth.ipynb"
     command = [sys.executable, "-m", "papermill", str(source), "-", "--no-progress-bar", *given]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=900, check=False)
     assert run.returncode != 0
     assert re.match(message, run.stderr.rstrip().splitlines()[-1]), run.stderr[-1000:]
 

@@ -44,7 +44,7 @@ class Reader:
         self.tab.keyboard.type(words)
         self.tab.keyboard.press("Enter")
         self.tab.wait_for_url("**/search.html?q=*")
-        self.tab.locator("#search-results li a").first.wait_for(timeout=20_000)
+        self.tab.locator("#search-results li a").first.wait_for()
         self.tab.locator(".search-summary").filter(has_text="Search finished").wait_for()
         links = self.tab.locator("#search-results li > a")
         return links.evaluate_all("found => found.map(a => [a.textContent, a.getAttribute('href')])")
@@ -63,7 +63,7 @@ class Reader:
         return what.first.evaluate(below)
 
 
-def shell(command: str, results: Path, seconds: float = 300) -> str:
+def shell(command: str, results: Path, seconds: float = 900) -> str:
     """Run a command of the book in the project's folder, and return its output; what it measures goes elsewhere."""
     environment = os.environ | {"COUPLING_RESULTS": str(results), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(

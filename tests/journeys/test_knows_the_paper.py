@@ -10,6 +10,7 @@ import shlex
 import nbformat
 import pytest
 import yaml
+from playwright.sync_api import expect
 from reader import Reader, shell
 
 from coupling_lib.paths import ROOT
@@ -64,6 +65,7 @@ def test_4_from_figure_3_to_the_function_that_draws_it(tab):
     named = tab.locator("dt[id='companion.figures.depth.draw_matrices']")
     reader.arrived("#companion.figures.depth.draw_matrices")
     assert "draw_matrices(" in named.inner_text()
+    expect(named).to_be_in_viewport()
     assert 0 <= named.evaluate("e => e.getBoundingClientRect().top") < 844
     assert reader.clicks <= 3
 

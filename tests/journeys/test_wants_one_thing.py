@@ -7,6 +7,7 @@ import re
 
 import pytest
 from browser import DESKTOP, HTML, PHONE, first_of
+from playwright.sync_api import expect
 from reader import Reader
 
 pytestmark = pytest.mark.browser
@@ -39,6 +40,7 @@ def test_b_from_a_figure_to_the_code_that_draws_it(reader):
     reader.arrived("_modules/companion/figures/generalization.html")
     code = reader.tab.locator(f"[id='{name.rpartition('.')[2]}']")
     assert f"def {name.rpartition('.')[2]}(" in code.inner_text()
+    expect(code).to_be_in_viewport()
     assert code.evaluate("e => e.getBoundingClientRect().top < innerHeight") and reader.clicks <= 3
 
 
@@ -84,6 +86,7 @@ def test_g_what_a_word_means(reader):
     term = reader.tab.locator("#term-coupling")
     meaning = term.locator("xpath=following-sibling::dd[1]").inner_text()
     assert len(meaning.split()) >= 8 and reader.clicks <= 1
+    expect(term).to_be_in_viewport()
     assert 0 <= term.evaluate("e => e.getBoundingClientRect().top") < reader.tab.viewport_size["height"]
 
 

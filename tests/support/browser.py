@@ -9,7 +9,7 @@ from typing import Any
 import complete
 import pytest
 import yaml
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from coupling_lib.paths import ROOT
 
@@ -22,6 +22,9 @@ _QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "-
 _LOCAL = ("file:", "data:", "blob:")
 # What the browser says of a picture that was still being read when its page was left.
 _LEFT_BEHIND = "net::ERR_ABORTED"
+# Milliseconds of any wait: where other programs had both cores, a page of a notebook took 50 seconds to load.
+_LONGEST = 180_000
+expect.set_options(timeout=_LONGEST)
 
 
 def book_pages() -> list[Path]:
@@ -49,16 +52,23 @@ def first_of(rows: Iterable[Any], number: int = 1) -> list[Any]:
 def launched() -> Generator[Browser]:
     program = next(filter(None, map(shutil.which, _CHROMIUM)))
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=_QUIET)
+        browser = playwright.chromium.launch(executable_path=program, args=_QUIET, timeout=_LONGEST)
         try:
             yield browser
         finally:
             browser.close()
 
 
+def new_tab(browser: Browser, **options: Any) -> Page:
+    """A tab that is given time."""
+    page = browser.new_page(**options)
+    page.set_default_timeout(_LONGEST)
+    return page
+
+
 def watched(browser: Browser) -> Page:
     """A tab that keeps in `wrong` what goes wrong in it."""
-    page = browser.new_page()
+    page = new_tab(browser)
     page.wrong = []
     page.on("console", lambda m: page.wrong.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: page.wrong.append(str(error)))
@@ -71,7 +81,7 @@ def renewed(page: Page) -> None:
     """Make a tab as if it were new."""
     page.evaluate("try { localStorage.clear(); sessionStorage.clear() } catch {}")
     page.goto("about:blank")
-    page.emulate_media(media="null", color_scheme="light")
+    page.emulate_media(media="null", color_scheme="light", reduced_motion="null")
     page.set_viewport_size({"width": 1280, "height": 720})
     page.mouse.move(0, 0)
     page.wrong.clear()
@@ -99,5 +109,5 @@ def address(tab: Page) -> str:
 
 def show(tab: Page, page: Path) -> None:
     tab.goto(page.as_uri(), wait_until="load")
-    # Mathematics is set after the page has loaded.
-    tab.evaluate("window.MathJax ? MathJax.startup.promise.then(() => true) : true")
+    # Mathematics is set after the page has loaded, in fonts that are read then.
+    tab.evaluate("Promise.resolve(window.MathJax?.startup.promise).then(() => document.fonts.ready).then(() => true)")

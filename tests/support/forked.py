@@ -26,7 +26,7 @@ def _server() -> tuple[subprocess.Popen[str], str]:
 
 
 def run(
-    code: str, environment: Mapping[str, str], *arguments: str, cwd: Path, timeout: float = 300
+    code: str, environment: Mapping[str, str], *arguments: str, cwd: Path, timeout: float = 900
 ) -> subprocess.CompletedProcess[str]:
     """Run a program as `python -c CODE ARGUMENT ...` would, and wait for its end."""
     path = os.pathsep.join(filter(None, [str(cwd), environment.get("PYTHONPATH")]))

@@ -9,6 +9,9 @@ import forked
 import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
+# Held, so that no other server is given its port; it does not listen.
+_CLOSED = socket.socket()
+_CLOSED.bind(("127.0.0.1", 0))
 
 
 def user(home: Path, endpoint: str, **settings: str) -> dict[str, str]:
@@ -26,9 +29,7 @@ def run(code: str, environment: dict[str, str], *arguments: str) -> CompletedPro
 
 def closed_port() -> str:
     """An address at which nothing answers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    return f"http://127.0.0.1:{_CLOSED.getsockname()[1]}"
 
 
 def sums(seed: int) -> dict[str, float]:

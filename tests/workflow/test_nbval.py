@@ -74,11 +74,11 @@ def test_nbval_passes_again_and_fails_once_one_number_of_one_measurement_has_cha
         nbformat.write(notebook, tmp_path / name / "demo.ipynb")
     shutil.copy(ROOT / "notebooks" / "conftest.py", tmp_path)
     command = [sys.executable, "-m", "pytest", "--nbval", "near", "changed", "-rA", "-p", "no:cacheprovider"]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=900, check=False)
     message = "the spread of demo is unknown; measure it: make spreads ONLY=demo"
     assert message in run.stdout and "Traceback" not in run.stdout and run.returncode == 2
     (tmp_path / "spreads.json").write_text('{"demo": {"shown": 0.0, "remembered": 3.1e-6}}')
-    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=900, check=False)
     assert re.findall(r"^PASSED (.*)", run.stdout, re.M) == [
         *(f"near/demo.ipynb::Cell {n}" for n in range(4)), "changed/demo.ipynb::Cell 0", "changed/demo.ipynb::Cell 3",
     ]  # fmt: skip

@@ -36,7 +36,7 @@ def run_of(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]
     """What a command wrote and how it ended."""
     environment = os.environ | {"GIVEN": "passed"}
     return subprocess.run(
-        command, input="typed", capture_output=True, text=True, cwd=folder, env=environment, timeout=60, check=False
+        command, input="typed", capture_output=True, text=True, cwd=folder, env=environment, timeout=900, check=False
     )
 
 

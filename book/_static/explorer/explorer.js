@@ -44,7 +44,8 @@
       const {states} = now.data;
       if (at >= states.length) return stop();
       model.change({state: states[at].name});
-      playing = calm.matches ? 0 : setTimeout(() => next(at + 1), PACE);
+      // A step that is still being read is waited for.
+      playing = calm.matches ? 0 : setTimeout(() => next(el.hasAttribute("aria-busy") ? at : at + 1), PACE);
     }
     const play = make("button.play-button", {type: "button", onclick() {
       if (playing) return stop();
