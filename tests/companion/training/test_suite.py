@@ -158,6 +158,26 @@ def test_a_killed_suite_resumes_and_repeats_no_finished_model(two_models, killed
     assert [line.split(":")[0] for line in lines] == ["[1/2] one", "[1/1] two"]
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_an_embedded_model_is_measured_on_text_of_its_own_tokens_alone(own, two_models, monkeypatch):
+    (_, folder), seen = two_models, []
+    monkeypatch.setattr(experiment, "rows_of", lambda _, name, *more: seen.append(name) or [])
+    monkeypatch.setattr(experiment, "merge", lambda *_: None)
+    if own:
+        monkeypatch.setattr(text, "train_tokenizer", lambda *_: cl.load_model("nano-neox").tokenizer)
+    suite = replace(EXPERIMENT, recipes={"nano-neox": replace(TINY, corpus="given")})
+    given = (suite, folder / "own.txt", folder / "run", folder / "table.csv")
+    if own:
+        with pytest.raises(IndexError):  # after what was measured: no row, here
+            experiment.run(*given)
+    else:
+        with pytest.warns(
+            UserWarning, match="nano-neox is left out: the tokens of .*own.txt' are not those that it reads"
+        ):
+            experiment.run(*given)
+    assert seen == ["nano-neox"] * own
+
+
 def test_an_unknown_model_is_named(tmp_path):
     with pytest.raises(ParameterError, match="the model 'huge' is not in 'suite'; choose from tiny-neox"):
         experiment.run(EXPERIMENT, None, tmp_path, tmp_path / "table.csv", names=["huge"])
