@@ -145,9 +145,9 @@ test-cluster: $(READY) $(SWEEP_READY) ## run a sweep through a SLURM cluster of 
 
 # More than its name: make card MODEL=nano-neox MORE="-p revision step100 -p prompts 12 -p out card.json"
 card: $(READY) ## measure a model and write its card into results/atlas: make card MODEL=nano-neox
-	@mkdir -p results/atlas
+	@mkdir -p results/atlas; touch results/atlas/.started
 	@$(BIN)/python -m papermill notebooks/card.ipynb results/atlas/card.ipynb -p model "$(MODEL)" $(MORE) --no-progress-bar --log-level WARNING
-	@ls -t results/atlas/*.json | head -1
+	@for file in results/atlas/*.json $(MORE); do if [ "$$file" -nt results/atlas/.started ]; then echo "$$file"; fi; done
 
 FILE ?= $(filter-out %.schema.json,$(wildcard data/atlas/*.json))
 atlas-check: $(READY) ## check cards of the atlas, all or some: make atlas-check FILE=data/atlas/nano-neox-step1000.json

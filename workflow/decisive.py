@@ -13,6 +13,7 @@ results/MODEL/decisive.csv.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -24,6 +25,7 @@ import coupling_lib as cl
 from companion.figures import nulls
 from companion.figures.show import csv_text
 from companion.tables import origin
+from companion.tables.arrays import side_by_side
 from companion.tables.generalization import DECISIVE_MODELS, figure_1a
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
@@ -69,18 +71,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured = 0
     for name in given.models:
         print(name, flush=True)
+        how = ["--prompts", str(given.prompts), "--precision", given.precision]
+        command = shlex.join(["python", "workflow/decisive.py", name, *how])
         try:
             found = measure(name, given.prompts, given.precision)
         except CouplingError as error:
             value = f"digitised coupling {digitised[name]:.4f}" if name in digitised else "no digitised value"
-            print(f"  not measured here: {error}\n  {value}; measure with: python workflow/decisive.py {name}\n")
+            print(f"  not measured here: {error}\n  {value}; measure with: {command}\n")
             continue
         measured += 1
-        table = nulls.take_decisive({name: found}, digitised)
+        table = nulls.take_decisive({name: side_by_side(**found)}, digitised)
         print(printed(table), conclusion(table), sep="\n", end="\n\n", flush=True)
         target = paths.RESULTS / Path(name).name / "decisive.csv"
         target.parent.mkdir(parents=True, exist_ok=True)
-        where_from = origin.line(*(ds.attrs for ds in found.values()), command=f"python workflow/decisive.py {name}")
+        where_from = origin.line(*(ds.attrs for ds in found.values()), command=command)
         target.write_text(csv_text(table, "decisive", where_from), encoding="utf-8")
     return 0 if measured else 1
 

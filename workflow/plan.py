@@ -26,10 +26,11 @@ from coupling_lib.blocks import weight_memory
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import registry, sources
+from coupling_lib.store.key import plain_settings
 from coupling_lib.store.sweep import in_shard, parts
 from coupling_lib.svd.operators import FEW_AT_ONCE, by_products
 from workflow.records import run_command, write
-from workflow.settings import read
+from workflow.settings import MEASURES, read
 
 # Python with its libraries, and how much more than the estimate a scheduler is asked for.
 _LIBRARIES, _SPARE, _SLOWER = 1.5e9, 1.3, 4
@@ -128,13 +129,11 @@ def stored(plan: Mapping[str, Any], job: Mapping[str, Any]) -> pd.DataFrame:
     alike &= table["revision"].isin([job["revision"]] if job["revision"] else ["", "main", f"step{last}"])
     if job["untrained"]:
         alike &= table["seed"] == job["seed"]
-    same = [_within(job["settings"], json.loads(text)) for text in table["settings"]]
+    wanted, width = plain_settings(MEASURES[job["measure"]], job["settings"]), shape(job)[1]
+    if "ks" in wanted:  # those by default are as many as a model is wide
+        wanted["ks"] = [k for k in wanted["ks"] if k <= width] or wanted["ks"]
+    same = [json.loads(text) == wanted for text in table["settings"]]
     return table[alike & np.array(same, dtype=bool)].drop_duplicates("prompt").set_index("prompt")
-
-
-def _within(given: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Return whether a measurement was made with these settings, whatever the others are."""
-    return all(settings.get(name) == value for name, value in given.items())
 
 
 @cache

@@ -20,7 +20,7 @@ import shutil
 import sys
 import tarfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,10 @@ from companion.figures import depth, prompts, readings, take, tokens
 from companion.tables.lenses import measure_readouts
 from companion.tables.readings import CHOICES
 from coupling_lib import paths, store
+from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompt_arguments import prompt_name
 from coupling_lib.metrics.variants import VARIANTS
+from coupling_lib.progress import in_one_line
 from coupling_lib.store import files
 from workflow.settings import MEASURES
 
@@ -54,6 +56,8 @@ def ship(model: str) -> dict[str, int]:
             chosen[record["key"]["measure"]][path.name] = path.read_bytes()
         elif (part := shipped(record["key"], ds)) is not None:
             chosen[record["key"]["measure"]][path.name] = files.encode(record, part, single=True)
+    if not chosen:
+        raise ParameterError(f"nothing is stored of {model!r} that this library would read; measure it before it ships")
     archives = {name: packed(dict(sorted(contents.items()))) for name, contents in chosen.items()}
     folder = paths.SHIPPED / model
     shutil.rmtree(folder, ignore_errors=True)
@@ -123,8 +127,14 @@ def rounded(values: xr.DataArray) -> xr.DataArray:
     return values
 
 
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
+def main(models: Sequence[str]) -> int:
+    """Ship models one after the other, and print what each takes."""
+    for name in models:
         sizes = ship(name)
         print(f"{name}: {sum(sizes.values()):,} bytes ship with the project")
         print("".join(f"  {measure:14}{size:>10,}\n" for measure, size in sizes.items()), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(in_one_line(lambda: main(sys.argv[1:]), "interrupted"))

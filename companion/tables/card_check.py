@@ -19,7 +19,7 @@ import coupling_lib as cl
 from companion.tables import card as cards
 from companion.tables.effects import couplings
 from coupling_lib import provenance
-from coupling_lib.errors import CouplingError, ModelUnavailableError, shown
+from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, shown
 from coupling_lib.models import registry
 from coupling_lib.progress import in_one_line
 
@@ -101,6 +101,8 @@ def measured_anew(card: cards.Card) -> tuple[str, list[str]]:
 
 def check(files: Sequence[Path]) -> int:
     """Check cards one after the other, and return the status of the command."""
+    if not files:
+        raise ParameterError("no card was named, so that none was checked; name one: make atlas-check FILE=CARD.json")
     failed = False
     for file in files:
         note, wrong = "", list(faults(file))

@@ -31,7 +31,7 @@ from companion.training import (
     vit_grid,
     width,
 )
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.inputs.labelled_images import LabelledImages, read_dataset
 from coupling_lib.progress import in_one_line
 
@@ -127,7 +127,7 @@ def _grid(given: argparse.Namespace) -> None:
 
 def _images_and_recipe(given: argparse.Namespace) -> tuple[LabelledImages, vit.VitRecipe]:
     base = vit.RECIPES[given.recipe]
-    recipe = replace(base, epochs=given.epochs or base.epochs)
+    recipe = replace(base, epochs=base.epochs if given.epochs is None else check_whole("--epochs", given.epochs, 1))
     return vit.prepared(recipe, read_dataset(given.data or given.recipe.partition("-")[0])), recipe
 
 

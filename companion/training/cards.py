@@ -45,8 +45,7 @@ def ship_language(name: str, run: Path, target: Path, data: str) -> None:
     last = recipe["steps"]
     if not (run / f"step{last}" / "model.safetensors").exists():
         raise ParameterError(f"the run in {str(run)!r} has not reached step {last}; start its command again to resume")
-    if target.exists():
-        shutil.rmtree(target)
+    _clear(target)
     shutil.copytree(run / f"step{last}", target)
     PreTrainedTokenizerFast.from_pretrained(run / "tokens").save_pretrained(target)
     for step in recipe["checkpoints"]:
@@ -63,10 +62,20 @@ def ship_vision(name: str, run: Path, target: Path, data: LabelledImages) -> Non
     model = ViTForImageClassification.from_pretrained(run / "model", dtype=torch.float16)
     # Nothing reads the rate from here but whoever wants to know how the model was trained.
     model.config.drop_path_rate = recipe.drop_path
-    if target.exists():
-        shutil.rmtree(target)
+    _clear(target)
     model.save_pretrained(target)
     _describe_vision(target, _record_of_vision(name, recipe, model.float(), data))
+
+
+def _clear(target: Path) -> None:
+    """Remove what was shipped before, and refuse a folder of anything else."""
+    if target.exists():
+        if any(target.iterdir()) and not (target / "training.json").exists():
+            raise ParameterError(
+                f"{str(target)!r} is not empty and holds no training.json, as a shipped model does, and nothing of it "
+                "is removed; name another folder with --ship, or empty this one"
+            )
+        shutil.rmtree(target)
 
 
 def _facts(name: str, seed: int, steps: int, step0: PreTrainedModel, command: str, **more: int) -> dict:

@@ -7,6 +7,7 @@ written down first, and that file is only ever appended to.
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -94,6 +95,13 @@ def run(
     for number, name in enumerate(missing, start=1):
         start, recipe, kept = time.monotonic(), experiment.recipes[name], folder / name / "rows.json"
         corpus = prepare_corpus(recipe, source, folder)
+        if name in EMBEDDED and corpus.tokenizer.get_vocab() != cl.load_model(name, device="cpu").tokenizer.get_vocab():
+            warnings.warn(
+                f"{name} is left out: the tokens of {str(source)!r} are not those that it reads, so its loss would say "
+                "nothing; give the text that it was trained on",
+                stacklevel=2,
+            )
+            continue
         run_files.claim(folder / name, recipe)
         if not kept.exists():
             label = recipe.corpus if recipe.corpus != "given" else text_name or source.name

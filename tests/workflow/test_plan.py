@@ -128,6 +128,20 @@ def test_what_is_stored_is_not_measured_again(tmp_path):
     assert "1/2: 2 prompts, 2 stored; nothing to do" in text and "in all 1 prompts to measure" in text
 
 
+def test_a_measurement_with_other_settings_is_not_what_is_stored(tmp_path):
+    tiny.save_llama(tmp_path / "m")
+    folder, prompts = str(tmp_path / "m"), cl.load_prompts(n=4)
+
+    def there(measures: dict) -> int:
+        planning._listing.cache_clear()
+        return planning.estimate(sweep_of(folder, measures=measures))["stored"].sum()
+
+    cl.sweep(cl.measure_trajectories, cl.load_model(folder), prompts, window=3)
+    assert there({"trajectories": {}}) == 0 and there({"trajectories": {"window": 3}}) == 4
+    cl.sweep(cl.measure_depth, cl.load_model(folder), prompts[:1])  # by default K is at most the width, 32
+    assert there({"depth": {}}) == 1
+
+
 def test_another_revision_or_another_seed_is_not_what_is_stored():
     for changes in ({"revision": "step100"}, {"untrained": True, "seed": 1}):
         cl.sweep(cl.measure_depth, cl.load_model("nano-neox", **changes), cl.load_prompts("paris"), ks=(10,))

@@ -185,6 +185,19 @@ def test_help_lists_every_target_a_user_runs():
     assert re.findall(r"^  make ([\w-]+)", shown.stdout, re.M) == targets.split()
 
 
+@pytest.mark.parametrize("out", ["card.json", "results/atlas/new.json"])
+def test_the_card_that_was_written_is_printed_and_no_other(out, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "results" / "atlas").mkdir(parents=True)
+    (tmp_path / "results" / "atlas" / "old.json").touch()
+    (tmp_path / "bin" / "python").write_text(f"#!/bin/sh\nsleep 0.1; touch {out}\n")
+    (tmp_path / "bin" / "python").chmod(0o755)
+    more = f"MORE=-p prompts 2 -p out {out}" if out == "card.json" else "MORE="
+    command = ["make", "-sf", str(ROOT / "Makefile"), "-o", ".venv/.ready", "BIN=bin", "card", "MODEL=m", more]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, text=True)
+    assert shown.stdout == f"{out}\n"
+
+
 # -- citation
 
 

@@ -12,6 +12,7 @@ import xarray as xr
 
 import coupling_lib as cl
 from coupling_lib import paths, store
+from coupling_lib.errors import ParameterError
 from coupling_lib.store import files
 from workflow import ship
 
@@ -132,3 +133,7 @@ def test_a_model_that_is_measured_in_parts_keeps_what_ships_of_it(tmp_path, monk
     monkeypatch.setattr(paths, "RESULTS", tmp_path / "nothing measured here")
     assert ship.ship(own.name) == {name.split(".")[0]: len(content) for name, content in before.items()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "ships" / own.name).iterdir()} == before
+    monkeypatch.setattr(ship, "current_files", lambda *_: iter(()))  # as where every measure has a new version
+    with pytest.raises(ParameterError, match="nothing is stored of 'qwen2.5-coder-0.5b' that this library would read"):
+        ship.ship(own.name)
+    assert {path.name for path in (tmp_path / "ships" / own.name).iterdir()} == {*before}

@@ -131,6 +131,11 @@ def test_what_is_no_card_is_told_in_one_line(text, message, tmp_path, capsys):
     assert line.startswith(f"error: bad.json: {message}")
 
 
+def test_a_check_of_no_card_is_refused():
+    with pytest.raises(ParameterError, match="no card was named, .*; name one: make atlas-check FILE="):
+        card_check.check([])
+
+
 @pytest.mark.thorough
 def test_the_command_ends_with_a_status(tmp_path):
     command = [sys.executable, "-m", "companion.tables.card_check", str(tmp_path / "none.json")]

@@ -36,6 +36,13 @@ def test_a_command_says_what_it_lacks_in_one_line(name, tmp_path, capsys):
     assert stop.value.code == 1 and error_line(capsys).startswith(f"error: {expected}")
 
 
+def test_no_epochs_are_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["vit", "one", "digits", "--epochs", "0", "--run", str(tmp_path)])
+    assert stop.value.code == 1
+    assert error_line(capsys) == "error: --epochs is 0; it must be a whole number from 1"
+
+
 def test_another_seed_trains_the_same_recipe_in_a_folder_of_its_own(monkeypatch):
     from companion.training import language
 

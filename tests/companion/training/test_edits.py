@@ -6,6 +6,7 @@ import argparse
 import copy
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny
 import torch
@@ -138,4 +139,21 @@ def test_a_run_measures_every_edit_once_and_goes_on_where_it_was_stopped(tmp_pat
     editing.measure(str(tmp_path / "m"), IDS, given)
     again = edits(given.table)
     assert set(again[KEY].itertuples(index=False)) == set(table[KEY].itertuples(index=False))
-    assert len(asked) == 2 + 10 + 5 + 4  # those two, removal by five predictors, and the search for the best
+    # One that is there, those two, removal by five predictors, and the search for the best.
+    assert len(asked) == 1 + 2 + 10 + 5 + 4
+    for precision, ids, message in (
+        (
+            "bfloat16",
+            IDS,
+            "has edits of .* in float32, and bfloat16 is asked for; take --precision float32, or another",
+        ),
+        (
+            "float32",
+            IDS[:2],
+            "skip 2 of .* raises the loss by .*, on these passages by .*; take the passages of before",
+        ),
+    ):
+        given.precision = precision
+        with pytest.raises(ParameterError, match=message):
+            editing.measure(str(tmp_path / "m"), ids, given)
+    pd.testing.assert_frame_equal(edits(given.table), again)

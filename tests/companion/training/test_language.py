@@ -101,3 +101,10 @@ def test_an_unfinished_run_is_not_shipped(run, tmp_path):
     (tmp_path / "recipe.json").write_text((run / "recipe.json").read_text())
     with pytest.raises(ParameterError, match="has not reached step 12"):
         ship_language("tiny", tmp_path, tmp_path / "target", "")
+
+
+def test_a_folder_of_anything_else_is_never_removed_to_ship_a_model(run, tmp_path):
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ParameterError, match="is not empty and holds no training.json"):
+        ship_language("tiny", run, tmp_path, "texts")
+    assert (tmp_path / "notes.txt").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pandas as pd
@@ -156,6 +157,20 @@ def test_a_killed_suite_resumes_and_repeats_no_finished_model(two_models, killed
     assert "interrupted; the same command goes on from the last checkpoint" in output.err.splitlines()
     lines = [line for line in output.out.splitlines() if line.startswith("[")]
     assert [line.split(":")[0] for line in lines] == ["[1/2] one", "[1/1] two"]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_embedded_model_is_measured_on_text_of_its_own_tokens_alone(own, two_models, monkeypatch):
+    _, folder = two_models
+    row = dict.fromkeys(("step", "validation_loss", "normalized_miscoupling_k10", "normalized_miscoupling_k10_null"), 0)
+    monkeypatch.setattr(experiment, "rows_of", lambda _, name, *more: [{"model": name} | row])
+    if own:
+        monkeypatch.setattr(text, "train_tokenizer", lambda *_: cl.load_model("nano-neox").tokenizer)
+    suite = replace(EXPERIMENT, recipes={"nano-neox": replace(TINY, corpus="given")})
+    left_out = "nano-neox is left out: the tokens of .*own.txt' are not those that it reads"
+    with nullcontext() if own else pytest.warns(UserWarning, match=left_out):
+        experiment.run(suite, folder / "own.txt", folder / "run", folder / "table.csv")
+    assert (folder / "table.csv").exists() is own
 
 
 def test_an_unknown_model_is_named(tmp_path):

@@ -102,6 +102,17 @@ def test_a_shipped_model_loads_trained_untrained_and_at_step_0(run, data, tmp_pa
     assert card.startswith("# tiny\n") and record["command"] in card and "rate 0.2 at the last block" in card
 
 
+def test_a_folder_of_anything_else_is_never_removed_to_ship_a_model(run, data, tmp_path):
+    (tmp_path / "another-model").mkdir()
+    with pytest.raises(ParameterError, match="is not empty and holds no training.json, .*; name another folder with"):
+        ship_vision("tiny", run, tmp_path, data)
+    assert (tmp_path / "another-model").exists()
+    (tmp_path / "empty").mkdir()
+    for _ in range(2):  # what was shipped before makes room for itself
+        ship_vision("tiny", run, tmp_path / "empty", data)
+    assert cl.load_model(tmp_path / "empty").d_model == TINY.width
+
+
 @pytest.mark.parametrize("alias", ["nano-vit", "nano-vit-sd"])
 def test_the_shipped_models_are_what_their_records_say(alias, data):
     record = json.loads((paths.CHECKPOINTS / alias / "training.json").read_text())
