@@ -1,7 +1,7 @@
 """Perturbations: noise on an embedding, followed through the network and through its linearisation.
 
-Draws are averaged within each prompt, and intervals cover prompts and draws together: prompts are drawn again with
-replacement, and each brings its draws along.
+Draws are averaged within each prompt, and intervals are those of the mean over prompts
+(`coupling_lib.datasets.statistics`), so that they cover prompts and draws together.
 """
 
 import pandas as pd

@@ -89,7 +89,9 @@ def correlations(table: pd.DataFrame, network: str) -> dict[str, Effect | None]:
     """Correlate coupling with what prompts are like: Spearman's coefficient with its 95 % interval."""
     alone = table[table["network"] == network]
     counted = alone[alone["steps"].notna()]
-    within = alone[["tokens", "coupling"]] - alone.groupby("dataset")[["tokens", "coupling"]].transform("mean")
+    # Two prompts about their mean are one value and its mirror image.
+    many = alone[alone.groupby("dataset")["id"].transform("size") > 2]
+    within = many[["tokens", "coupling"]] - many.groupby("dataset")[["tokens", "coupling"]].transform("mean")
     cases = {"steps": (counted, "steps", None), "steps at equal length": (counted, "steps", "tokens")}
     if "rating" in alone:
         rated = alone[alone["rating"].notna()]

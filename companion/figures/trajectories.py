@@ -35,6 +35,7 @@ _PROFILES = {
 }
 """Quantities that are drawn against depth: the dimension that depth is, the names of the axis and of the panel."""
 
+_SCORED = (*SCORES, "window_line_shape_score", "readings")
 _LOGARITHMIC = ("expodistance", "norm", "relative_step")
 
 
@@ -42,7 +43,15 @@ _LOGARITHMIC = ("expodistance", "norm", "relative_step")
 def take_scores(models: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
     """Select every prompt's scores, and the number of blocks, of each model."""
     ordered = {name: models[name] for name in by_size(models)}
-    return {name: both[[*SCORES]].astype(float).assign(blocks=both.sizes["block"]) for name, both in ordered.items()}
+    scores = {name: _of_steps(both)[[*SCORES]].astype(float) for name, both in ordered.items()}
+    return {name: found.assign(blocks=models[name].sizes["block"]) for name, found in scores.items()}
+
+
+def _of_steps(both: xr.Dataset) -> xr.Dataset:
+    """Blank the scores of a path of one step, which is straight, even and exponential by construction."""
+    if both.sizes["block"] > 1:
+        return both
+    return both.assign({name: both[name].where(False) for name in _SCORED if name in both})
 
 
 @of_each_model
@@ -52,7 +61,7 @@ def take_profiles(both: xr.Dataset, turn: int = 0) -> xr.Dataset:
         network = style.TRAINED if style.TRAINED in both.network else both.network.values[-1]
         turn = turning_point(np.log(both.norm.sel(network=network).median("prompt")))
     kept = {name: both.attrs.get(name, "") for name in ("window", "entropy_missing")} | ({"turn": turn} if turn else {})
-    given = both.assign(relative_step=both.step_length / both.step_length.mean("block"))
+    given = _of_steps(both).assign(relative_step=both.step_length / both.step_length.mean("block"))
     found = {}
     for name, (dimension, *_) in _PROFILES.items():
         if name in given:
@@ -90,7 +99,7 @@ def path_ranges(n_blocks: int) -> dict[str, range]:
 @of_one
 def take_conventions(ds: xr.Dataset) -> pd.DataFrame:
     """Tabulate the scores in every convention: how much depends on which states and which formula are taken."""
-    medians = ds.readings.median("prompt").transpose("reading", "states")
+    medians = _of_steps(ds).readings.median("prompt").transpose("reading", "states")
     return medians.to_pandas().loc[ds.reading.values, ds.states.values].rename_axis(index=None, columns=None)
 
 
@@ -108,7 +117,7 @@ def numbers_of(both: xr.Dataset) -> dict[str, float]:
     summary = take_summary(both).droplevel("model")
     names = {label: name.replace("_", "-") for name, label in SCORES.items()}
     found = cells(summary.rename(index=names), with_ends("{1}-{0}", "median"))
-    found |= effects.numbers(effects.of_trajectories(both, tuple(SCORES)), "")
+    found |= effects.numbers(effects.of_trajectories(_of_steps(both), tuple(SCORES)), "")
     return found | {"prompts": both.sizes["prompt"]}
 
 
@@ -151,7 +160,8 @@ def draw_scores(scores: Mapping[str, xr.Dataset]) -> Figure:
         axes.set_xlim(-0.5, len(scores) - 0.5)
         if not any(np.isfinite(both[score]).any() for both in scores.values()):
             axes.set_yticks([])
-            axes.text(0.5, 0.5, "does not exist:\nno net growth", transform=axes.transAxes, ha="center", va="center")
+            why = "no net growth" if max(both.blocks for both in scores.values()) > 1 else "a single step"
+            axes.text(0.5, 0.5, f"does not exist:\n{why}", transform=axes.transAxes, ha="center", va="center")
         if score in _LOGARITHMIC:
             parts.log_axis(axes)
     for place, both in enumerate(scores.values()):

@@ -27,6 +27,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.jacobian.lens import Lens
 from coupling_lib.measures import common
+from coupling_lib.store.key import fingerprint
 
 LENSES = {
     "logit lens": "the state as it is",
@@ -50,6 +51,8 @@ def other_texts(texts: Sequence[Any], count: int = 16) -> tuple[str, ...]:
     """Choose texts to fit lenses on: embedded prompts of all sets, none of them among those that are read."""
     read = {getattr(text, "text", text) for text in texts if not isinstance(text, Tensor)}
     left = [prompt.text for prompt in cl.load_prompts() if prompt.text not in read]
+    if len(left) < count:
+        raise ParameterError(f"these prompts leave {len(left)} texts to fit on; {count} are needed, take fewer prompts")
     return tuple(left[at] for at in np.linspace(0, len(left) - 1, count).round().astype(int))
 
 
@@ -59,7 +62,12 @@ def measure_readouts(model: cl.Model, prompts: common.Prompts, fitted_on: Sequen
     given = prompt_inputs(prompts, model)
     if isinstance(fitted_on, str) or len(fitted_on) < 2:
         raise ParameterError("fitted_on holds fewer than two texts; give texts other than those that are read")
-    fits = _fitted(model, tuple(fitted_on))
+    try:
+        weights = fingerprint(model)
+    except ParameterError:  # it carries a hook, or was changed: fits are made anew, and hold for it alone
+        _fitted.cache_clear()
+        weights = ""
+    fits = _fitted(model, tuple(fitted_on), weights)
     each = (_of_one_prompt(traced, fits) for traced in common.traces(model, given))
     coords = {"lens": list(LENSES), "depth": range(model.n_blocks + 1), "block": range(model.n_blocks)}
     return common.over_prompts(model, given, each, coords, measure="readouts", fitted_on=len(fitted_on))
@@ -98,7 +106,7 @@ def words_of(lens: Lens, k: int = 3) -> xr.Dataset:
 
 
 @lru_cache(maxsize=1)
-def _fitted(model: cl.Model, texts: tuple[str, ...]) -> dict[str, tuple[Tensor, Tensor]]:
+def _fitted(model: cl.Model, texts: tuple[str, ...], weights: str) -> dict[str, tuple[Tensor, Tensor]]:
     """Fit the three lenses that are not a token's own: a matrix and a constant for every depth."""
     states, own, futures = [], [], []
     for text in texts:

@@ -7,7 +7,10 @@ from typing import Any
 
 def papermill_command(notebook: str, parameters: Mapping[str, Any]) -> str:
     """Write the command that runs a notebook with these parameters."""
-    given = [f"-p {name} {shlex.quote(str(value))}" for name, value in parameters.items() if value not in ("", None)]
+    # An empty text is what a parameter is by default; all but this one.
+    named = {name for name, value in parameters.items() if value not in ("", None)}
+    named |= {"others"} if notebook == "depth" and parameters.get("others") == "" else set()
+    given = [f"-p {name} {shlex.quote(str(value))}" for name, value in parameters.items() if name in named]
     return " ".join([f"papermill notebooks/{notebook}.ipynb out.ipynb", *given])
 
 

@@ -102,6 +102,8 @@ def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> float:
         raise ParameterError(
             f"groups holds only {groups.tolist()[0]!r}; leaving one group out needs two different ones"
         )
+    if np.ptp(y) == 0:
+        return np.nan  # there is nothing to explain
     return float(r2_score(y, cross_val_predict(_LINE, X, y, cv=LeaveOneGroupOut(), groups=groups)))
 
 
@@ -130,7 +132,9 @@ def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike,
 
 
 def given_all_others(variables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[str, tuple[float, float]]:
-    """Partial correlation of each variable with y, all the other variables held fixed."""
+    """Partial correlation of each variable with y, all the other variables held fixed; none where there is one."""
+    if len(variables) < 2:
+        return {}
     others = {name: [x for key, x in variables.items() if key != name] for name in variables}
     return {name: tuple(partial_correlation(x, y, np.column_stack(others[name]))) for name, x in variables.items()}
 

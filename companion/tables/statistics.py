@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
@@ -110,7 +111,13 @@ def _correlated(
 ) -> Effect:
     # Without any relation the variance of a correlation of n rows is 1 / (n - 1), whatever their distribution.
     groups = np.arange(n) if groups is None else groups
-    return jackknifed(r, groups, fisher=True, least=1 / np.sqrt(max(1, n - 1 - given)), left_out=left_out)
+    if np.shape(groups) != (n,) or pd.isna(groups).any():
+        raise ParameterError(f"groups has shape {np.shape(groups)}, or a gap; give each of the {n} rows its group")
+    found = jackknifed(r, groups, fisher=True, least=1 / np.sqrt(max(1, n - 1 - given)), left_out=left_out)
+    if found.n < 6 and abs(found.value) > 1 - 1e-9:
+        # Chance alone orders so few often, and nothing is left of which an error could be seen.
+        return found._replace(low=np.nan, high=np.nan, error=np.nan)
+    return found
 
 
 def _paired(**variables: ArrayLike) -> list[NDArray[np.float64]]:

@@ -26,6 +26,8 @@ NAMED_RATES = (0.0, 0.05, 0.1, 0.3)
 SEEDED_DECAY = 0.04
 """Weight decay of the paper's figure 6b; its models were trained from several seeds."""
 
+_SETTINGS = ["model", "weight_decay", "drop_path", "seed", "test_accuracy", "train_accuracy"]
+
 
 class Reading(NamedTuple):
     """Which measurement of the grid is meant: at the class token or the last patch, of K vectors, of a mismatch."""
@@ -43,8 +45,15 @@ class Reading(NamedTuple):
 def read_grid(file: Path | str = "") -> pd.DataFrame:
     """Read a table of trained vision transformers, by default that of this project."""
     file = Path(file or paths.DATA / "vit_grid.csv")
-    if not file.is_file() or "drop_path" not in (table := pd.read_csv(file)):
-        raise ParameterError(f"no grid in {file.name}; make one with `python -m companion.training vit grid digits`")
+    try:
+        table = pd.read_csv(file) if file.is_file() else pd.DataFrame()
+    except ValueError:  # it holds no table
+        table = pd.DataFrame()
+    if lacking := [name for name in _SETTINGS if name not in table]:
+        raise ParameterError(
+            f"no grid in {file.name}, which lacks {', '.join(lacking)}; "
+            "make one with `python -m companion.training vit grid digits`"
+        )
     return table.sort_values(["weight_decay", "drop_path", "seed"], ignore_index=True)
 
 
@@ -60,9 +69,8 @@ def coupling_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     name = reading.column
     if name not in grid:
         raise ParameterError(f"the grid has no column {name!r}; take token 'class' or 'patch' and one of its K")
-    settings = grid[["model", "weight_decay", "drop_path", "seed", "test_accuracy", "train_accuracy"]]
     ends = {"coupling": "", "low": "_high", "high": "_low", "random_bases": "_null", "untrained": "_untrained"}
-    return settings.assign(**{column: 1 - grid[name + end] for column, end in ends.items()})
+    return grid[_SETTINGS].assign(**{column: 1 - grid[name + end] for column, end in ends.items()})
 
 
 def null_error(reading: Reading) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import xarray as xr
@@ -119,6 +120,15 @@ def test_a_difference_between_sets_is_no_correlation_within_them():
     data["n_tokens"].values[:] = np.where(stories, 20, 50) + data["n_tokens"].values % 7
     found = prompts.correlations(prompts.take_prompts(side_by_side(trained=data), NAME, K, NULL), "trained")
     assert found["length"].high < 0 and found["length within sets"].low < 0 < found["length within sets"].high
+
+
+def test_sets_of_two_prompts_say_nothing_of_length_within_sets():
+    rng = np.random.default_rng(0)
+    columns = {"network": "trained", "id": np.arange(12).astype(str), "dataset": np.repeat(list("abcdef"), 2)}
+    table = pd.DataFrame(columns | {"steps": np.nan, "tokens": np.arange(12.0), "coupling": rng.normal(size=12)})
+    assert prompts.correlations(table, "trained")["length within sets"] is None
+    more = prompts.correlations(table.assign(dataset=np.repeat([*"abcd"], [3, 4, 3, 2])), "trained")
+    assert more["length within sets"].n == 10
 
 
 def test_what_does_not_vary_or_is_too_few_has_no_coefficient_and_is_drawn_all_the_same():

@@ -112,6 +112,17 @@ def test_prompts_without_a_score_are_left_out_and_a_score_of_none_does_not_exist
     assert np.isnan(trajectories.take_summary(given).loc["model", "trained", "expodistance"]).all()
 
 
+def test_a_single_step_has_no_score():
+    one = side_by_side(**{name: make_trajectories(1, n_blocks=1, width=1) for name in names(2)})
+    assert np.isnan(trajectories.take_summary({"one": one})).all(axis=None)
+    found = trajectories.numbers_of(one)
+    assert np.isnan([value for name, value in found.items() if name != "prompts"]).all()
+    assert trajectories.take_conventions(one.sel(network="trained")).isna().all(axis=None)
+    assert "window_line_shape_score" not in trajectories.take_profiles(one).dropna("quantity", how="all").quantity
+    drawn = trajectories.draw_scores(trajectories.take_scores({"one": one}))
+    assert [axes.texts[0].get_text() for axes in drawn.axes[:3]] == ["does not exist:\na single step"] * 3
+
+
 def test_profiles_are_medians_over_prompts_drawn_against_their_depth():
     table = frame(trajectories.take_profiles(both()))
     dataset = states()["trained"]

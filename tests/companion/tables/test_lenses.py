@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -78,6 +79,32 @@ def test_lenses_are_fitted_on_other_texts(model):
     for given in ("one text", ("one text",)):
         with pytest.raises(ParameterError, match="fitted_on holds fewer than two texts"):
             lenses.measure_readouts(model, texts[:1], fitted_on=given)
+
+
+def test_prompts_that_leave_too_few_texts_are_refused():
+    texts = [prompt.text for prompt in cl.load_prompts()]
+    with pytest.raises(ParameterError, match="leave 10 texts to fit on; 16 are needed, take fewer prompts"):
+        lenses.other_texts(texts[10:])
+    assert set(lenses.other_texts(texts[16:])) == set(texts[:16])
+
+
+def test_a_hook_and_an_edit_have_fits_of_their_own():
+    def hook(part):
+        part.register_forward_hook(lambda part, given, out: 0 * out)
+
+    def edit(part):
+        torch.nn.init.zeros_(part.weight)
+
+    for change in (hook, edit):
+        used, fresh = (cl.wrap_model(tiny.llama(seed=1), tiny.tokenizer()) for _ in range(2))
+        before = lenses.measure_readouts(used, tiny.TEXT[:1], fitted_on=FITTED_ON).divergence
+        for model in (used, fresh):
+            change(model.blocks.modules[1].mlp.down_proj)
+        again, wanted = (
+            lenses.measure_readouts(m, tiny.TEXT[:1], fitted_on=FITTED_ON).divergence for m in (used, fresh)
+        )
+        np.testing.assert_allclose(again, wanted, rtol=1e-5, atol=1e-7)
+        assert abs(before - wanted).sel(lens="mean lens").max() > 1e-5
 
 
 def test_a_lens_takes_fewer_operations_than_passes_backwards_and_the_fewer_the_longer_the_text(model):

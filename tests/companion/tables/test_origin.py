@@ -14,6 +14,9 @@ MODEL = SimpleNamespace(
 def test_papermill_commands_quote_what_a_shell_would_split():
     command = origin.papermill_command("depth", {"model": "my models/a", "revision": "", "k": 5})
     assert command == "papermill notebooks/depth.ipynb out.ipynb -p model 'my models/a' -p k 5"
+    alone = {"model": "gpt2", "others": "", "revision": ""}
+    assert origin.papermill_command("depth", alone).endswith("-p model gpt2 -p others ''")
+    assert origin.papermill_command("prompts", alone).endswith("-p model gpt2")
 
 
 def test_the_line_says_once_what_data_sets_share():

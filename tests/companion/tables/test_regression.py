@@ -37,6 +37,7 @@ def test_leaving_groups_out_predicts_each_from_all_the_others():
         out = GROUPS == group
         predicted[out] = design(X[out]) @ solved(X[~out], Y[~out])
     assert regression.held_out_r_squared(X, Y, GROUPS) == pytest.approx(share(Y, predicted), rel=1e-9)
+    assert np.isnan(regression.held_out_r_squared(X, np.ones(30), GROUPS))
     with pytest.raises(ParameterError, match="only 'a'"):
         regression.held_out_r_squared(X, Y, ["a"] * 30)
 
@@ -134,6 +135,7 @@ def test_given_all_others_equals_the_coefficient_of_the_inverse_covariance():
     for at, (name, (r, _)) in enumerate(regression.given_all_others(variables, Y).items()):
         expected = -precision[at, 3] / np.sqrt(precision[at, at] * precision[3, 3])
         assert r == pytest.approx(expected, rel=1e-9), name
+    assert regression.given_all_others({"a": X[:, 0]}, Y) == {}
 
 
 def test_corrections_follow_their_definitions():

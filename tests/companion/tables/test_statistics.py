@@ -4,6 +4,7 @@ import scipy.stats
 import torch
 from sklearn.linear_model import LinearRegression
 
+from companion.tables.inference import p_value
 from companion.tables.statistics import (
     beyond_width,
     correlation,
@@ -71,7 +72,7 @@ def test_correlation_is_that_of_numpy_and_nan_where_there_is_none(n):
 
 
 def test_a_line_has_the_interval_of_its_correlation_and_none_of_too_little():
-    fit = fit_with_interval([0, 1, 2, 3, 4], [5, 3, 1, -1, -3])
+    fit = fit_with_interval([0, 1, 2, 3, 4, 5], [5, 3, 1, -1, -3, -5])
     assert (fit.low, fit.high) == pytest.approx((1.0, 1.0)) and fit.slope == pytest.approx(-2)
     fit = fit_with_interval([0, 1, 2, 3, 4, 5], [1, -1, 0, 0, -1, 1.1])
     assert fit.low == 0 and fit.high > 0.3
@@ -179,7 +180,22 @@ def test_whole_groups_decide_where_their_rows_are_alike():
 def test_a_group_without_which_nothing_varies_is_all_that_there_is():
     found = correlation([0, 0, 0, 1], [1.0, 2.0, 3.0, 5.0])
     assert np.isfinite(found).all() and found.low < 0 < found.value < found.high
-    assert correlation_over([0, 0, 0, 1, 0], [1, 1, 1, 2, 1]).low < 0
+    assert correlation_over([0, 0, 0, 1, 0, 0], [1, 1, 1, 2, 1, 1]).low < 0
+
+
+@pytest.mark.parametrize("n", [4, 5])
+def test_a_perfect_order_of_fewer_than_six_is_sure_of_nothing(n):
+    found = correlation(range(n), range(n))
+    assert found.value == pytest.approx(1) and np.isnan([found.low, found.high, p_value(found)]).all()
+    turned = correlation_over(range(12), -np.arange(12), np.arange(12) % n)
+    assert turned.value == pytest.approx(-1) and np.isnan(turned.high)
+    assert p_value(correlation(range(6), range(6))) < 0.05
+
+
+@pytest.mark.parametrize("groups", [[0, 1, 2, 3], ["a", "b", "c", None, "d"], [0, 1, 2, np.nan, 3]])
+def test_each_row_has_a_group(groups):
+    with pytest.raises(ParameterError, match="give each of the 5 rows its group"):
+        correlation_over([1, 2, 3, 4, 5], [1, 3, 2, 5, 4], groups)
 
 
 def test_r_squared_has_the_interval_of_its_correlation_squared():

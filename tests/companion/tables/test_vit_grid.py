@@ -49,8 +49,12 @@ def test_a_reading_is_the_nearest_of_the_table_and_what_is_missing_is_refused(tm
     assert vit_grid.nearest_reading(GRID, -1, 4, "normalized_miscoupling") == Reading("patch", 3)
     with pytest.raises(ParameterError, match="the grid has no column 'class.k7.mismatch'"):
         vit_grid.coupling_table(GRID, Reading("class", 7, "mismatch"))
-    with pytest.raises(ParameterError, match=r"no grid in none\.csv; make one with"):
+    with pytest.raises(ParameterError, match=r"no grid in none\.csv, .*; make one with"):
         vit_grid.read_grid(tmp_path / "none.csv")
+    for content in (b"", b"\x89PNG\xff\xfe\0", b'a,"b', b"model,drop_path\n"):
+        (tmp_path / "bad.csv").write_bytes(content)
+        with pytest.raises(ParameterError, match=r"no grid in bad\.csv, which lacks .*weight_decay.*; make one with"):
+            vit_grid.read_grid(tmp_path / "bad.csv")
 
 
 def test_quoted_numbers_come_from_the_tables_and_the_effects():
