@@ -101,6 +101,7 @@ def _card(model: cl.Model, prompts: Card, measured: Mapping[str, xr.Dataset], ho
     found = {
         "format": FORMAT,
         **provenance.which_model(model),
+        **_of_folder(Path(model.name)),
         "untrained": bool(model.untrained),
         "weights": fingerprint(model),
         "blocks": model.n_blocks,
@@ -119,6 +120,12 @@ def _card(model: cl.Model, prompts: Card, measured: Mapping[str, xr.Dataset], ho
         "hours": hours,
     }
     return with_digest(rounded(found))
+
+
+def _of_folder(folder: Path) -> Card:
+    """Name the model of a folder of one's own, whose path says nothing elsewhere; empty for a model that is none."""
+    name = re.sub(r"[^\w.-]+", "-", folder.resolve().name, flags=re.ASCII).strip("-.")
+    return {"model": name, "source": f"folder {name}"} if folder.is_dir() else {}
 
 
 def coupling_part(ds: xr.Dataset) -> Card:

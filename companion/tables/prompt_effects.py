@@ -223,7 +223,7 @@ def _difference(problems: pd.DataFrame) -> Effect:
 def chosen(model: str, precision: str = "float32", revision: str = "", token: int = -1) -> pd.DataFrame | None:
     """Take the rows of a model as it was measured; None where nobody measured it so."""
     table = many_prompts()
-    if table.empty or (precision, revision, token) != ("float32", "", -1):
+    if Path(model).is_dir() or table.empty or (precision, revision, token) != ("float32", "", -1):
         return None
     rows = table[table["model"] == model]
     return None if rows.empty else rows.reset_index(drop=True)

@@ -5,6 +5,7 @@ diagonalise the Jacobian of block $l$. What its numbers are without coupling is 
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -138,9 +139,15 @@ def _of_one_prompt(
 
 
 def other_models(others: str, besides: str) -> list[str]:
-    """Read a list of further models."""
-    names = dict.fromkeys(name.strip() for name in others.split(","))
-    return [name for name in names if name and name != besides]
+    """Read a list of further models, each once by whatever path it is given."""
+
+    def known(name: str) -> str:
+        return str(Path(name).resolve()) if Path(name).is_dir() else name
+
+    by_place = {known(besides): ""}
+    for name in map(str.strip, others.split(",")):
+        by_place.setdefault(known(name), name)
+    return [name for name in by_place.values() if name]
 
 
 def measure_models(
@@ -156,6 +163,7 @@ def measure_models(
 
     def measured(model: Model, given: list) -> xr.Dataset:
         try:
+            common.check_pairs(model)
             chosen = common.several_k(model, ks)
         except ParameterError as error:
             message = f"{error}; or leave {model.name!r}, one of the other models, out of 'others'"

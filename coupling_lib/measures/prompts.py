@@ -2,6 +2,7 @@
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 import xarray as xr
 
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, shown
 from coupling_lib.inputs.prompt_arguments import inputs_for, prompt_inputs, prompt_name, prompt_tokens
 from coupling_lib.inputs.prompts import CHAIN_OF_THOUGHT, Prompt, add_chain_of_thought
 from coupling_lib.measures import common
@@ -94,6 +95,8 @@ def measure_prompts(
         (['arc-style', 'gsm8k-style'], 2)
     """
     asked = _described(model, prompts)
+    if twice := [name for name, n in Counter(prompt.id for prompt in asked).items() if n > 1]:
+        raise ParameterError(f"the id {shown(twice[0])} belongs to different prompts; give each an id of its own")
     prompts, given = list(asked), readable(model, asked.values())
     for prompt, one in zip(prompts, given, strict=True):
         cut = model.tokenizer is not None and type(one) is not type(asked[prompt])

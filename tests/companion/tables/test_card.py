@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,16 @@ def test_a_card_holds_what_the_measures_say(made):
     assert first["s_1"] == pytest.approx(float(depth["singular_values"][:, 3, 0].mean()), rel=1e-4)
     assert len(card["spectra"]) == 12 and all(one["s_1"] >= one["s_10"] and one["rank"] >= 1 for one in card["spectra"])
     assert card["trajectories"]["line_shape_score"]["n"] == 2 and cards.name_of(card) == "nano-neox-step1000"
+
+
+def test_the_card_of_a_folder_bears_its_name_and_is_good(made, tmp_path):
+    card, measured = made
+    folder, model = tmp_path / "my model", cl.load_model("nano-neox", revision="step1000")
+    folder.mkdir()
+    model = replace(model, name=str(folder))
+    own = cards._card(model, card["prompts"], measured, 0.1)
+    assert (own["model"], own["source"], cards.name_of(own)) == ("my-model", "folder my-model", "my-model-step1000")
+    assert list(card_check.faults(written(tmp_path, own))) == []
 
 
 def test_the_depth_from_which_a_token_is_known_is_the_first_after_the_last_other_one(made):

@@ -211,6 +211,13 @@ def test_passages_are_as_long_as_the_questions(tmp_path):
         texts.passages(model, [5], "novels", tmp_path, tmp_path)
 
 
+def test_a_folder_does_not_get_the_numbers_of_a_model_that_is_called_so(tmp_path, monkeypatch):
+    (tmp_path / "nano-neox").mkdir()
+    assert prompt_effects.chosen("nano-neox") is not None
+    monkeypatch.chdir(tmp_path)
+    assert prompt_effects.chosen("nano-neox") is None
+
+
 @pytest.mark.parametrize("name", ["nano-neox", "nano-llama", pytest.param("smollm2-135m", marks=pytest.mark.thorough)])
 def test_two_prompts_of_each_model_are_measured_anew(name):
     rows = prompt_effects.chosen(name)

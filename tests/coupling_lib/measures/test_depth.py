@@ -156,6 +156,16 @@ def test_other_models_are_measured_alike_and_lacking_numbers_refused(monkeypatch
     refused(ParameterError, message, measure_models, ["nano-llama"], [PARIS], ks=(97,))
     assert other_models(" nano-llama,nano-neox,, nano-llama", besides="nano-neox") == ["nano-llama"]
     assert other_models("", besides="nano-neox") == []
+    here, again = str(tmp_path), f"{tmp_path}/."
+    assert other_models(f"{here}/, nano-llama", besides=here) == ["nano-llama"]
+    assert other_models(f"{here},{again}", besides="nano-neox") == [here]
+
+
+def test_another_model_of_one_block_is_named_before_it_is_measured(tmp_path):
+    tiny.llama(num_hidden_layers=1).save_pretrained(tmp_path / "one")
+    ids, name = torch.tensor([[4, 9, 2]]), str(tmp_path / "one")
+    message = r"/one has 1 block; coupling needs pairs .*; or leave '.*/one', one of the other models, out of 'others'"
+    refused(ParameterError, message, measure_models, [name], [ids], ks=(4,))
 
 
 @pytest.mark.parametrize("boundary", ["block", "hidden_states"])

@@ -74,6 +74,11 @@ def test_words_stand_for_tokens_and_token_ids_need_no_tokenizer(falcon):
     assert ds.id.values.tolist() == ["ids [5, 9, 2]", "one two"] and ds.n_tokens.values.tolist() == [3, 2]
 
 
+def test_two_prompts_of_one_id_are_refused(model):
+    message = "the id 'q1' belongs to different prompts; give each an id of its own"
+    refused(ParameterError, message, measure_prompts, model, [EGGS, RIVER, Prompt("q1", "yours", "How many?")], ks=(5,))
+
+
 def test_lengths_are_those_read_and_a_sentence_is_not_cut_off(model):
     long = Prompt("q", "mine", "The river. " * 300)
     with pytest.warns(UserWarning, match="cut after"):
