@@ -44,9 +44,12 @@ TABLES = {
         ("by chance ", "tokens-between-self-by-chance", ".3f"),
         ("scatter of one pair ", "tokens-null-spread", ".3f"),
     ),
-    "readings": tuple(
-        (f"`{name}`", f"readings-{name}-beyond-chance", ".1%")
-        for name in ("normalized_miscoupling", "mismatch", "released_trace", "miscoupling", "basis_vv")
+    "readings": (
+        (r"$1-\tilde m$", "readings-normalized_miscoupling-beyond-chance", ".1%"),
+        ("`mismatch`", "readings-mismatch-beyond-chance", ".1%"),
+        ("`released_trace`", "readings-released_trace-beyond-chance", ".1%"),
+        ("`miscoupling`", "readings-miscoupling-beyond-chance", ".0%"),
+        ("`basis_vv`", "readings-basis_vv-beyond-chance", ".1%"),
     ),
     "precision": (
         ("coupling ", "precision-coupling-float32", ".3f"),
