@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 import book_figures
-from pybtex.backends.plaintext import Backend
 from sphinx.util.osutil import relative_uri
 
 from companion.figures.figure_reader import figures_in
@@ -68,7 +67,7 @@ def _mark_page(app: Any, page: str, template: str, context: dict[str, Any], docu
     if not hasattr(app, "_texts_behind"):
         known = definitions(app.env.get_doctree(GLOSSARY)) if GLOSSARY in app.env.found_docs else {}
         known |= {
-            one.citation_id: one.formatted_entry.text.render(Backend()) for one in app.env.domains["cite"].citations
+            one.citation_id: one.formatted_entry.text.render_as("text") for one in app.env.domains["cite"].citations
         }
         app._texts_behind = {anchor: {"preview": text} for anchor, text in known.items()}
 
