@@ -80,8 +80,8 @@ def null_error(reading: Reading) -> float:
 
 
 def first_seed(table: pd.DataFrame) -> pd.DataFrame:
-    """Take the models of the grid proper, without the further seeds of one row."""
-    return table[table.seed == table.seed.min()]
+    """Take of all models with the same settings the one with the smallest seed; every cell may have its own."""
+    return table.sort_values("seed", kind="stable").drop_duplicates(["weight_decay", "drop_path"]).sort_index()
 
 
 def fits_by_rate(grid: pd.DataFrame, reading: Reading, stated: Mapping[float, float] | None = None) -> pd.DataFrame:

@@ -68,12 +68,12 @@ def null_of(
     names = [named.name for named in chosen_variants(names)]
     networks = [ds.sel(network=name, drop=True) for name in ds["network"].values] if "network" in ds.dims else [ds]
     spectra, (width, *_), (ks, *_), (blank, *_) = zip(*map(_at_hand, networks), strict=True)
-    nulls = [xr.Dataset(coords={"variant": names, **blank.coords}) for _ in networks]
-    for null, found in zip(nulls, expected_nulls(spectra, width, ks, names, n_samples, seed), strict=True):
+    each = [xr.Dataset(coords={"variant": names, **blank.coords}) for _ in networks]
+    for null, found in zip(each, expected_nulls(spectra, width, ks, names, n_samples, seed), strict=True):
         for part in ("value", "error", "mean_square"):
             values = [getattr(found[name], part).numpy().reshape(blank.shape) for name in names]
             null[part] = (("variant", *blank.dims), np.stack(values))
-    null = xr.concat(nulls, ds["network"]) if "network" in ds.dims else nulls[0]
+    null = xr.concat(each, ds["network"]) if "network" in ds.dims else each[0]
     note = f"closed form of the mean square, where there is one, and up to {n_samples:,} draws"
     null = null.isel(variant=0, drop=True).assign_attrs(variant=variant) if single else null
     return null.assign_attrs(draws=n_samples, seed=seed, note=note)

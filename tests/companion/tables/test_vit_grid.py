@@ -36,6 +36,13 @@ def test_intervals_are_turned_round_and_seeds_of_one_row_averaged():
     assert (row.coupling, row.low, row.high) == pytest.approx((values.mean(), values.min(), values.max()))
 
 
+def test_every_cell_may_have_a_seed_of_its_own():
+    own = GRID.drop_duplicates(["weight_decay", "drop_path"]).assign(seed=lambda grid: range(len(grid)))
+    assert vit_grid.first_seed(own).equals(own)
+    again = pd.concat([own, own.assign(seed=own["seed"] + 100)], ignore_index=True)
+    assert vit_grid.first_seed(again)["seed"].tolist() == own["seed"].tolist()
+
+
 def test_trends_are_rank_correlations_with_the_rate():
     trends = vit_grid.trend_table(GRID, CLASS).set_index("weight_decay")
     part = GRID[(GRID.weight_decay == 0.1) & (GRID.seed == 0)]
