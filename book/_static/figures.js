@@ -116,6 +116,12 @@
       figure.querySelector(".tbc-links")?.prepend(element("span", {}, more));
       stack(figure);
     });
-    phone.addEventListener("change", () => document.querySelectorAll("figure.tbc-figure[id]").forEach(stack));
+    // Panels are as large as the room allows, which a turned phone changes; its height changes while one scrolls.
+    let wide = window.innerWidth;
+    window.addEventListener("resize", () => {
+      if (window.innerWidth === wide) return;
+      wide = window.innerWidth;
+      document.querySelectorAll("figure.tbc-figure[id]").forEach(stack);
+    });
   });
 })();
