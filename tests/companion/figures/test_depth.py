@@ -51,11 +51,11 @@ CASES = {
 }  # fmt: skip
 
 
-def test_every_mismatch_that_can_be_drawn_is_one_that_is_measured():
+def test_every_drawable_variant_is_measured():
     assert set(SYMBOLS) < set(VARIANTS)
 
 
-def test_pairs_hold_the_mean_over_prompts_of_different_blocks_and_leave_the_measurement_as_it_was():
+def test_map_is_mean_over_prompts_without_diagonal():
     table = frame(depth.take_map(BOTH, NAME, 3, NULL))
     assert len(table) == 2 * 6 * 5
     row = table[(table.network == "trained") & (table.block_jacobian == 2) & (table.block_vectors == 5)]
@@ -66,32 +66,29 @@ def test_pairs_hold_the_mean_over_prompts_of_different_blocks_and_leave_the_meas
     assert np.isfinite(BOTH[NAME].values).all() and BOTH.block_1.values.tolist() == list(range(6))
 
 
-def test_the_graph_holds_each_pair_once_as_one_minus_the_mean_of_both_directions():
+def test_graph_edge_is_mean_of_both_directions():
     table = frame(depth.take_graph(BOTH, NAME, 4, NULL)).set_index(["network", "block_a", "block_b"]).coupling
     values = STATES["untrained"][NAME].values[:, 1]
     assert len(table) == 2 * 15
     assert table["untrained", 1, 6] == pytest.approx(1 - (values[:, 0, 5].mean() + values[:, 5, 0].mean()) / 2)
 
 
-def test_distribution_has_every_prompt_at_every_distance_and_an_interval():
+def test_distribution_has_every_prompt_at_every_distance():
     values = STATES["trained"][NAME].values[:, 0]
-    taken = depth.take_distribution(BOTH, NAME, 3, NULL).sel(network="trained")
+    taken = depth.take_distribution(BOTH, NAME, 3, NULL)
     for prompt in range(5):
         for apart in range(1, 6):
             expected = [1 - values[prompt, i, j] for i in range(6) for j in range(6) if abs(i - j) == apart]
-            got = taken.by_distance.isel(prompt=prompt).sel(distance=apart)
+            got = taken.by_distance.sel(network="trained", distance=apart)[prompt]
             assert got == pytest.approx(np.mean(expected), abs=1e-12)
-    taken = depth.take_distribution(BOTH, NAME, 3, NULL)
-    table = frame(taken)
-    assert len(table) == 2 * 5 * (1 + 5) + 2 * 5
-    values = STATES["trained"][NAME].values[2, 0]
+    assert len(frame(taken)) == 2 * 5 * (1 + 5) + 2 * 5
     # The diagonal is 0, 30 pairs are left.
-    assert taken.all_pairs.sel(network="trained")[2] == pytest.approx(1 - values.sum() / 30)
+    assert taken.all_pairs.sel(network="trained")[2] == pytest.approx(1 - values[2].sum() / 30)
     assert np.allclose(taken["mean"], taken.by_distance.mean("prompt"))
     assert ((taken.low < taken["mean"]) & (taken["mean"] < taken.high)).all()
 
 
-def test_matrices_are_relative_to_the_jacobians_largest_singular_value_and_have_no_sign():
+def test_matrices_are_absolute_relative_to_largest_singular_value():
     taken = depth.take_matrices(BOTH, blocks=[1, 3], k=3)
     trained = taken.sel(network="trained")
     expected = abs(STATES["trained"].matrix.values[1, 3, 2, 0]) / STATES["trained"].singular_values.values[0, 1, 0]
@@ -105,7 +102,7 @@ def test_matrices_are_relative_to_the_jacobians_largest_singular_value_and_have_
             depth.take_matrices(other, [1, 3], 3)
 
 
-def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_names_for_its_numbers():
+def test_summary_has_rows_for_networks_and_chance():
     table = depth.take_summary(BOTH, NAME, 4, NULL)
     assert list(table.index) == ["untrained", "trained", "by chance"]
     values = STATES["trained"][NAME].sel(k=4).values
@@ -126,7 +123,7 @@ def test_summary_has_a_line_per_network_and_one_for_chance_and_the_book_has_name
     assert (numbers["prompts"], numbers["local"]) == pytest.approx((5, near - each.mean()))
 
 
-def test_models_hold_every_pair_and_the_coupling_of_every_distance():
+def test_models_hold_pairs_and_coupling_by_distance():
     table = frame(depth.take_models({"a": BOTH, "b": BOTH}, NAME, 3, NULL))
     assert len(table) == 2 * 2 * (30 + 5)
     row = table[(table.model == "b") & (table.network == "trained") & (table.block_jacobian == 2)].iloc[-1]
@@ -136,7 +133,7 @@ def test_models_hold_every_pair_and_the_coupling_of_every_distance():
     assert far["mean"] == pytest.approx(1 - (values[:, 0, 5] + values[:, 5, 0]).mean() / 2)
 
 
-def test_what_was_not_measured_or_has_no_coupling_and_a_lone_block_are_refused():
+def test_unmeasured_variant_k_and_single_block_are_refused():
     with pytest.raises(ParameterError, match="variant is 'no_such'"):
         depth.take_map(BOTH, "no_such", 3, NULL)
     with pytest.raises(ParameterError, match="k is 5; measured were 3, 4"):
@@ -147,7 +144,7 @@ def test_what_was_not_measured_or_has_no_coupling_and_a_lone_block_are_refused()
         depth.take_map(BOTH.isel(block_1=[0], block_2=[0]), NAME, 3, NULL)
 
 
-def test_matrices_are_drawn_with_gaps_on_the_scale_of_different_blocks():
+def test_matrix_colour_scale_is_of_different_blocks():
     taken = depth.take_matrices(BOTH, [0, 2, 3], 4)
     left, right = depth.draw_matrices(taken).axes[:2]
     assert [label.get_text() for label in left.get_xticklabels()] == ["1", "3", "4"]
@@ -162,7 +159,7 @@ def test_matrices_are_drawn_with_gaps_on_the_scale_of_different_blocks():
     assert {axes.images[0].get_clim() for axes in depth.draw_matrices(taken).axes[:2]} == {(0, largest)}
 
 
-def test_matrices_of_models_stand_in_rows_in_order_of_size_and_blocks_that_one_lacks_are_blank():
+def test_matrices_of_models_are_sorted_by_size():
     short = BOTH.sel(network=["trained"]).isel(block_1=slice(3), block_2=slice(3))
     given = {"a folder/mine": BOTH, "gpt2": BOTH, "nano-llama": short, "b": BOTH, "c": BOTH}
     taken = depth.take_matrices_of(given, [0, 2, 3], 4)
@@ -176,7 +173,7 @@ def test_matrices_of_models_stand_in_rows_in_order_of_size_and_blocks_that_one_l
     assert named == [True, False, False, True, False]
 
 
-def test_map_leaves_the_diagonal_out_of_image_and_scale():
+def test_map_image_and_scale_leave_out_diagonal():
     figure = depth.draw_map(depth.take_map(BOTH, NAME, 4, null=0.99))
     image = figure.axes[1].images[0]
     values = image.get_array()
@@ -191,7 +188,7 @@ def test_map_leaves_the_diagonal_out_of_image_and_scale():
     assert list(bar.lines[-1].get_xdata()) == pytest.approx([0.01, 0.01]) and bar.get_xlabel().startswith("coupling")
 
 
-def test_edges_are_proportional_to_coupling_or_to_what_of_it_exceeds_chance():
+def test_edge_width_is_proportional_to_coupling():
     taken = depth.take_graph(BOTH, NAME, 4, null=0.95)
     figure = depth.draw_graph(taken)
     table = frame(taken)
@@ -214,23 +211,23 @@ def test_edges_are_proportional_to_coupling_or_to_what_of_it_exceeds_chance():
     assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == top
 
 
-def test_distribution_shows_prompts_median_and_null_and_networks_keep_their_colours():
+def test_distribution_draws_prompts_median_and_chance():
     taken = depth.take_distribution(BOTH, NAME, 4, null=0.95)
-    left, right = depth.draw_distribution(taken).axes
+    figure = depth.draw_distribution(taken)
+    left, right = figure.axes
     shown = taken.all_pairs.sel(network="trained").values
     assert np.allclose(sorted(left.collections[1].get_offsets()[:, 1]), sorted(shown))
     medians = [line.get_ydata()[0] for line in left.lines if np.ptp(line.get_xdata()) == pytest.approx(0.16)]
     assert medians[1] == pytest.approx(np.median(shown))
     assert any(np.allclose(line.get_ydata(), 0.05) for line in right.lines)
     assert [text.get_text() for text in right.get_legend().get_texts()] == ["untrained", "trained", "by chance"]
-    figure = depth.draw_distribution(depth.take_distribution(BOTH, NAME, 4, null=0.95))
     graph = depth.draw_graph(depth.take_graph(BOTH, NAME, 4, null=0.95))
     for position, name in enumerate(BOTH.network.values):
         assert figure.axes[1].lines[position].get_color() == style.colour(name)
         assert to_hex(graph.axes[position].collections[0].get_edgecolor()[0]) == style.colour(name)
 
 
-def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance():
+def test_models_share_one_scale_beside_untrained_and_chance():
     other = BOTH.isel(block_1=slice(4), block_2=slice(4), distance=slice(4))
     figure = depth.draw_models(depth.take_models({"nano-llama": BOTH, "a folder/second": other}, NAME, 4, null=0.97))
     first, second, curves = figure.axes[:3]
@@ -247,7 +244,7 @@ def test_models_side_by_side_share_one_scale_and_show_the_untrained_and_chance()
     assert np.allclose(dotted[0].get_ydata(), blank)
 
 
-def test_the_null_by_conjugation_stands_at_the_trained_network_and_its_traceless_part():
+def test_conjugation_null_is_drawn_at_trained_and_traceless():
     both = side_by_side(**STATES, **{SHARED: STATES["trained"]})
     values = np.random.default_rng(0).uniform(0.8, 0.9, (2, 2, 2, 1, 5))  # part, kind, span, k, prompt
     coords = {"part": ["whole", "traceless"], "kind": ["measured", "conjugated"], "k": [4]}

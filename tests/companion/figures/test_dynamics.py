@@ -40,7 +40,7 @@ BOTH = networks(2)
 TRAINED = BOTH.sel(network="trained")
 
 
-def test_carried_states_go_from_the_first_level_and_to_the_last_beside_random_bases():
+def test_carried_states_are_drawn_beside_random_bases():
     left, right = dynamics.draw_carried(dynamics.take_carried(BOTH)).axes
     values = TRAINED.carried_cosine.values
     np.testing.assert_allclose(left.lines[1].get_ydata(), values[:, 0].mean(axis=0))
@@ -59,7 +59,7 @@ def test_readings_keep_their_names_and_intervals():
     assert labels == ["embedding", "product", "released", "product with final norm", "affine"]
 
 
-def test_linear_parts_count_blocks_from_one_and_shares_start_at_the_embedding():
+def test_linear_parts_count_from_one_shares_from_embedding():
     mean = dynamics.take_remainders(BOTH)["mean"].sel(network="trained")
     linear, share = mean.sel(quantity="linear part"), mean.sel(quantity="share of last state")
     assert linear.sel(level=1).item() == pytest.approx(TRAINED.linear_norm_ratio.values[:, 0].mean())
@@ -68,7 +68,7 @@ def test_linear_parts_count_blocks_from_one_and_shares_start_at_the_embedding():
     assert share.sum().item() == pytest.approx(1)
 
 
-def test_growth_is_kept_as_logarithms_and_drawn_as_factors_of_all_depth_and_per_block():
+def test_growth_logarithms_are_drawn_as_factors():
     growth = dynamics.take_growth(BOTH)
     axes = dynamics.draw_growth(growth, direction=2).axes[1]
     for line, kind in zip(axes.lines, dynamics.GROWTH, strict=True):
@@ -94,7 +94,7 @@ def test_left_right_cosines_keep_their_sign():
     np.testing.assert_allclose(line.get_ydata(), values.mean(axis=(0, 2)))
 
 
-def test_the_book_quotes_the_summary_of_means_the_nulls_error_and_the_effects():
+def test_quoted_numbers_match_the_summary():
     table = dynamics.take_summary(BOTH)
     assert table.loc["trained", "product"] == pytest.approx(TRAINED.end_cosine.values[:, 1].mean())
     assert table.loc["trained", "released"] == pytest.approx(TRAINED.end_cosine.values[:, 2].mean())
@@ -102,7 +102,7 @@ def test_the_book_quotes_the_summary_of_means_the_nulls_error_and_the_effects():
     assert table.loc["trained", "share"] == pytest.approx(TRAINED.contribution.values[:, 0].mean())
     wanted = np.exp(np.median(TRAINED.growth_response.values[:, -1, 0]) / 6)
     assert table.loc["trained", "growth"] == pytest.approx(wanted)
-    found, table = dynamics.numbers_of(BOTH), dynamics.take_summary(BOTH)
+    found = dynamics.numbers_of(BOTH)
     assert found["product-trained-low"] == table.loc["trained", "low"]
     assert found["product-null-untrained"] == table.loc["untrained", "random"]
     assert found["product-null-trained-error"] == pytest.approx(0.003 / 5**0.5)

@@ -84,7 +84,7 @@ CASES = {
 OFF = ~np.eye(6, dtype=bool)
 
 
-def test_coupling_is_the_mean_over_pairs_and_drawn_with_its_null_and_progress():
+def test_coupling_is_drawn_beside_chance_and_progress():
     table = emergence.take_coupling(MEASURED, NAME, K)
     values = 1 - MEASURED[NAME].sel(k=K).values[:, :, OFF].mean(axis=-1)
     interval = mean_interval(values, axis=1)
@@ -103,7 +103,7 @@ def test_coupling_is_the_mean_over_pairs_and_drawn_with_its_null_and_progress():
     assert right.get_title() == "validation loss (nats per token)"
 
 
-def test_locality_and_near_and_far_pairs_are_means_over_their_pairs():
+def test_locality_is_mean_coupling_at_each_distance():
     coupling = 1 - MEASURED[NAME].sel(k=K).values
     apart = np.abs(np.subtract.outer(range(6), range(6)))
     table = emergence.take_locality(MEASURED, NAME, K)
@@ -118,7 +118,7 @@ def test_locality_and_near_and_far_pairs_are_means_over_their_pairs():
     np.testing.assert_allclose(drawn["half the depth or more apart"], far[1:])
 
 
-def test_graphs_are_of_the_first_the_most_coupled_or_chosen_and_the_last_step():
+def test_graphs_show_first_peak_and_last_step():
     graphs = emergence.take_graphs(MEASURED, NAME, K)
     assert graphs.step.values.tolist() == ["step 0", "step 100", "step 1000"]
     two = emergence.take_graphs(MEASURED.isel(step=[1, 2]), NAME, K)
@@ -140,7 +140,7 @@ def test_graphs_are_of_the_first_the_most_coupled_or_chosen_and_the_last_step():
     assert found.item() == pytest.approx((pair[0, 3] + pair[3, 0]) / 2)
 
 
-def test_windows_are_named_by_their_blocks_from_one_in_the_order_chosen():
+def test_windows_are_named_by_their_blocks():
     scores = emergence.take_scores(MEASURED, [4, 1])
     assert scores.blocks.values.tolist() == ["all", "blocks 4-6", "blocks 1-3"]
     middle = scores["median"].sel(score="line_shape_score", blocks="blocks 4-6", step=100)
@@ -154,7 +154,7 @@ def test_windows_are_named_by_their_blocks_from_one_in_the_order_chosen():
     assert emergence.take_scores(MEASURED.isel(centre=[0])).blocks.values.tolist() == ["all", "blocks 1-3"]
 
 
-def test_models_stand_in_order_of_size_each_at_its_own_steps():
+def test_models_are_sorted_by_size_with_own_steps():
     small = MEASURED.isel(step=[1, 3])
     found = emergence.take_models({"pythia-12b": MEASURED, "mine": MEASURED, "pythia-70m": small}, NAME, K)
     assert list(found) == ["pythia-70m", "pythia-12b", "mine"]
@@ -169,7 +169,7 @@ def test_models_stand_in_order_of_size_each_at_its_own_steps():
     assert len(drawn["pythia-12b"].get_xdata()) == 4 and middle.get_title() == "line-shape score"
 
 
-def test_scores_are_medians_and_quartiles_over_the_prompts_that_have_one():
+def test_scores_are_quartiles_over_prompts_ignoring_nan():
     changed = MEASURED.copy(deep=True)
     changed["expodistance"][1, 0] = np.nan
     table = frame(emergence.take_scores(changed))
@@ -180,7 +180,7 @@ def test_scores_are_medians_and_quartiles_over_the_prompts_that_have_one():
     assert row["median"] == pytest.approx(np.median(MEASURED.window_line_shape_score.sel(step=100, centre=4)))
 
 
-def test_profiles_count_levels_from_zero_and_middle_blocks_from_one():
+def test_profile_levels_count_from_zero_blocks_from_one():
     table = frame(emergence.take_profiles(MEASURED))
     assert table[table.quantity == "norm"].depth.unique().tolist() == list(range(7))
     assert table[table.quantity == "window_expodistance"].depth.unique().tolist() == [2, 3, 4, 5]

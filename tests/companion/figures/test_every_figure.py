@@ -29,7 +29,7 @@ CASES = {
 @pytest.mark.thorough  # every function is drawn in `test_lifted`
 @pytest.mark.parametrize("sizes", SIZES, ids=["two", "one or three"])
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_small_enough_for_a_page_with_all_text_inside_and_repeats_byte_for_byte(case, sizes):
+def test_picture_is_small_unclipped_and_reproducible(case, sizes):
     draw, make, *options = CASES[case]
     # Many a case has the same data for any number of networks.
     different = {show.frame(data).to_csv(): data for data in map(make, sizes)}

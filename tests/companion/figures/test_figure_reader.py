@@ -33,7 +33,7 @@ def test_all_of_what_show_writes_is_found_again():
     assert light.startswith(b"<?xml") and light != dark
 
 
-def test_a_figure_for_print_whose_table_is_long_has_its_caption_and_no_table(monkeypatch):
+def test_long_table_is_left_out_for_print(monkeypatch):
     monkeypatch.setenv("COUPLING_FIGURES", "print")
     long = pd.DataFrame({"block": range(9000)})
     (one,) = figures_in(show(lambda data: Figure(), long, name="demo", caption="A", provenance="model a").data)

@@ -95,10 +95,10 @@ def texts(axes) -> list[str]:
     return [text.get_text() for text in axes.texts]
 
 
-def test_the_paper_s_points_stand_beside_the_curve_of_width_and_what_it_leaves():
+def test_paper_points_are_drawn_beside_width_curve():
     points = make_points()
-    panels = {axes.get_title(): axes for axes in figures.draw_paper(figures.take_paper(points)).axes}
     table = figures.take_paper(points)
+    panels = {axes.get_title(): axes for axes in figures.draw_paper(table).axes}
     assert drawn_points(panels["As plotted"]) == points_of(points, "coupling", "score")
     assert drawn_points(panels["Width alone"]) == points_of(table, "width_curve", "score")
     r = np.corrcoef(points.coupling, points.score)[0, 1]
@@ -107,13 +107,12 @@ def test_the_paper_s_points_stand_beside_the_curve_of_width_and_what_it_leaves()
     np.testing.assert_allclose(
         line.get_ydata(), np.polyval(np.polyfit(points.coupling, points.score, 1), line.get_xdata())
     )
-    table = figures.take_paper(make_points())
-    panel = {axes.get_title(): axes for axes in figures.draw_paper(table).axes}["Beyond width"]
+    panel = panels["Beyond width"]
     assert drawn_points(panel) == points_of(table, "coupling_cleared", "score_cleared")
     assert f"$r = {np.corrcoef(table.coupling_cleared, table.score_cleared)[0, 1]:.2f}$" in texts(panel)
 
 
-def test_the_sign_is_drawn_at_every_step_and_every_third_of_many_is_named():
+def test_sign_is_drawn_at_every_step():
     signs, table = make_sign()
     rows = figures.take_sign(signs, table, "c")
     left, right = figures.draw_sign(rows).axes
@@ -133,12 +132,11 @@ def test_the_sign_is_drawn_at_every_step_and_every_third_of_many_is_named():
     assert [label.get_text() for label in left.get_xticklabels()] == ["16", "128", "1024", "8192"]
 
 
-def test_the_paper_s_table_holds_what_is_drawn_and_two_groups_stand_out():
-    (legend,) = figures.draw_paper(figures.take_paper(make_points())).legends
-    names = [text.get_text() for text in legend.get_texts()]
-    assert names == ["other families", "GPT-2"]
+def test_paper_table_holds_width_curve_and_residuals():
     points = make_points()
     table = figures.take_paper(points)
+    (legend,) = figures.draw_paper(table).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["other families", "GPT-2"]
     assert table.model.tolist() == points.model.tolist()
     np.testing.assert_allclose(table.width_curve, 1 - 1 / np.sqrt(np.floor(0.1 * points.width)))
     for name in ("coupling", "score"):
@@ -148,7 +146,7 @@ def test_the_paper_s_table_holds_what_is_drawn_and_two_groups_stand_out():
     np.testing.assert_allclose(table.beyond_width, (1 - points.coupling) * np.sqrt(0.1 * points.width))
 
 
-def test_the_suite_s_checkpoints_are_joined_along_training_and_the_last_are_full_and_fitted():
+def test_suite_checkpoints_are_joined_along_training():
     suite = make_suite()
     table = figures.take_suite(suite, "coupling")
     figure = figures.draw_suite(table, "m3")
@@ -169,7 +167,7 @@ def test_the_suite_s_checkpoints_are_joined_along_training_and_the_last_are_full
     pd.testing.assert_series_equal(table.coupling, suite.coupling)
 
 
-def test_every_reading_s_correlation_is_drawn_and_is_hollow_where_it_may_be_chance():
+def test_correlations_that_may_be_chance_are_hollow():
     table = make_variants()
     measured, relative = figures.draw_variants(table).axes
     assert [label.get_text() for label in measured.get_yticklabels()] == list(VARIANTS)
@@ -185,7 +183,7 @@ def test_every_reading_s_correlation_is_drawn_and_is_hollow_where_it_may_be_chan
     assert measured.get_xlim() == relative.get_xlim() == (-1.05, 1.05)
 
 
-def test_rivals_stand_in_one_order_with_their_intervals_and_partial_correlations():
+def test_rivals_are_drawn_with_intervals_and_partials():
     last = correlations.last_checkpoints(generalization.suite())
     tables = {label: correlations.rival_table(last, column, figures.READING) for label, column in SCORES.items()}
     stacked = figures.take_rivals(last)
@@ -205,13 +203,13 @@ def test_rivals_stand_in_one_order_with_their_intervals_and_partial_correlations
     assert stacked.score.tolist() == [label for label in SCORES for _ in names]
 
 
-def test_every_reading_and_k_is_correlated_with_the_score():
+def test_each_reading_is_correlated_with_the_score():
     last = correlations.equal_tokens(correlations.last_checkpoints(generalization.suite()))
     row = figures.take_variants(last).set_index(["variant", "k"]).loc["released_trace", "tenth"]
     assert row.r == pytest.approx(np.corrcoef(1 - last["released_trace_ktenth"], last["negative_loss"])[0, 1])
 
 
-def test_sizes_show_one_point_for_each_model_and_tokens_one_for_each_checkpoint():
+def test_sizes_show_models_and_tokens_show_checkpoints():
     suite = make_suite()
     axes = np.array(figures.draw_sizes(figures.take_suite(suite, "coupling")).axes).reshape(2, 4)
     last = suite[suite.final]
@@ -225,7 +223,7 @@ def test_sizes_show_one_point_for_each_model_and_tokens_one_for_each_checkpoint(
     assert [panel.get_ylabel() for panel in axes[:, 0]] == ["minus validation loss", "relative coupling"]
 
 
-def test_a_line_and_an_exponential_are_fitted_to_the_points():
+def test_line_and_exponential_are_fitted_to_points():
     tables = make_shapes()
     points = figures.take_shapes(tables)
     panels = [axes for axes in figures.draw_shapes(points, LABELS).axes if axes.lines]
@@ -241,7 +239,7 @@ def test_a_line_and_an_exponential_are_fitted_to_the_points():
     np.testing.assert_allclose(points.loc[points.points == "two", "score"], tables["two"][1])
 
 
-def test_the_leaderboard_draws_the_scores_there_are_and_rings_one_model():
+def test_leaderboard_draws_known_scores_and_rings_one_model():
     board = make_board()
     panels = {axes.get_title(): axes for axes in figures.draw_leaderboard(figures.take_leaderboard(board), "b1").axes}
     for task in (*figures.TASKS, "average"):
@@ -261,7 +259,7 @@ def test_the_leaderboard_draws_the_scores_there_are_and_rings_one_model():
     assert found["gsm8k-models"] == 5 and found["gsm8k-r-squared"] == pytest.approx(r_squared)
 
 
-def test_models_measured_here_are_named_and_the_others_counted():
+def test_measured_models_are_named_and_others_counted():
     models = pd.DataFrame({"model": ["a", "b", "c"], "trace": [0.5, np.nan, np.nan], "normalized": [0.1, np.nan, 0.2]})
     assert generalization_numbers.measured_sentence(models) == "Measured here: a, c. Not measured here: 1 of 3 models."
     assert (

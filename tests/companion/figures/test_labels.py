@@ -6,7 +6,7 @@ from companion.figures import labels
 from coupling_lib.errors import ParameterError
 
 
-def test_a_label_has_the_symbol_and_k_of_what_has_a_coupling():
+def test_coupling_label_has_symbol_and_k():
     assert labels.coupling_label("normalized_miscoupling", 10) == r"coupling $1-\tilde m$  $(K=10)$"
     assert labels.coupling_label("mismatch_trace", 3) == "coupling $1-m_{K,1}$  $(K=3)$"
     message = "variant is 'miscoupling'; it must be one of normalized_miscoupling, mismatch, .* to be drawn"

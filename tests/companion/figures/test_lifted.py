@@ -219,7 +219,7 @@ SIZES = [(2,), pytest.param((1, 3), marks=pytest.mark.thorough)]
 
 @pytest.mark.parametrize("sizes", SIZES, ids=["two", "one or three"])
 @pytest.mark.parametrize("figure", FIGURES)
-def test_a_figure_is_lifted_in_three_lines_of_one_network_or_more(figure, sizes):
+def test_every_figure_is_drawn_with_default_arguments(figure, sizes):
     draw, _ = FIGURES[figure]
     pictures = []
     for networks in sizes[:1] if source_of(figure, ONE) else sizes:
@@ -231,7 +231,7 @@ def test_a_figure_is_lifted_in_three_lines_of_one_network_or_more(figure, sizes)
     assert_good_pictures(pictures, dark=len(sizes) > 1)
 
 
-def test_where_it_comes_from_stands_under_a_figure_without_being_given():
+def test_provenance_is_shown_without_being_given():
     networks = {role: measured("depth", role) for role in ("untrained", "trained")}
     data = depth.take_map(side_by_side(**networks), null=null_of(networks["trained"]))
     markup = show.show(depth.draw_map, data, name="demo", caption="...").data
@@ -239,7 +239,7 @@ def test_where_it_comes_from_stands_under_a_figure_without_being_given():
     assert "trained · float32 · 2 prompts" in origin and "token -1" in origin
 
 
-def test_networks_of_other_depth_and_width_stand_side_by_side_beside_the_null_that_is_handed():
+def test_networks_of_different_sizes_stand_side_by_side():
     small, last = measured("depth", "trained"), cl.measure_depth(cl.load_model("nano-neox"), tiny.TEXT, ks=(4,))
     null = cl.null_of(last, ["mismatch", take.VARIANT])
     found = depth.take_map(side_by_side(small=small, nano=last), null=null)
@@ -252,7 +252,7 @@ def test_networks_of_other_depth_and_width_stand_side_by_side_beside_the_null_th
     assert isinstance(depth.draw_map(found), Figure)
 
 
-def test_a_figure_of_coupling_is_refused_without_a_null_or_with_that_of_another_variant():
+def test_coupling_figure_without_matching_null_is_refused():
     ds = measured("depth", "trained")
     with pytest.raises(ParameterError, match=r"null is None; coupling .* pass what cl.null_of\(ds, 'normalized_"):
         depth.take_map(ds)

@@ -50,7 +50,7 @@ def decisive(networks):
     return {"tiny": side_by_side(**found)}
 
 
-def test_curves_are_closed_forms_over_width_with_the_simulation_on_them(curves):
+def test_curves_draw_closed_forms_and_simulation(curves):
     grid = np.array(nulls.draw_curves(nulls.take_curves(curves)).axes).reshape(len(curves.rule), len(nulls.CURVES))
     for rule, row in zip(curves["rule"].values, grid, strict=True):
         for variant, axes in zip(nulls.CURVES, row, strict=True):
@@ -72,7 +72,7 @@ def test_curves_are_closed_forms_over_width_with_the_simulation_on_them(curves):
     assert row.k == 6
 
 
-def test_surrogates_are_means_over_prompts_relative_to_random_bases(both):
+def test_surrogates_are_means_relative_to_random_bases(both):
     table = frame(nulls.take_surrogates(both, K))
     assert len(table) == 2 * len(nulls.KINDS) * len(VARIANTS)
     row = table[(table.network == "trained") & (table.kind == "unpaired") & (table.variant == "mismatch")].iloc[0]
@@ -86,7 +86,7 @@ def test_surrogates_are_means_over_prompts_relative_to_random_bases(both):
     )
 
 
-def test_surrogates_are_drawn_where_their_table_has_them_or_written_at_the_edge(both):
+def test_surrogates_are_drawn_or_written_at_the_edge(both):
     table = frame(nulls.take_surrogates(both, K))
     panels = [axes for axes in nulls.draw_surrogates(nulls.take_surrogates(both, K)).axes if axes.get_title()]
     assert [axes.get_title() for axes in panels] == ["Untrained", "Trained"]
@@ -109,7 +109,7 @@ def test_surrogates_are_drawn_where_their_table_has_them_or_written_at_the_edge(
     assert panels[1].get_xlim()[0] > -7
 
 
-def test_both_parts_are_drawn_beside_random_bases_with_the_vectors_of_every_kind(both):
+def test_both_parts_are_drawn_beside_random_bases(both):
     couplings = nulls.take_parts(both, K)
     panels = [axes for axes in nulls.draw_parts(couplings).axes if axes.get_title()]
     assert len(panels[0].get_yticklabels()) == 2 * len(nulls.SHOWN)
@@ -129,7 +129,7 @@ def test_both_parts_are_drawn_beside_random_bases_with_the_vectors_of_every_kind
     assert row["by chance"] == pytest.approx(float(couplings.random_bases.sel(network="trained", part="traceless")))
 
 
-def test_relative_coupling_is_drawn_against_the_number_of_vectors(both):
+def test_relative_coupling_is_drawn_against_k(both):
     couplings = nulls.take_across_k(both)
     assert couplings["mean"].size == 2 * len(nulls.REPORTED) * 2
     panels = [axes for axes in nulls.draw_across_k(couplings).axes if axes.lines]
@@ -146,7 +146,7 @@ def test_relative_coupling_is_drawn_against_the_number_of_vectors(both):
     assert panels[0].get_ylabel() == "relative coupling"
 
 
-def test_figure_1a_stands_beside_the_value_without_coupling_and_what_was_measured(decisive):
+def test_figure_1a_stands_beside_curve_and_measured_values(decisive):
     table = nulls.take_figure_1a(decisive, POINTS)
     axes = nulls.draw_figure_1a(table).axes[0]
     lines = {line.get_label(): line for line in axes.lines}
@@ -165,7 +165,7 @@ def test_figure_1a_stands_beside_the_value_without_coupling_and_what_was_measure
     assert [text.get_text() for text in axes.texts] == ["tiny"]
 
 
-def test_the_decisive_table_sets_each_choice_beside_the_digitised_value(decisive):
+def test_decisive_table_has_choices_beside_digitised_value(decisive):
     table = nulls.take_decisive(decisive, {"tiny": 0.7})
     assert table.K.tolist() == ["4", "4", "3 (0.1 d)", "3 (0.1 d)"] and table.pairs.tolist() == ["different", "all"] * 2
     assert set(table.c_digitised) == {0.7} and set(table.width) == {32}
@@ -178,7 +178,7 @@ def test_the_decisive_table_sets_each_choice_beside_the_digitised_value(decisive
     assert missing.values.tolist() == [["gpt2", 0.89, "not measured here", "python workflow/decisive.py gpt2"]]
 
 
-def test_the_summary_and_the_quoted_numbers_are_those_of_the_tables(curves, both, decisive):
+def test_quoted_numbers_match_the_tables(curves, both, decisive):
     table, summary = frame(nulls.take_surrogates(both, K)), nulls.take_summary(both, K)
     assert summary.index.tolist() == [(name, variant) for name in both.network.values for variant in nulls.REPORTED]
     row = table[(table.network == "trained") & (table.kind == "permuted") & (table.variant == "basis_vv")].iloc[0]

@@ -50,7 +50,7 @@ CASES = {
 }
 
 
-def test_each_size_stands_against_score_and_coupling_with_the_models_that_have_it():
+def test_each_size_is_drawn_against_score_and_coupling():
     table = paper_models.take_sizes(make_sizes())
     panels = np.reshape(paper_models.draw_sizes(table).axes, (2, 4))
     for row, column in zip(panels, ("score", "coupling"), strict=True):
@@ -62,7 +62,7 @@ def test_each_size_stands_against_score_and_coupling_with_the_models_that_have_i
     assert texts(panels[0, 3])[0].endswith("n = 6") and panels[0, 3].get_xscale() == "log"
 
 
-def test_measured_models_stand_beside_the_digitised_values_with_a_line_from_three_on():
+def test_measured_models_stand_beside_digitised_values():
     left, right = paper_models.draw_measured(table := measured_of(4)).axes
     assert drawn_points(right) == points_of(table[:4], "normalized", "score")
     assert drawn_points(left) == points_of(table, "digitised", "score") | points_of(table[:4], "trace", "score")
@@ -73,7 +73,7 @@ def test_measured_models_stand_beside_the_digitised_values_with_a_line_from_thre
     assert "no model with a score" in texts(alone)[0] and len(drawn_points(alone)) == len(measured_of(0))
 
 
-def test_measured_models_stand_in_a_panel_for_each_number_of_vectors():
+def test_measured_models_have_a_panel_per_k():
     table = measured_each_k(4)
     panels = paper_models.draw_measured(table).axes
     for axes, k in zip(panels[:-1], (10, 30, 50), strict=True):
@@ -82,7 +82,7 @@ def test_measured_models_stand_in_a_panel_for_each_number_of_vectors():
     assert drawn_points(panels[-1]) == points_of(table, "digitised", "score") | points_of(table[:4], "trace", "score")
 
 
-def test_a_model_without_a_score_is_left_out_and_one_without_a_family_is_another():
+def test_model_without_score_is_left_out():
     models = make_measured()
     models.loc[3, "score"] = np.nan
     table = paper_models.take_measured(models, make_points()[:5])
@@ -90,7 +90,7 @@ def test_a_model_without_a_score_is_left_out_and_one_without_a_family_is_another
     assert table.family.tolist()[:1] == ["GPT-2"] and table.family.tolist()[-1] == "other"
 
 
-def test_each_k_has_its_panel_of_the_same_models():
+def test_each_k_panel_shows_the_same_models():
     table, last = each_k(), make_last()
     for axes, k in zip(paper_models.draw_each_k(table).axes, paper_models.KS, strict=True):
         assert drawn_points(axes) == points_of(last, f"mismatch_k{k}_relative", "negative_loss")

@@ -14,7 +14,7 @@ def panel():
     return Figure(figsize=(4, 3)).subplots()
 
 
-def test_square_panels_stand_in_rows_and_blocks_of_a_deep_model_have_gaps():
+def test_square_panels_stand_in_rows():
     figure, row = parts.panels(list("abcde"), 1.0, square=True)
     places = [axes.get_subplotspec() for axes in row]
     assert [(place.rowspan.start, place.colspan.start) for place in places] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
@@ -37,11 +37,11 @@ def test_square_panels_stand_in_rows_and_blocks_of_a_deep_model_have_gaps():
         ("a-model-with-a-long-name", 10, "a-model-…"),
     ],
 )
-def test_a_panel_has_as_much_of_a_name_as_fits_above_it(name, columns, title):
+def test_panel_title_is_shortened_to_fit(name, columns, title):
     assert parts.head(name, columns) == title
 
 
-def test_a_band_is_drawn_only_where_there_is_an_interval():
+def test_band_is_drawn_only_with_an_interval():
     _, (axes, other, third) = parts.panels(["a", "b", "c"], 3)
     values = xr.DataArray(np.random.default_rng(1).normal(size=(4, 3)), dims=("prompt", "block"))
     values = values.assign_coords(block=[1, 2, 3])
@@ -53,7 +53,7 @@ def test_a_band_is_drawn_only_where_there_is_an_interval():
     assert np.allclose(third.lines[0].get_ydata(), values.median("prompt"))
 
 
-def test_a_strip_shows_every_prompt_quartiles_and_median_and_none_where_there_is_no_value():
+def test_strip_shows_prompts_quartiles_and_median():
     axes = panel()
     values = np.array([5.0, 1.0, 3.0, np.nan, 2.0, 4.0])
     parts.strip(axes, 2, values, "#000000")
@@ -66,7 +66,7 @@ def test_a_strip_shows_every_prompt_quartiles_and_median_and_none_where_there_is
     assert len(axes.lines) == 2
 
 
-def test_chance_is_one_minus_the_null_with_its_error_on_an_axis_that_holds_0():
+def test_chance_line_is_one_minus_the_null():
     axes = panel()
     axes.plot([0.2, 0.3])
     parts.chance(axes, Chance(0.95, 2e-5))
@@ -75,14 +75,14 @@ def test_chance_is_one_minus_the_null_with_its_error_on_an_axis_that_holds_0():
     assert line.get_label() == "by chance 0.050"
 
 
-def test_shades_run_from_a_middle_tone_to_the_strongest():
+def test_shades_become_monotonically_stronger():
     for theme, sign in (("light", -1), ("dark", 1)):
         with style.theme(theme):
             light = [sum(int(ink[i : i + 2], 16) for i in (1, 3, 5)) for ink in parts.shades(4)]
         assert (sign * np.diff(light) > 0).all()
 
 
-def test_steps_stand_at_their_logarithms_and_step_0_apart_to_their_left():
+def test_step_axis_is_logarithmic_with_zero_apart():
     axes = panel()
     places = parts.step_axis(axes, [0, 10, 100, 1000])
     assert places[1:] == pytest.approx([1, 2, 3])
@@ -95,7 +95,7 @@ def test_steps_stand_at_their_logarithms_and_step_0_apart_to_their_left():
     assert not unbroken.lines
 
 
-def test_many_steps_are_labelled_in_part_with_the_first_and_the_last():
+def test_thinned_steps_keep_first_and_last():
     for count in range(1, 160):
         chosen = parts.thinned(count)
         assert chosen[0] == 0 and chosen[-1] == count - 1 and len(chosen) <= 10
@@ -108,7 +108,7 @@ def test_steps_are_written_short(step, text):
 
 
 @pytest.mark.parametrize(("values", "fewest"), [([1.0, 1.5], 2), ([1.0, 80.0], 3), ([1e-3, 1e3], 3)])
-def test_logarithmic_axes_have_plain_numbers_at_narrow_and_at_wide_ranges(values, fewest):
+def test_logarithmic_axis_has_plain_number_labels(values, fewest):
     axes = panel()
     axes.plot(values)
     parts.log_axis(axes)

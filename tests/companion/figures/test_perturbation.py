@@ -23,14 +23,14 @@ BOTH = networks(2, make_perturbation)
 TRAINED = BOTH.sel(network="trained")
 
 
-def test_draws_are_averaged_within_prompts_before_the_interval_is_taken():
+def test_draws_are_averaged_within_prompts_before_the_interval():
     values = TRAINED.cosine.values[:, 1, 0, :, 4].mean(axis=1)
     row = perturbation.take_depth(BOTH).sel(network="trained", carrier="linear", noise=0.1, level=4)
     assert row["mean"].item() == pytest.approx(values.mean())
     assert row.high.item() == pytest.approx(float(mean_interval(values).high))
 
 
-def test_first_and_last_are_the_ends_of_the_blocks_not_the_embedding():
+def test_ends_are_first_and_last_block():
     ends = perturbation.take_ends(BOTH)
     first = ends["mean"].sel(network="trained", block="first", carrier="random")
     np.testing.assert_allclose(first, TRAINED.cosine.values[:, 2, :, :, 1].mean(axis=(0, 2)))
@@ -40,7 +40,7 @@ def test_first_and_last_are_the_ends_of_the_blocks_not_the_embedding():
     np.testing.assert_allclose(drawn, TRAINED.cosine.values[:, 0, :, :, 6].mean(axis=(0, 2)))
 
 
-def test_errors_are_those_after_the_last_block_and_amplification_that_of_the_smallest_noise():
+def test_errors_are_those_after_the_last_block():
     table = perturbation.take_error(BOTH)["mean"].to_dataframe().dropna().reset_index()
     errors = table[(table.quantity == "error") & (table.network == "trained")]
     np.testing.assert_allclose(errors["mean"], TRAINED.linear_error.values[..., 6].mean(axis=(0, 2)))
@@ -53,7 +53,7 @@ def test_errors_are_those_after_the_last_block_and_amplification_that_of_the_sma
     np.testing.assert_allclose(right.lines[1].get_ydata(), errors["mean"])
 
 
-def test_the_axis_says_what_kind_of_noise_it_is():
+def test_axis_label_names_kind_of_noise():
     absolute = BOTH.assign_attrs(kind="absolute")
     for both, label in ((BOTH, "noise, relative to the embedding"), (absolute, "noise, standard deviation")):
         axes = [perturbation.draw_ends(perturbation.take_ends(both)).axes[0]]
@@ -61,13 +61,13 @@ def test_the_axis_says_what_kind_of_noise_it_is():
         assert [one.get_xlabel() for one in axes] == [label] * 2
 
 
-def test_the_book_quotes_the_summary_of_one_noise_level_and_the_smallest_one_s_error():
+def test_quoted_numbers_match_the_summary():
     table = perturbation.take_summary(BOTH, 1.0)
     values = TRAINED.cosine.sel(carrier="random", noise=1.0).values.mean(axis=(0, 1))
     row = table.loc["trained", "random"]
     assert row[["embedding", "first block", "last block"]].tolist() == pytest.approx(values[[0, 1, 6]].tolist())
     assert row["low"] < row["last block"] < row["high"]
-    found, table = perturbation.numbers_of(BOTH, 1.0), perturbation.take_summary(BOTH, 1.0)
+    found = perturbation.numbers_of(BOTH, 1.0)
     assert (found["noise"], found["noise-smallest"], found["prompts"]) == ("1", "0.1", 5)
     assert found["first-linear-untrained"] == table.loc[("untrained", "linear"), "first block"]
     assert found["last-network-trained-high"] == table.loc[("trained", "network"), "high"]

@@ -11,7 +11,7 @@ from companion.tables import later, phases
 TABLE = phases.phases()
 
 
-def test_each_panel_has_a_line_a_seed_their_mean_and_the_embedded_model():
+def test_each_panel_draws_seeds_mean_and_embedded_model():
     panels = figures.draw_courses(figures.take_courses(TABLE)).axes
     own = TABLE[TABLE["model"].str.startswith("seed") & (TABLE["step"] > 0)]
     for axes, quantity in zip(panels, ("coupling", "alike", "log_lead"), strict=True):
@@ -22,7 +22,7 @@ def test_each_panel_has_a_line_a_seed_their_mean_and_the_embedded_model():
         assert seeds[0].get_ydata() == pytest.approx(first.to_numpy())
 
 
-def test_the_long_runs_are_drawn_against_tokens_with_shared_part_far_blocks_and_random_bases():
+def test_long_runs_are_drawn_against_tokens():
     table = later.later()
     panels = figures.draw_long(figures.take_long(table)).axes
     own = table[(table["model"] == "long-llama") & (table["step"] > 0)]

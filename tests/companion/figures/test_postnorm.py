@@ -18,7 +18,7 @@ TABLE = pd.DataFrame(
 CASES = {"draw_maps": (postnorm.draw_maps, lambda n: TABLE[: 2 * min(n, 2)])}
 
 
-def test_every_row_is_a_point_at_its_coupling_with_its_interval_and_chance_is_a_line():
+def test_rows_are_points_with_intervals_beside_chance():
     (axes,) = postnorm.draw_maps(TABLE).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == list(postnorm.MAPS.values())
     *points, chance = axes.get_lines()

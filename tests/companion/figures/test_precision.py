@@ -71,7 +71,7 @@ def lines(axes):
     return {line.get_label(): line.get_ydata() for line in axes.lines}
 
 
-def test_value_errors_are_medians_over_prompts_and_blocks_or_ranks():
+def test_value_errors_are_medians_over_prompts():
     values = precision.take_values(DS)
     assert values.precision.values.tolist() == ["int8", "nf4"]
     left, right = precision.draw_values(values).axes
@@ -92,10 +92,10 @@ def test_vector_errors_show_angles_shares_kept_and_chance():
     np.testing.assert_allclose(right.lines[0].get_ydata(), 100 * kept)
     assert right.lines[-1].get_ydata()[0] == pytest.approx(100 * np.mean(np.cos(np.deg2rad([50, 65, 80])) ** 2))
     wanted = np.mean(np.cos(np.deg2rad(DS.angle.values[2, 0, 0, :, 3])) ** 2)
-    assert precision.take_vectors(DS).kept.sel(precision="nf4", side="U", block=4).item() == pytest.approx(wanted)
+    assert spaces.kept.sel(precision="nf4", side="U", block=4).item() == pytest.approx(wanted)
 
 
-def test_pairs_set_the_coupling_of_different_blocks_beside_the_references():
+def test_pairs_are_drawn_against_the_reference_coupling():
     pairs = precision.take_pairs(DS)
     table = pairs.to_dataframe().dropna().reset_index()
     assert len(table) == 2 * len(OFF) and not (table.block_jacobian == table.block_vectors).any()
@@ -110,7 +110,7 @@ def test_pairs_set_the_coupling_of_different_blocks_beside_the_references():
     assert all(any(np.allclose(line.get_ydata(), 0.18) for line in axes.lines) for axes in panels)
 
 
-def test_coupling_has_paired_differences_and_is_drawn_with_null_and_untrained():
+def test_coupling_difference_is_paired_by_prompt():
     found = precision.take_coupling(DS)
     values = 1 - DS.normalized_miscoupling.values
     means = np.array([[np.mean([prompt[i, j] for i, j in OFF]) for prompt in one] for one in values])
@@ -132,7 +132,7 @@ def test_coupling_has_paired_differences_and_is_drawn_with_null_and_untrained():
     assert right.lines[1].get_ydata()[0] == pytest.approx(found.difference.values[2])
 
 
-def test_a_reference_of_weights_that_were_stored_in_four_bits_says_so():
+def test_reference_stored_in_four_bits_is_named():
     stored = DS.assign_attrs(source="package==1:model.gguf (Q4_1, sha256 b179c9523d0e)")
     left, right = precision.draw_coupling(precision.take_coupling(stored)).axes
     assert left.get_xticklabels()[0].get_text() == "float32\nof Q4_1"
@@ -143,7 +143,7 @@ def test_a_reference_of_weights_that_were_stored_in_four_bits_says_so():
     assert titles == ["against float32 of Q4_1", "against float32"]
 
 
-def test_sources_leave_out_a_block_and_the_reference_with_itself():
+def test_sources_leave_out_diagonal_and_reference():
     errors = DS.coupling_error.sel(precision="nf4", source="weights").values
     wanted = np.median([one[i, j] for one in errors for i, j in OFF])
     found = precision.take_sources(DS)["median"]
@@ -158,7 +158,7 @@ def test_sources_leave_out_a_block_and_the_reference_with_itself():
     np.testing.assert_allclose(shown["weights"], wanted)
 
 
-def test_a_precision_keeps_its_colour_whatever_it_is_compared_with():
+def test_precision_keeps_its_colour_in_every_comparison():
     alone = DS.sel(precision=["float32", "nf4"])
     figures = [precision.draw_values(precision.take_values(one)) for one in (DS, alone)]
     colours = [
@@ -167,14 +167,13 @@ def test_a_precision_keeps_its_colour_whatever_it_is_compared_with():
     assert colours[0] == colours[1]
 
 
-def test_the_book_quotes_the_summary_with_chance_and_the_effects():
+def test_quoted_numbers_match_the_summary():
     summary, found = precision.take_summary(DS), precision.take_coupling(DS).to_dataframe()
     excess = found.coupling["float32"] - 0.18
     assert summary.loc["nf4", "lost %"] == pytest.approx(-100 * found.difference["nf4"] / excess)
     assert summary.loc["float32", "kept %"] == pytest.approx(100, abs=1e-6)
     errors = np.abs(DS.singular_values.values[2] / DS.singular_values.values[0] - 1)
     assert summary.loc["nf4", "values %"] == pytest.approx(100 * np.median(errors))
-    summary = precision.take_summary(DS)
     found = precision.numbers_of(DS, UNTRAINED)
     assert all(f"lost-{name}" in found for name in summary.index)
     assert found["difference-nf4-low"] == summary.loc["nf4", "difference_low"]

@@ -77,7 +77,7 @@ def blocks_of(data, prompt):
     return [np.mean([1 - v for o in others[b] for v in (values[b, o], values[o, b])]) for b in range(BLOCKS)]
 
 
-def test_every_prompt_alone_stands_once_and_correlations_are_spearmans():
+def test_prompt_correlations_are_spearman_correlations():
     table = prompts.take_prompts(BOTH, NAME, K, NULL)
     assert len(table) == 2 * 11 and set(table.version) == {"alone"}
     data = TRAINED
@@ -98,7 +98,7 @@ def test_every_prompt_alone_stands_once_and_correlations_are_spearmans():
     assert listed.loc[("trained", "length in tokens"), "spearman"] == found["length"].value
 
 
-def test_ratings_take_the_place_of_steps_where_there_are_some():
+def test_ratings_replace_steps_where_known():
     table = prompts.take_prompts(rated(2), NAME, K, NULL)
     known = table[(table.network == "trained") & table.rating.notna()]
     found = prompts.correlations(table, "trained")
@@ -113,7 +113,7 @@ def test_ratings_take_the_place_of_steps_where_there_are_some():
     assert "rating" not in prompts.take_prompts(BOTH.assign_coords(rating=("prompt", [np.nan] * 23)), NAME, K, NULL)
 
 
-def test_a_difference_between_sets_is_no_correlation_within_them():
+def test_difference_between_sets_gives_no_within_correlation():
     data = TRAINED.copy(deep=True)
     stories = data["dataset"].values == "stories"
     data[NAME].values[stories] *= 0.5
@@ -122,7 +122,7 @@ def test_a_difference_between_sets_is_no_correlation_within_them():
     assert found["length"].high < 0 and found["length within sets"].low < 0 < found["length within sets"].high
 
 
-def test_sets_of_two_prompts_say_nothing_of_length_within_sets():
+def test_sets_of_two_prompts_are_left_out():
     rng = np.random.default_rng(0)
     columns = {"network": "trained", "id": np.arange(12).astype(str), "dataset": np.repeat(list("abcdef"), 2)}
     table = pd.DataFrame(columns | {"steps": np.nan, "tokens": np.arange(12.0), "coupling": rng.normal(size=12)})
@@ -131,7 +131,7 @@ def test_sets_of_two_prompts_say_nothing_of_length_within_sets():
     assert more["length within sets"].n == 10
 
 
-def test_what_does_not_vary_or_is_too_few_has_no_coefficient_and_is_drawn_all_the_same():
+def test_too_few_prompts_have_no_correlation():
     few = TRAINED.isel(prompt=np.isin(TRAINED.question.values, ["q0", "q1"])).copy(deep=True)
     few["n_tokens"].values[:] = 16
     table = prompts.take_prompts(side_by_side(trained=few), NAME, K, NULL)
@@ -139,7 +139,7 @@ def test_what_does_not_vary_or_is_too_few_has_no_coefficient_and_is_drawn_all_th
     assert prompts.draw_prompts(table).axes[0].texts[0].get_text() == "trained: too few prompts"
 
 
-def test_versions_are_paired_by_question_and_without_any_nothing_is_compared():
+def test_versions_are_paired_by_question():
     data = TRAINED
     found = prompts.version_couplings(BOTH, NAME, K).sel(network="trained")
     assert found.version.values.tolist() == list(dict.fromkeys(data.version.values)) and set(
@@ -157,7 +157,7 @@ def test_versions_are_paired_by_question_and_without_any_nothing_is_compared():
         prompts.version_couplings(alone, NAME, K)
 
 
-def test_summary_gives_paired_differences_with_intervals_and_names_them_for_the_book():
+def test_summary_gives_paired_differences_with_intervals():
     summary = prompts.take_summary(BOTH, NAME, K, null=0.95)
     found = prompts.version_couplings(BOTH, NAME, K).sel(network="trained")
     difference = (found.sel(version="step by step") - found.sel(version="alone")).mean("block").values
@@ -173,7 +173,7 @@ def test_summary_gives_paired_differences_with_intervals_and_names_them_for_the_
     assert book["step-by-step-change"] == pytest.approx(difference.mean())
 
 
-def test_profiles_show_the_mean_over_questions_and_its_paired_difference():
+def test_profiles_show_mean_and_paired_difference():
     figure = prompts.draw_versions(prompts.take_versions(BOTH, NAME, K, null=0.95))
     found = prompts.version_couplings(BOTH, NAME, K).sel(network="trained")
     above, below = figure.axes[1], figure.axes[3]
@@ -186,14 +186,14 @@ def test_profiles_show_the_mean_over_questions_and_its_paired_difference():
         assert np.allclose(line.get_ydata(), (found.sel(version=version) - found.sel(version="alone")).mean("question"))
 
 
-def test_caption_names_the_control_and_the_stand_in_for_tokens():
+def test_caption_names_the_control_sentence():
     data = TRAINED.copy()
     assert "adds 4 tokens, the control sentence (“It rained.”) 3." in prompts.versions_caption(data)
     data.attrs["words_as_tokens"] = 1
     assert "each word stands for one token" in prompts.versions_caption(data)
 
 
-def test_models_of_different_depth_stand_side_by_side_in_order_of_size():
+def test_models_are_sorted_by_size():
     short = TRAINED.isel(block_1=slice(3), block_2=slice(3))
     found = prompts.take_models({"mine": TRAINED, "gpt2-xl": TRAINED, "gpt2": short}, NAME, K, NULL)
     assert found.network.values.tolist() == ["gpt2", "gpt2-xl", "mine"]

@@ -58,7 +58,7 @@ def nulls(measured):
     return side_by_side(**{name: cl.null_of(ds, n_samples=20) for name, ds in each_network(measured["block"])})
 
 
-def test_each_variant_has_a_panel_of_its_own_with_both_networks_and_their_nulls(measured, nulls):
+def test_each_variant_has_its_own_panel(measured, nulls):
     means = readings.take_values(measured["block"], nulls)
     panels = [axes for axes in readings.draw_values(means).axes if axes.get_title(loc="left")]
     assert [axes.get_title(loc="left") for axes in panels] == list(VARIANTS)
@@ -68,7 +68,7 @@ def test_each_variant_has_a_panel_of_its_own_with_both_networks_and_their_nulls(
         assert any(np.array_equal(line, wanted) for line in drawn)
 
 
-def test_beyond_chance_shows_shares_in_per_cent_with_intervals_and_the_other_ks_small(measured, nulls):
+def test_coupling_beyond_chance_is_in_per_cent(measured, nulls):
     means = readings.take_beyond_chance(measured["block"], 4, nulls)
     axes = readings.draw_beyond_chance(means).axes[0]
     trained = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 17][1]
@@ -83,7 +83,7 @@ def cells_of(figure: Figure, rows: int) -> list[Text]:
     return list(np.hstack(groups).ravel())
 
 
-def test_agreement_is_written_short_in_an_ink_that_stands_out():
+def test_agreement_is_written_short_in_readable_ink():
     agreement = make_agreement()
     for theme in ("light", "dark"):
         with style.theme(theme):
@@ -100,7 +100,7 @@ def test_agreement_is_written_short_in_an_ink_that_stands_out():
     assert texts == 6 * ["1", "1", ".26", "−.26", ".00", "−1"]
 
 
-def test_choices_show_each_value_its_interval_its_chance_and_its_number():
+def test_choices_show_values_intervals_and_chance():
     choices = make_choices()
     axes, numbers = readings.draw_choices(choices).axes
     dots = [line.get_xdata() for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 3]
@@ -112,7 +112,7 @@ def test_choices_show_each_value_its_interval_its_chance_and_its_number():
     np.testing.assert_allclose(sorted(ticks), sorted(choices.null))
 
 
-def test_agreement_is_that_of_the_trained_network_for_each_ordered_pair_of_variants(measured):
+def test_agreement_is_mean_spearman_of_trained_network(measured):
     table = frame(readings.take_agreement(measured["block"], 4)).set_index(["variant", "other"])
     ds, off = measured["block"].sel(network="trained", k=4), ~np.eye(3, dtype=bool)
     pairs = [(ds.basis_uu.values[i][off], ds.mismatch.values[i][off]) for i in range(2)]
@@ -120,7 +120,7 @@ def test_agreement_is_that_of_the_trained_network_for_each_ordered_pair_of_varia
     assert len(table) == 17**2 and table.loc[("basis_uu", "mismatch"), "mean"] == pytest.approx(wanted)
 
 
-def test_boundaries_count_blocks_from_one_and_stand_beside_the_trained_networks_null(measured, nulls):
+def test_boundaries_count_blocks_from_one(measured, nulls):
     by_block = readings.take_boundaries(measured, k=4, nulls=nulls)
     axes = readings.draw_boundaries(by_block).axes[0]
     lines = {line.get_label(): line for line in axes.lines}
@@ -141,13 +141,13 @@ def test_boundaries_count_blocks_from_one_and_stand_beside_the_trained_networks_
     )
 
 
-def test_without_the_other_boundary_its_choice_is_left_out(measured, nulls):
+def test_choice_of_unmeasured_boundary_is_left_out(measured, nulls):
     both, alone = (readings.take_choices(given, 4, nulls) for given in (measured, measured["block"]))
     assert set(both.reading) - set(alone.reading) == {"includes final norm"}
     assert len(both) == 2 * 14 and both.merge(alone).shape == alone.shape
 
 
-def test_summary_has_a_line_per_variant_in_two_decimals_without_negative_zeros(measured, nulls):
+def test_summary_has_a_row_per_variant(measured, nulls):
     means = readings.take_values(measured["block"], nulls)
     table = readings.take_summary(measured["block"], 8, nulls)
     assert list(table.index) == list(VARIANTS)
@@ -156,7 +156,7 @@ def test_summary_has_a_line_per_variant_in_two_decimals_without_negative_zeros(m
     assert "-0.0" not in {str(value) for value in table.to_numpy().ravel()}
 
 
-def test_quotable_names_values_intervals_chance_agreement_and_choices(measured, nulls):
+def test_quoted_numbers_match_the_tables(measured, nulls):
     means, agreement = readings.take_values(measured["block"], nulls), readings.take_agreement(measured["block"], 8)
     choices = readings.take_choices(measured, 8, nulls)
     found = readings.numbers_of(measured, 8, nulls)

@@ -12,7 +12,7 @@ RUNS = regularised.finished(regularised.regularised())
 MOVED = regularised.changes(RUNS)
 
 
-def test_every_run_is_a_point_in_the_panel_of_its_start():
+def test_every_run_is_a_point_in_its_panel():
     row = figures.draw_changes(figures.take_changes(RUNS)).axes
     for axes, begin in zip(row, (0, 300), strict=True):
         dots = [line for line in axes.lines if line.get_linestyle() == "None"]
@@ -24,7 +24,7 @@ def test_every_run_is_a_point_in_the_panel_of_its_start():
         assert y[-1] / x[-1] == pytest.approx(regularised.slopes(part).mean())
 
 
-def test_the_changes_carry_the_names_that_the_book_quotes():
+def test_quoted_numbers_match_the_difference_table():
     found = generalization_numbers.of_runs(RUNS)
     assert found["regularised-pairs"] == RUNS["seed"].nunique()
     changes = regularised.difference_table(RUNS).set_index(["begin", "arm", "column"])

@@ -8,7 +8,7 @@ from tests.companion.tables.test_rivals import made_up
 CASES = {"draw_signs": (rivals.draw_signs, lambda n: rivals.take_signs(made_up(20 * n)))}
 
 
-def test_each_rival_stands_in_its_row_with_both_correlations():
+def test_each_rival_has_a_row_of_correlations():
     signs = rivals.take_signs(made_up())
     left, right = rivals.draw_signs(signs).axes
     own = signs[(signs["set"] == "suite") & (signs["question"] == "each alone")]

@@ -13,7 +13,7 @@ def matrices():
     return dict(zip(example.matrix.values, example.values, strict=True))
 
 
-def test_the_decomposition_is_one_and_the_coupled_matrix_alone_is_diagonal():
+def test_only_the_coupled_matrix_is_diagonal():
     parts = matrices()
     diagonal = np.diag(np.diag(parts["coupled"]))
     assert np.allclose(parts["coupled"], diagonal, atol=1e-12)
@@ -24,7 +24,7 @@ def test_the_decomposition_is_one_and_the_coupled_matrix_alone_is_diagonal():
     assert np.allclose(parts["U"].T @ parts["J1"] @ parts["V"], parts["coupled"])
 
 
-def test_every_kind_of_coupling_compares_two_jacobians_that_run_upwards_and_never_back_to_an_earlier_token():
+def test_arrows_never_point_to_an_earlier_token():
     with style.theme("light"):
         arrows = [
             patch

@@ -27,7 +27,7 @@ def shown(draw=lambda data: Figure(figsize=(1, 1)), **changes):
     return shows.show(draw, **(arguments | changes))
 
 
-def test_the_figure_is_drawn_once_under_each_theme_from_its_data_and_options():
+def test_figure_is_drawn_once_under_each_theme():
     themes = []
 
     def draw(data, null):
@@ -46,14 +46,14 @@ def test_the_figure_is_drawn_once_under_each_theme_from_its_data_and_options():
     assert b"#222222" in pictures[0] and b"#e4e4e4" in pictures[1]
 
 
-def test_without_data_nothing_is_shown_and_a_large_drawing_becomes_pixels(monkeypatch):
+def test_large_drawing_is_shown_as_pixels(monkeypatch):
     assert shown(draw=None, data=None) is None
     monkeypatch.setattr(shows, "LARGEST_SVG", 10)
     (source, *_) = re.findall(r'src="data:image/png;base64,([^"]+)"', shown().data)
     assert base64.b64decode(source).startswith(b"\x89PNG")
 
 
-def test_the_download_is_the_data_and_caption_and_provenance_are_escaped():
+def test_download_is_the_data_and_caption_is_escaped():
     name, address = re.search(
         r'<a download="([^"]+)" href="data:text/csv;charset=utf-8,([^"]+)"', shown().data
     ).groups()
@@ -67,7 +67,7 @@ def test_the_download_is_the_data_and_caption_and_provenance_are_escaped():
     assert "<b>" not in markup
 
 
-def test_where_data_come_from_is_in_their_records_beside_the_command_of_the_notebook(monkeypatch):
+def test_provenance_comes_from_records_and_command(monkeypatch):
     monkeypatch.setattr(shows, "_command", "")
     records = [{"model": "a", "token": -1, "command": "python x.py"}, {"model": "b", "token": -1, "untrained": 1}]
     data = xr.DataArray([1.0], dims="block", name="c", attrs={"records": records})
@@ -90,7 +90,7 @@ def draw_demo(data):
     return Figure(figsize=(1, 1))
 
 
-def test_the_figure_names_what_draws_it_and_its_record_says_in_which_numbers_it_changed():
+def test_record_changes_only_with_the_numbers():
     assert f'<figure class="tbc-figure" data-drawn-by="{__name__}.draw_demo">' in shown(draw_demo).data
     sizes = "mean 0.061728, rms 0.087297, ramp 0.061728"
     assert repr(shown()) == repr(shown(caption="other")) == f"<figure demo: 2 rows; coupling: 2 numbers, {sizes}>"
@@ -101,7 +101,7 @@ def test_the_figure_names_what_draws_it_and_its_record_says_in_which_numbers_it_
     assert shows.fingerprint(pd.DataFrame({"zero": [0.0]})) == "1 rows; zero: 1 numbers, mean 0, rms 0, ramp 0"
 
 
-def test_for_print_a_figure_is_one_small_picture_and_offers_no_long_table(monkeypatch):
+def test_print_figure_is_one_small_picture(monkeypatch):
     monkeypatch.setenv("COUPLING_FIGURES", "print")
     markup = shown().data
     assert re.findall(r'class="(only-\w+)" src="data:image/(\w+)', markup) == [("only-light", "png")]
@@ -110,7 +110,7 @@ def test_for_print_a_figure_is_one_small_picture_and_offers_no_long_table(monkey
     assert "Data (CSV)" not in shown().data and "run the notebook" in shown().data
 
 
-def test_for_print_a_small_mark_keeps_its_colour_among_large_ones(monkeypatch):
+def test_small_mark_keeps_its_colour_in_print(monkeypatch):
     inks = ["#009e73", "#b0568a", "#b07d00", "#0072b2"]
 
     def draw(data):
@@ -130,7 +130,7 @@ def test_for_print_a_small_mark_keeps_its_colour_among_large_ones(monkeypatch):
         assert abs(pixels - np.array(ImageColor.getrgb(ink))).max(axis=-1).min() <= 2
 
 
-def test_data_become_a_line_per_place_with_columns_side_by_side():
+def test_arrays_become_tables_with_a_row_per_place():
     coords = {"prompt": ["first", "second"], "block": [1, 2], "model": "scalar"}
     values = xr.DataArray([[0.5, np.nan], [0.25, 0.125]], coords, ("prompt", "block"), name="coupling")
     table = shows.frame(values)
@@ -147,7 +147,7 @@ def test_data_become_a_line_per_place_with_columns_side_by_side():
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.25, "0.25"), ("twelve", "twelve")])
-def test_remembered_values_reach_the_books_glue_and_are_not_displayed(value, text):
+def test_remembered_values_reach_glue_without_display(value, text):
     InteractiveShell.instance()
     with capture_output() as captured:
         shows.remember("depth", {"demo": value, "other": 1})

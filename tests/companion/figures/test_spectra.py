@@ -51,7 +51,7 @@ CASES = {
 }
 
 
-def test_top_values_are_medians_per_rank_with_the_first_ten_in_the_networks_colour():
+def test_top_values_are_medians_per_rank():
     axes = spectra.draw_top(spectra.take_top(both())).axes[1]
     values = both().sel(network="trained").singular_values.values
     assert len(axes.lines) == 12
@@ -61,7 +61,7 @@ def test_top_values_are_medians_per_rank_with_the_first_ten_in_the_networks_colo
     assert list(axes.lines[0].get_xdata()) == [1, 2, 3, 4, 5, 6]
 
 
-def test_inverse_is_of_every_prompt_with_the_line_of_the_fit_and_its_interval():
+def test_inverse_is_drawn_with_its_fitted_line():
     taken = spectra.take_inverse(both(), fits())
     trained, fit = taken.sel(network="trained"), fits().sel(network="trained")
     inverse = 1 / both().sel(network="trained").singular_values.values[:, :, 0]
@@ -77,7 +77,7 @@ def test_inverse_is_of_every_prompt_with_the_line_of_the_fit_and_its_interval():
     assert text.get_text().endswith("$") and "[" not in text.get_text()
 
 
-def test_whole_spectrum_holds_all_singular_values_of_the_named_blocks():
+def test_whole_spectrum_holds_all_singular_values():
     taken = spectra.take_whole(both())
     table = frame(taken).dropna(subset=["rank"])
     assert len(table) == 2 * 2 * 24 and set(table.block) == {1, 5}
@@ -90,7 +90,7 @@ def test_whole_spectrum_holds_all_singular_values_of_the_named_blocks():
     assert legend == f"block 5  ($a={exponent:.2f}$)"
 
 
-def test_alignment_stands_beside_its_null_and_coupling_is_one_minus_the_mismatch():
+def test_alignment_is_drawn_beside_its_null():
     taken = spectra.take_alignment(both(), nulls())
     exchanged = taken.sel(network="trained", quantity="exchanged coupling")
     draws = nulls().sel(network="trained").exchanged_miscoupling.values
@@ -106,7 +106,7 @@ def test_alignment_stands_beside_its_null_and_coupling_is_one_minus_the_mismatch
     np.testing.assert_allclose(lines["by chance"], exchanged.null)
 
 
-def test_summary_gives_means_and_intervals_that_hold_them_and_the_book_has_names_for_them():
+def test_quoted_numbers_match_the_summary():
     table = spectra.take_summary(both(), fits(), nulls())
     assert table.index.tolist() == ["untrained", "trained", "by chance"]
     trained = both().sel(network="trained")
@@ -125,7 +125,7 @@ def test_summary_gives_means_and_intervals_that_hold_them_and_the_book_has_names
     assert len([name for name in numbers if not name.startswith(("aligned", "r2-change"))]) == 2 * 9 + 6
 
 
-def test_one_set_of_fits_beside_two_networks_is_refused():
+def test_one_fit_for_two_networks_is_refused():
     with pytest.raises(
         ParameterError, match="there are 2 networks and one set of theirs; expected fits = spectra_fits"
     ):

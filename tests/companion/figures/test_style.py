@@ -34,7 +34,7 @@ def contrast(a, b):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_role_has_a_contrast_of_three_to_one_with_its_page_and_text_of_seven(theme):
+def test_colours_have_enough_contrast_with_the_page(theme):
     with style.theme(theme):
         page = style.colour("page")
         assert all(contrast(style.colour(role), page) >= 3 for role in ROLES)
@@ -44,14 +44,14 @@ def test_every_role_has_a_contrast_of_three_to_one_with_its_page_and_text_of_sev
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("deficiency", [np.eye(3), PROTAN, DEUTAN], ids=["typical", "protan", "deutan"])
-def test_roles_stay_apart_for_readers_with_a_colour_vision_deficiency(theme, deficiency):
+def test_roles_are_distinct_under_colour_vision_deficiency(theme, deficiency):
     with style.theme(theme):
         seen = [deficiency @ linear(style.colour(role)) for role in ROLES]
     assert all(np.linalg.norm(a - b) > 0.1 for a, b in itertools.combinations(seen, 2))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_ink_goes_monotonically_from_the_page_to_the_strongest_contrast(theme):
+def test_ink_is_monotonic_in_luminance(theme):
     with style.theme(theme):
         shades = style.ink()(np.linspace(0, 1, 64))
         page = luminance(style.colour("page"))
@@ -65,29 +65,29 @@ def test_ink_goes_monotonically_from_the_page_to_the_strongest_contrast(theme):
         assert min(contrast(to_hex(shade), style.colour("page")) for shade in shades) >= 3
 
 
-def test_values_that_are_not_numbers_are_transparent():
+def test_nan_is_transparent():
     assert style.ink()(np.ma.masked_invalid([np.nan]))[0, 3] == 0
 
 
-def test_families_have_a_colour_and_marker_each_that_no_other_has():
+def test_each_family_has_its_own_style():
     styles = [style.family_style(family) for family in style._FAMILIES]
     assert len(set(styles)) == len(styles)
     assert style.family_style("a family of tomorrow") == (style.colour(style.NULL), "o")
 
 
-def test_a_model_in_a_comparison_never_takes_the_colour_of_a_role():
+def test_dataset_colour_is_never_that_of_a_role():
     others = {style.dataset_colour(f"model {i}", i) for i in range(4)}
     assert len(others) == 4
     assert not others & {style.colour(role) for role in ROLES}
 
 
-def test_models_have_short_names_and_those_that_end_alike_what_tells_them_apart():
+def test_short_names_stay_distinct():
     names = ["runs/a/last", "runs/b/last", "organisation/model", "nano-neox"]
     expected = ["runs/a/last", "runs/b/last", "model", "nano-neox"]
     assert list(style.short_names(names).values()) == expected
 
 
-def test_a_theme_ends_with_its_block_even_after_an_error():
+def test_theme_is_restored_after_an_error():
     before = matplotlib.rcParams["text.color"]
     with pytest.raises(ZeroDivisionError), style.theme("dark"):
         assert matplotlib.rcParams["text.color"] == "#e4e4e4"
@@ -96,7 +96,7 @@ def test_a_theme_ends_with_its_block_even_after_an_error():
     assert style.colour(style.TRAINED) == "#0072b2"
 
 
-def test_svg_has_outlines_for_text_no_date_and_no_place_finer_than_a_thousandth():
+def test_svg_has_outlined_text_and_rounded_coordinates():
     with style.theme("light"):
         figure = Figure(figsize=(1, 1))
         figure.text(0, 0.5, "Jacobian")
@@ -123,11 +123,11 @@ def test_png_has_two_pixels_per_css_pixel():
 @pytest.mark.parametrize(
     ("error", "written"), [(0, "0"), (8.7e-6, "0.000009"), (0.00012, "0.0001"), (0.0312, "0.03"), (2.0, "2")]
 )
-def test_an_error_is_written_with_one_digit_and_no_exponent(error, written):
+def test_error_is_written_with_one_digit(error, written):
     assert style.one_digit(error) == written
 
 
-def test_a_null_says_its_value_in_the_legend_where_its_error_cannot_be_seen():
+def test_null_label_has_value_if_error_is_invisible():
     assert style.null_label(0.95) == "by chance"
     assert style.null_label(Chance(0.94842, 8.7e-6)) == "by chance 0.052"
     assert style.null_label(Chance(0.94842, 8.7e-4)) == "by chance"

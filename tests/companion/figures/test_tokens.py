@@ -107,7 +107,7 @@ def test_every_character_of_a_token_can_be_seen(text, label):
     assert tokens.token_label(text) == label
 
 
-def test_labels_are_the_first_prompts_tokens_or_their_positions():
+def test_labels_are_tokens_or_their_positions():
     assert tokens.take_grid(networks(), NAME, 0.95).tokens == ["What", "␣is", r"\$", r"\n"]
     assert tokens.take_grid(networks(texts=False), NAME, 0.95).tokens == ["7", "8", "9", "10"]
     assert "token 2 (␣is)" in tokens.take_grid(networks(kind="input"), NAME, 0.95).title
@@ -119,7 +119,7 @@ def test_the_matrices_of_another_prompt_are_refused():
         tokens.take_grid(networks().isel(prompt=[1]), NAME, CHANCE)
 
 
-def test_grids_show_matrices_relative_to_the_rows_jacobian_beside_their_coupling():
+def test_grid_is_relative_to_the_row_jacobian():
     both = networks()
     figure = tokens.draw_grid(tokens.take_grid(both, NAME, 0.95))
     assert [axes.get_title() for axes in figure.axes[:4]] == ["Trained", "Trained", "Untrained", "Untrained"]
@@ -138,7 +138,7 @@ def test_grids_show_matrices_relative_to_the_rows_jacobian_beside_their_coupling
 
 
 @pytest.mark.parametrize(("other", "masked"), [(3, 0), (2, FULL)])
-def test_a_token_with_itself_is_left_out_within_one_block_only(other, masked):
+def test_token_with_itself_is_masked_within_a_block(other, masked):
     both = networks(other=other)
     grid = tokens.take_grid(both, NAME, 0.99)
     panels = tokens.draw_grid(grid).axes[:4]
@@ -151,7 +151,7 @@ def test_a_token_with_itself_is_left_out_within_one_block_only(other, masked):
     assert {axes.images[0].get_clim() for axes in (panels[0], panels[2])} == {(0, np.max(grids))}
 
 
-def test_coupling_of_a_prompt_is_the_mean_over_its_pairs_of_different_tokens():
+def test_prompt_coupling_is_mean_over_different_tokens():
     found = comparisons()
     taken = tokens.take_summary(found, NAME, NULLS).coupling.sel(network="trained")
     for name in ("self 3-4", "self 3-3"):
@@ -160,7 +160,7 @@ def test_coupling_of_a_prompt_is_the_mean_over_its_pairs_of_different_tokens():
             assert taken.sel(comparison=name)[prompt] == pytest.approx(expected)
 
 
-def test_summary_holds_means_intervals_and_the_null_and_names_them_for_the_book():
+def test_summary_has_means_intervals_and_chance():
     summary = tokens.take_summary(comparisons(), NAME, NULLS)
     table = tokens.summary_table(summary)
     values = summary.coupling.sel(network="trained", comparison="input 3-4").values
@@ -178,7 +178,7 @@ def test_summary_holds_means_intervals_and_the_null_and_names_them_for_the_book(
     assert book["emerged-within-self"] == pytest.approx(lead.mean())
 
 
-def test_summary_draws_every_prompt_the_mean_and_the_spread_of_single_random_pairs():
+def test_summary_draws_prompts_and_spread_of_chance():
     summary = tokens.take_summary(comparisons(), NAME, NULLS)
     left = tokens.draw_summary(summary).axes[0]
     trained = summary.coupling.sel(network="trained").transpose("comparison", "prompt").values[:3]
@@ -195,7 +195,7 @@ def test_summary_draws_every_prompt_the_mean_and_the_spread_of_single_random_pai
     assert found == pytest.approx([0.05, 0.0025, 0.0975])
 
 
-def test_the_null_by_conjugation_stands_at_its_network_and_is_named_for_the_book():
+def test_conjugation_null_is_drawn_at_its_network():
     found = turned(comparisons())
     summary = tokens.take_summary(found, NAME, NULLS)
     ds = found["input 3-4"].sel(network="trained")
@@ -219,7 +219,7 @@ def test_the_null_by_conjugation_stands_at_its_network_and_is_named_for_the_book
     assert "conjugated" not in tokens.take_summary(comparisons(), NAME, NULLS)
 
 
-def test_one_prompt_has_no_interval_and_a_mismatch_without_coupling_is_refused():
+def test_one_prompt_has_no_interval():
     found = {name: ds.isel(prompt=[0]) for name, ds in comparisons().items()}
     summary = tokens.take_summary(found, NAME, NULLS)
     assert np.isfinite(summary["mean"]).all() and np.isnan([summary.low, summary.high]).all()

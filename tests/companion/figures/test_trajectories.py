@@ -78,7 +78,7 @@ def scores():
     return trajectories.take_scores({"model": both()})
 
 
-def test_every_prompt_is_a_dot_beside_its_quartiles_and_the_references():
+def test_every_prompt_is_a_dot_beside_quartiles():
     taken = scores()
     figure = trajectories.draw_scores(taken)
     for axes, score in zip(figure.axes, trajectories.SCORES, strict=True):
@@ -95,7 +95,7 @@ def test_every_prompt_is_a_dot_beside_its_quartiles_and_the_references():
     assert any(height == pytest.approx(np.sqrt(6)) for height in heights) and 1 in heights
 
 
-def test_prompts_without_a_score_are_left_out_and_a_score_of_none_does_not_exist():
+def test_prompts_without_a_score_are_left_out():
     holes = both().assign(expodistance=both().expodistance.where(both().prompt != both().prompt[0]))
     taken = trajectories.take_scores({"model": holes})
     axes = trajectories.draw_scores(taken).axes[1]
@@ -123,7 +123,7 @@ def test_a_single_step_has_no_score():
     assert [axes.texts[0].get_text() for axes in drawn.axes[:3]] == ["does not exist:\na single step"] * 3
 
 
-def test_profiles_are_medians_over_prompts_drawn_against_their_depth():
+def test_profiles_are_medians_over_prompts():
     table = frame(trajectories.take_profiles(both()))
     dataset = states()["trained"]
     lengths = dataset.step_length.values
@@ -142,7 +142,7 @@ def test_profiles_are_medians_over_prompts_drawn_against_their_depth():
         assert line.get_xdata().tolist() == list(range(7)) and line.get_color() == style.colour(network)
 
 
-def test_a_missing_entropy_leaves_its_panel_out_and_the_caption_says_why():
+def test_missing_entropy_leaves_its_panel_out():
     bare = trajectories.take_profiles(both(without=ENTROPIES).assign_attrs(entropy_missing="Thing has no unembedding"))
     full = trajectories.take_profiles(both())
     assert len(trajectories.draw_profiles(full).axes) == 4 and len(trajectories.draw_profiles(bare).axes) == 3
@@ -150,7 +150,7 @@ def test_a_missing_entropy_leaves_its_panel_out_and_the_caption_says_why():
     assert "softmax(W x)" in trajectories.profile_caption(full) and "left out" not in trajectories.profile_caption(full)
 
 
-def test_models_stand_side_by_side_in_order_of_size_with_the_quantities_below_each_other():
+def test_profiles_of_models_are_sorted_by_size():
     profiles = trajectories.take_profiles(unlike(2), -1)
     assert list(profiles) == ["nano-llama", "organisation/model", "organisation/a-model-with-a-long-name-0"]
     figure = trajectories.draw_profiles(profiles)
@@ -171,7 +171,7 @@ def test_models_stand_side_by_side_in_order_of_size_with_the_quantities_below_ea
     assert set(frame(profiles).model) == set(profiles)
 
 
-def test_paths_of_models_stand_side_by_side_a_network_and_a_part_of_the_depth_below_the_other():
+def test_paths_of_models_stand_side_by_side():
     paths = trajectories.take_paths(unlike(2))
     figure = trajectories.draw_paths(paths)
     panels = np.array(figure.axes).reshape(6, 3)
@@ -186,7 +186,7 @@ def test_paths_of_models_stand_side_by_side_a_network_and_a_part_of_the_depth_be
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_last_token_has_the_colour_of_the_text_and_panels_show_their_part_of_the_depth(theme):
+def test_last_token_path_has_the_text_colour(theme):
     with style.theme(theme):
         figure = trajectories.draw_paths(trajectories.take_paths(both()))
         ink = style.colour("text")
@@ -199,7 +199,7 @@ def test_the_last_token_has_the_colour_of_the_text_and_panels_show_their_part_of
     ]  # fmt: skip
 
 
-def test_paths_give_every_token_at_every_level_and_nothing_where_there_are_none():
+def test_paths_hold_every_token_at_every_level():
     taken = trajectories.take_paths(both())
     table = frame(taken[["text", "component_1", "component_2"]])
     assert len(table) == 2 * 7 * 4
@@ -212,7 +212,7 @@ def test_paths_give_every_token_at_every_level_and_nothing_where_there_are_none(
     assert_text_inside(lambda: trajectories.draw_paths(empty))
 
 
-def test_conventions_have_a_line_per_formula_and_a_column_per_choice_of_states():
+def test_conventions_table_has_scores_by_states():
     dataset = states()["trained"]
     table = trajectories.take_conventions(dataset)
     assert table.index.tolist() == ["line_shape_score", "expodistance", "equidistance"]
@@ -233,7 +233,7 @@ def test_summary_and_quoted_numbers_are_medians_with_quartiles():
     assert quoted["change-expodistance-both"] == pytest.approx(np.median(change[0] - change[1]))
 
 
-def test_a_line_marks_the_block_that_is_given_or_where_the_norm_of_the_trained_model_turns():
+def test_line_marks_the_given_or_turning_block():
     bent = {name: ds.copy(deep=True) for name, ds in states().items()}
     bent["trained"]["norm"][:] = np.exp([0, 1, 2, 3, 3.1, 3.2, 3.3])
     found = trajectories.take_profiles(side_by_side(**bent), turn=-1)

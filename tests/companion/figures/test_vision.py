@@ -68,7 +68,7 @@ CASES = {
 }
 
 
-def test_pairs_are_drawn_by_what_they_gain_in_coupling_and_in_points_of_accuracy():
+def test_pairs_are_drawn_by_their_gains():
     left, right = vision.draw_pairs(vision.take_pairs(make_pairs(0.01, 8))).axes
     whole, shared = (np.asarray(one.get_offsets())[:, 1] for one in left.collections)
     assert whole.mean() == pytest.approx(0.01, abs=1e-3) and (shared == 0).all()
@@ -80,7 +80,7 @@ def dots(axes):
     return [line.get_xdata() for line in lines]
 
 
-def test_the_scatter_draws_every_model_of_its_rates_once_with_the_line_of_its_rate():
+def test_scatter_draws_models_with_line_per_rate():
     models = vision.take_accuracy(GRID, CLASS, STATED, NAMED_RATES)
     assert len(models) == 4 * 8 and set(models.drop_path) == set(NAMED_RATES) and set(models.seed) == {0}
     wanted = fits_by_rate(GRID, CLASS, STATED).set_index("drop_path").loc["0.3"]
@@ -96,7 +96,7 @@ def test_the_scatter_draws_every_model_of_its_rates_once_with_the_line_of_its_ra
     np.testing.assert_allclose(line.get_ydata(), 100 * (first.intercept + first.slope * line.get_xdata()))
 
 
-def test_all_rates_and_all_decays_have_a_panel_each():
+def test_each_rate_and_decay_has_a_panel():
     panels = vision.draw_accuracy_rates(vision.take_accuracy(GRID, CLASS)).axes
     assert [axes.get_title() for axes in panels] == [f"rate {rate:g}" for rate in RATES]
     assert [sum(map(len, dots(axes))) for axes in panels] == [8] * 8
@@ -106,7 +106,7 @@ def test_all_rates_and_all_decays_have_a_panel_each():
     np.testing.assert_allclose(panels[4].lines[0].get_ydata(), decays[decays.weight_decay == 0.06].coupling)
 
 
-def test_the_rate_is_drawn_as_a_mean_over_seeds_with_every_seed_beside_it():
+def test_rate_figure_draws_seeds_and_their_mean():
     models = vision.take_rates(GRID, CLASS)
     assert len(models) == 2 * 8 * 3 and (models.seeds == 3).all()
     left, right = vision.draw_rates(models).axes

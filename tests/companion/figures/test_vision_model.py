@@ -55,7 +55,7 @@ CASES = {
 }
 
 
-def test_the_image_stands_beside_its_matrices_with_its_patch_framed():
+def test_image_is_drawn_with_its_patch_framed():
     figure = vision_model.draw_image(image(2, patch=(2, 4, 2, 2)))
     assert np.array_equal(figure.axes[0].images[0].get_array(), IMAGE)
     (frame,) = figure.axes[0].patches
@@ -64,13 +64,12 @@ def test_the_image_stands_beside_its_matrices_with_its_patch_framed():
     assert np.allclose(figure.axes[2].images[0].get_array().filled(np.nan)[5:9, 10:14], expected[1, 2])
 
 
-def test_relations_leave_out_a_block_with_itself_and_are_drawn_beside_random_bases():
-    found = relations(2).coupling
-    assert found.size == 2 * 4 * 5
-    values = 1 - make_relations(2)[NAME].sel(network="trained", relation="patch").values[2]
-    one = found.sel(network="trained", relation="patch").isel(prompt=2)
-    assert one.item() == pytest.approx(values[~np.eye(6, dtype=bool)].mean())
+def test_relations_leave_out_a_block_with_itself():
     found = relations(2)
+    assert found.coupling.size == 2 * 4 * 5
+    values = 1 - make_relations(2)[NAME].sel(network="trained", relation="patch").values[2]
+    one = found.coupling.sel(network="trained", relation="patch").isel(prompt=2)
+    assert one.item() == pytest.approx(values[~np.eye(6, dtype=bool)].mean())
     (axes,) = vision_model.draw_relations(found).axes
     values = found.coupling.sel(network="untrained", relation="class")
     np.testing.assert_allclose(axes.collections[0].get_offsets()[:, 1], values)
@@ -79,7 +78,7 @@ def test_relations_leave_out_a_block_with_itself_and_are_drawn_beside_random_bas
     assert axes.lines[-1].get_ydata()[0] == pytest.approx(0.05)
 
 
-def test_drop_path_keeps_image_and_draw_and_averages_draws_before_the_interval():
+def test_drop_path_averages_draws_before_the_interval():
     dropped = make_dropped()
     found = vision_model.take_drop_path(dropped, 0.95)
     assert found.coupling.notnull().sum() == 5 + 10

@@ -9,7 +9,7 @@ from tests.companion.tables.test_width import made_up
 CASES = {"draw_width": (width.draw_width, lambda n: width.take_width(made_up(0.005 * n)))}
 
 
-def test_each_model_stands_at_its_width_and_the_curve_of_random_directions_beside_it():
+def test_models_stand_at_their_width_beside_the_curve():
     models = width.take_width(made_up())
     assert {*READINGS, "untrained", "model", "width", "loss", "random"} == {*models} and models["loss"].nunique() == 1
     left, right = width.draw_width(models).axes

@@ -43,13 +43,13 @@ def kernel(monkeypatch, tmp_path):
     return Kernel()
 
 
-def test_a_researcher_s_own_variables_are_no_parameters_before_or_after_the_check(kernel):
+def test_own_variables_are_never_taken_as_parameters(kernel):
     kernel.run("alpha = 0.05\nmodle = 'a'", PARAMETERS, "promts = 3", CHECK)
     kernel.run("names, chosen = ['a'], [1, 2]\nsede = 4", CHECK, PARAMETERS, CHECK)
     assert vars(kernel.shell.user_ns["p"]) == {"k": 10, "seed": 0}
 
 
-def test_a_name_that_papermill_was_given_and_nobody_declared_is_refused_each_time(kernel):
+def test_unknown_papermill_parameter_is_refused_every_time(kernel):
     message = "unknown parameter 'sede'; this notebook takes k, seed; did you mean 'seed'?"
     assert kernel.refusal(PARAMETERS, "# Parameters\nk = 4\nsede = 3\n", CHECK) == message
     assert kernel.refusal(CHECK) == message
@@ -60,7 +60,7 @@ def test_a_name_that_papermill_was_given_and_nobody_declared_is_refused_each_tim
     kernel.run(PARAMETERS, CHECK)
 
 
-def test_without_a_kernel_what_the_cells_left_is_no_parameter_when_they_run_again():
+def test_leftover_variables_without_kernel_are_no_parameters():
     space = {"check_parameters": parameters.check_parameters}
     first = [PARAMETERS, CHECK, "command, drawn = 'papermill', [1, 2]\nsede = 4"]
     for cell in (*first, *first[:2]):
@@ -79,7 +79,7 @@ def test_declared_names_are_checked_wherever_they_were_set(kernel):
     assert kernel.refusal("del k", CHECK) == "parameter 'k' is missing; set it in the cell tagged 'parameters'"
 
 
-def test_a_cell_that_cannot_be_read_sets_nothing(kernel):
+def test_cell_with_syntax_error_sets_no_parameter(kernel):
     kernel.run(PARAMETERS)
     with pytest.raises(SyntaxError):
         kernel.run("# Parameters\nsede = = 3")
@@ -87,7 +87,7 @@ def test_a_cell_that_cannot_be_read_sets_nothing(kernel):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def test_the_first_cells_of_every_notebook_can_be_run_again(path, kernel):
+def test_first_cells_of_every_notebook_run_twice(path, kernel):
     """Twice in one kernel, then beside a researcher's variables and all plain ones that later cells may leave."""
     sources = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
     (at,) = [number for number, source in enumerate(sources) if "check_parameters(" in source]

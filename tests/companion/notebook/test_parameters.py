@@ -54,7 +54,7 @@ def test_right_parameters_are_returned_as_given(changes):
 # What papermill makes of -p NAME true, 10x, 1e1, nan, True, None and the like.
 @pytest.mark.parametrize("value", ["true", "false", "10x", 10.0, math.nan, math.inf, True, None, "", [1], {"a": 1}])
 @pytest.mark.parametrize("name", ["k", "seed", "token"])
-def test_a_whole_number_is_never_anything_else(name, value):
+def test_whole_number_of_another_type_is_refused(name, value):
     message = refusal(**{name: value})
     assert message.startswith(f"parameter {name!r} is {value!r} ({type(value).__name__}); it must be a whole number")
     assert f"; pass -p {name} " in message
@@ -62,7 +62,7 @@ def test_a_whole_number_is_never_anything_else(name, value):
 
 @pytest.mark.parametrize("name", ["model", "precision", "memory", "revision", "prompts", "blocks"])
 @pytest.mark.parametrize("value", ["false", "None", "null", 1.5, False, None])
-def test_a_text_is_neither_a_switch_nor_nothing(name, value):
+def test_text_of_another_type_is_refused(name, value):
     assert refusal(**{name: value}).startswith(f"parameter {name!r} is {value!r} ({type(value).__name__})")
 
 
@@ -89,7 +89,7 @@ def test_a_text_is_neither_a_switch_nor_nothing(name, value):
         ({"memory": "8 gigs"}, "parameter 'memory' is '8 gigs' (str)"),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_name_with_what_would_do(changes, expected):
+def test_value_out_of_range_is_refused(changes, expected):
     assert expected in refusal(**changes)
 
 
@@ -98,12 +98,12 @@ def test_blocks_that_cannot_be_read_are_refused(blocks):
     assert f"parameter 'blocks' is {blocks!r}" in refusal(blocks=blocks)
 
 
-def test_a_mistyped_range_ends_in_the_first_block_there_is_not():
+def test_range_beyond_model_names_first_missing_block():
     with pytest.raises(ParameterError, match="no block 13"):
         choices.chosen_blocks(sized(12, 96, "nano-neox"), "2-99999999999999", 1)
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_known_one_and_a_missing_one_too():
+def test_unknown_and_missing_names_are_refused():
     assert refusal(modle="nano-llama") == (
         "unknown parameter 'modle'; this notebook takes model, precision, memory, revision, prompts, k, blocks, token, "
         "seed; did you mean 'model'?"
@@ -115,13 +115,13 @@ def test_an_unknown_name_is_refused_with_the_nearest_known_one_and_a_missing_one
         parameters.check_parameters({"k": 1}, declared=("k", "seed"))
 
 
-def test_what_is_no_plain_value_was_not_given():
+def test_variables_without_plain_values_are_ignored():
     own = {"np": np, "_": 3, "__name__": "x", "exit": check, "array": np.zeros(2)}
     own |= {"both": {"trained": np.zeros(1)}, "p": SimpleNamespace(), "texts": [SimpleNamespace()]}
     assert vars(check(**own)) == RIGHT
 
 
-def test_what_depends_on_the_model_is_refused_with_the_models_figures():
+def test_values_beyond_the_model_are_refused():
     def against(**changes):
         with pytest.raises(ParameterError) as caught:
             given = check(**changes)
@@ -147,7 +147,7 @@ def test_what_depends_on_the_model_is_refused_with_the_models_figures():
         (12, 12, [11]),
     ],
 )
-def test_chosen_blocks_count_from_zero_and_lie_in_the_middle_without_a_choice(blocks, n_blocks, expected):
+def test_chosen_blocks_default_to_the_middle(blocks, n_blocks, expected):
     assert choices.chosen_blocks(sized(n_blocks), blocks, 1) == expected
 
 
@@ -162,13 +162,13 @@ def test_chosen_blocks_count_from_zero_and_lie_in_the_middle_without_a_choice(bl
         ("centres", "last", "parameter 'centres' is 'last' (str)"),
     ],
 )
-def test_steps_and_windows_that_cannot_be_read_are_refused(name, value, expected):
+def test_unreadable_steps_and_windows_are_refused(name, value, expected):
     with pytest.raises(ParameterError) as caught:
         parameters.check_parameters({name: value}, declared=(name,))
     assert expected in str(caught.value)
 
 
-def test_the_middle_step_is_one_between_the_first_and_the_last():
+def test_middle_step_lies_between_first_and_last():
     assert choices.chosen_middle(0, [0, 10, 100]) is None
     assert choices.chosen_middle(10, [0, 10, 100]) == 10
     for steps, expected in (([0, 10, 100], "one of 10 (steps"), ([0, 100], "no step lies between")):
@@ -177,7 +177,7 @@ def test_the_middle_step_is_one_between_the_first_and_the_last():
 
 
 @pytest.mark.parametrize(("turn", "n_blocks"), [(13, 12), (-1, 3)])
-def test_a_line_is_drawn_at_a_block_that_every_model_has(turn, n_blocks):
+def test_turn_must_be_block_of_every_model(turn, n_blocks):
     depths = {"deep": 40, "model": n_blocks}
     for at in (0, 1, 3):
         assert choices.chosen_turn(at, depths) == at
@@ -187,7 +187,7 @@ def test_a_line_is_drawn_at_a_block_that_every_model_has(turn, n_blocks):
         choices.chosen_turn(turn, depths)
 
 
-def test_windows_stand_where_one_fits():
+def test_windows_must_fit_into_the_model():
     assert choices.chosen_centres("", range(5, 31), "model") == []
     assert choices.chosen_centres("6,15,31", range(5, 31), "model") == [5, 14, 30]
     with pytest.raises(ParameterError) as caught:
@@ -198,7 +198,7 @@ def test_windows_stand_where_one_fits():
     )
 
 
-def test_prompts_are_a_number_a_set_or_a_file(tmp_path):
+def test_prompts_are_number_set_or_file(tmp_path):
     def chosen(prompts, seed=0):
         return [prompt.text for prompt in choices.chosen_prompts(prompts, seed)]
 
@@ -213,7 +213,7 @@ def test_prompts_are_a_number_a_set_or_a_file(tmp_path):
             chosen(wrong)
 
 
-def test_every_language_notebook_takes_memory_and_hands_it_to_all_that_loads():
+def test_language_notebooks_pass_memory_to_every_loader():
     loading = ("load_model(", "measure_models(", "compare_trajectories(", "measure_precision(", "measure_emergence(")
     taking = {path for path in NOTEBOOKS if path.stem not in ("vision", "generalization", "edits")}
     for path in taking:

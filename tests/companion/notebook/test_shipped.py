@@ -19,7 +19,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_what_ships_is_what_was_measured_and_one_prompt_less_is_nothing(folder):
+def test_shipped_measurement_is_read_as_measured(folder):
     model = cl.load_model("nano-neox")
     assert shipped(cl.measure_trajectories, model, TEXTS) is None
     kept = cl.sweep(cl.measure_trajectories, model, TEXTS, store=folder)
@@ -30,7 +30,7 @@ def test_what_ships_is_what_was_measured_and_one_prompt_less_is_nothing(folder):
     assert shipped(cl.measure_trajectories, model, TEXTS, token=0) is None
 
 
-def test_results_of_one_s_own_and_a_model_without_a_key_give_nothing(folder):
+def test_unshipped_results_and_hooked_models_give_nothing(folder):
     model = cl.load_model("nano-neox")
     cl.sweep(cl.measure_trajectories, model, TEXTS, store=folder / "own")
     assert shipped(cl.measure_trajectories, model, TEXTS) is None
@@ -41,7 +41,7 @@ def test_results_of_one_s_own_and_a_model_without_a_key_give_nothing(folder):
     assert shipped(cl.measure_trajectories, model, TEXTS) is not None
 
 
-def test_networks_are_read_by_name_alone_and_only_where_every_prompt_ships(folder, monkeypatch):
+def test_networks_are_read_only_if_all_prompts_ship(folder, monkeypatch):
     for untrained in (True, False):
         model = cl.load_model("nano-neox", untrained=untrained)
         kept = cl.sweep(cl.measure_depth, model, TEXTS[: 1 + (not untrained)], ks=(4,), store=folder)
@@ -57,7 +57,7 @@ def test_networks_are_read_by_name_alone_and_only_where_every_prompt_ships(folde
     assert shipped_networks(cl.measure_depth, "nano-neox", TEXTS[:1], ks=(4,)) == {}
 
 
-def test_what_ships_of_smollm2_is_read_without_its_weights():
+def test_shipped_smollm2_is_read_without_weights():
     prompts = cl.load_prompts(n=12)
     by_name = shipped_networks(cl.measure_depth, "smollm2-135m", prompts, ks=(10,))
     assert list(by_name) == ["untrained", "trained"]

@@ -14,7 +14,7 @@ def make(n_prompts=20):
     return xr.DataArray(values, {"block": [1, 2, 3]}, ("prompt", "block"))
 
 
-def test_quartiles_are_those_of_sorted_values_that_exist_without_a_warning():
+def test_quartiles_ignore_nan_without_a_warning():
     values = xr.DataArray([[5.0, 1], [1, 2], [3, np.nan], [2, 3], [4, np.nan]], dims=("prompt", "block"))
     found = quartiles(values)
     assert [float(found[name][0]) for name in ("median", "low", "high")] == [3.0, 2.0, 4.0]
@@ -25,7 +25,7 @@ def test_quartiles_are_those_of_sorted_values_that_exist_without_a_warning():
     assert np.isnan(found.median("block")["median"])
 
 
-def test_networks_stand_side_by_side_in_their_order_with_the_attributes_that_they_share():
+def test_networks_side_by_side_keep_shared_attributes():
     first = make().to_dataset(name="x").assign_attrs(k=10, seed=0)
     second = (2 * make()).isel(block=slice(2)).to_dataset(name="x").assign_attrs(k=10, seed=1)
     both = side_by_side(untrained=first, trained=second)
@@ -34,7 +34,7 @@ def test_networks_stand_side_by_side_in_their_order_with_the_attributes_that_the
     assert np.isnan(both.x.sel(network="trained", block=3)).all()
 
 
-def test_both_directions_are_averaged_and_each_pair_stands_once():
+def test_mean_over_directions_keeps_each_pair_once():
     one_way = xr.DataArray([[np.nan, 0.25], [0.75, np.nan]], {"block_a": [1, 2], "block_b": [1, 2]})
     found = mean_over_directions(one_way)
     assert found.name == "coupling" and found.sel(block_a=1, block_b=2) == 0.5

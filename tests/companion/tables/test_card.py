@@ -60,7 +60,7 @@ def test_a_card_holds_what_the_measures_say(made):
     assert card["trajectories"]["line_shape_score"]["n"] == 2 and cards.name_of(card) == "nano-neox-step1000"
 
 
-def test_the_card_of_a_folder_bears_its_name_and_is_good(made, tmp_path):
+def test_card_of_a_folder_bears_its_name(made, tmp_path):
     card, measured = made
     folder, model = tmp_path / "my model", cl.load_model("nano-neox", revision="step1000")
     folder.mkdir()
@@ -70,14 +70,14 @@ def test_the_card_of_a_folder_bears_its_name_and_is_good(made, tmp_path):
     assert list(card_check.faults(written(tmp_path, own))) == []
 
 
-def test_the_depth_from_which_a_token_is_known_is_the_first_after_the_last_other_one(made):
+def test_known_depth_follows_last_other_prediction(made):
     _, measured = made
     for text, known in zip(cards.chosen_texts(2, 0), measured["known"]["known"].values, strict=True):
         ids = cl.lens(cl.trace(cl.load_model("nano-neox", revision="step1000"), text)).readout(k=1).ids[:, 0].tolist()
         assert set(ids[int(known):]) == {ids[-1]} and (known == 0 or ids[int(known) - 1] != ids[-1])  # fmt: skip
 
 
-def test_a_vision_model_has_a_card_without_a_lens(tmp_path):
+def test_card_of_vision_model_has_no_lens(tmp_path):
     card, measured = cards.measure_card(cl.load_model("nano-vit"), 2, store=tmp_path)
     assert card["known_from"] is None and "known" not in measured and card["token"] == 0
     assert card["prompts"]["kind"] == "images"
@@ -112,13 +112,13 @@ def test_a_card_that_was_just_written_is_good(made, tmp_path, capsys):
         ("coupling.first.whole", 0.5, "coupling.first.whole is 0.50000; 0.16"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_one_line_that_says_what_was_seen_and_expected(made, path, value, message, tmp_path, capsys):
+def test_each_fault_of_a_card_is_one_line(made, path, value, message, tmp_path, capsys):
     assert card_check.check([written(tmp_path, changed(made[0], path, value))]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: one.json: ") and message in lines[0]
 
 
-def test_a_number_that_was_changed_is_told_by_the_digest(made, tmp_path, capsys):
+def test_changed_number_is_found_by_the_digest(made, tmp_path, capsys):
     wrong = changed(made[0], "coupling.whole.all.mean", 0.5)
     assert card_check.check([written(tmp_path, wrong, signed=False)]) == 1
     seen = cards.digest_of(wrong)[:12]
@@ -135,7 +135,7 @@ def test_a_number_that_was_changed_is_told_by_the_digest(made, tmp_path, capsys)
         (json.dumps("x" * 200_001), "it holds 200,003 bytes; one record of JSON of at most 200,000 bytes is expected"),
     ],
 )
-def test_what_is_no_card_is_told_in_one_line(text, message, tmp_path, capsys):
+def test_file_that_is_no_card_is_refused(text, message, tmp_path, capsys):
     (tmp_path / "bad.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     assert card_check.check([tmp_path / "bad.json"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -148,19 +148,19 @@ def test_a_check_of_no_card_is_refused():
 
 
 @pytest.mark.thorough
-def test_the_command_ends_with_a_status(tmp_path):
+def test_failed_check_ends_with_status_one(tmp_path):
     command = [sys.executable, "-m", "companion.tables.card_check", str(tmp_path / "none.json")]
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert run.returncode == 1 and run.stderr == f"error: {tmp_path / 'none.json'}: No such file or directory\n"
 
 
 @pytest.mark.parametrize("prompts", ["gsm8k", 0, "-1", "embedded:", "a:b:3", "24\n"])
-def test_prompts_of_a_card_are_a_number_or_a_set_with_one(prompts):
+def test_invalid_prompts_of_a_card_are_refused(prompts):
     with pytest.raises(ParameterError, match="a card takes a number, or a set with one"):
         cards.source_and_count(prompts)
 
 
-def test_the_cards_that_ship_are_good_and_bear_the_name_of_what_was_measured():
+def test_shipped_cards_are_good_and_correctly_named():
     files = sorted(file for file in cards.FOLDER.glob("*.json") if file != cards.SCHEMA)
     assert len(files) >= 10 and {file.name: list(card_check.faults(file)) for file in files} == {
         f"{cards.name_of(card)}.json": [] for card in cards.atlas()

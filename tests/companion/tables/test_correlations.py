@@ -46,7 +46,7 @@ def last(suite):
     return correlations.last_checkpoints(suite)
 
 
-def test_last_checkpoints_are_one_row_per_model_and_may_be_of_equal_tokens(suite, last):
+def test_last_checkpoints_are_one_row_per_model(suite, last):
     assert len(last) == 12 and (last.step == 600).all()
     with pytest.raises(ParameterError, match="2 models; at least 5"):
         correlations.last_checkpoints(suite[suite.model.isin(["m0", "m1"])])
@@ -55,7 +55,7 @@ def test_last_checkpoints_are_one_row_per_model_and_may_be_of_equal_tokens(suite
     assert "m3" not in correlations.equal_tokens(longer).model.tolist() and len(correlations.equal_tokens(last)) == 12
 
 
-def test_variants_are_correlated_with_the_sign_of_coupling_and_corrected_for_their_number(last):
+def test_variant_p_values_are_corrected_by_holm(last):
     table = correlations.variant_table(last, "negative_loss").set_index(["variant", "k"])
     assert list(table.index) == [("normalized_miscoupling", "10"), ("mismatch", "5")]
     first = table.loc["normalized_miscoupling", "10"]
@@ -65,7 +65,7 @@ def test_variants_are_correlated_with_the_sign_of_coupling_and_corrected_for_the
     assert sorted(table.p_holm) == pytest.approx(sorted([min(1, 2 * smallest), max(2 * smallest, largest)]))
 
 
-def test_rivals_that_do_not_vary_are_left_out_and_partials_hold_all_others_fixed(last):
+def test_partial_correlation_holds_all_other_rivals_fixed(last):
     table = correlations.rival_table(last, "negative_loss", COUPLING).set_index("predictor")
     assert "training tokens" not in table.index and table.index[0] == "coupling"
     names = ["log_parameters", "blocks", "width", "line_shape_score", "log_expodistance"]
@@ -75,7 +75,7 @@ def test_rivals_that_do_not_vary_are_left_out_and_partials_hold_all_others_fixed
     assert table.r_low["coupling"] < table.r["coupling"] < table.r_high["coupling"]
 
 
-def test_groups_are_judged_by_models_not_seen(last):
+def test_left_out_groups_are_predicted_from_the_others(last):
     table = correlations.group_table(last, "negative_loss", COUPLING).set_index("left_out")
     assert table.groups.to_dict() == {"width": 4, "depth": 3}  # the architectures leave only four models to one side
     predicted = np.empty(12)
@@ -87,7 +87,7 @@ def test_groups_are_judged_by_models_not_seen(last):
     assert table.coupling["width"] == pytest.approx(share, abs=1e-9)
 
 
-def test_correlations_along_training_are_those_of_each_model(suite):
+def test_correlations_along_training_are_within_each_model(suite):
     table = correlations.within_models(suite, "negative_loss", COUPLING).set_index("model")
     part = suite[suite.model == "m4"]
     assert table.r["m4"] == pytest.approx(r(part[COUPLING], part.negative_loss))
@@ -110,7 +110,7 @@ def test_shapes_are_compared_on_points_not_seen():
     assert table.wins["bent"] == 3 and table.low["bent"] < table.gain["bent"] < table.high["bent"]
 
 
-def test_the_lead_of_an_exponential_is_computed_anew_without_each_group():
+def test_lead_of_exponential_is_jackknifed_over_groups():
     rng = np.random.default_rng(3)
     x, groups = rng.normal(size=24), np.repeat(np.arange(8), 3)
     y = np.exp(0.7 * x) + 0.3 * rng.normal(size=24)
@@ -135,7 +135,7 @@ def test_the_lead_of_an_exponential_is_computed_anew_without_each_group():
         correlations.shape_table({"": (x, [*y[:-1], np.nan])})
 
 
-def test_the_sign_is_told_at_each_step_that_the_models_share(suite):
+def test_sign_is_computed_at_every_shared_step(suite):
     late = suite[~((suite.model == "m2") & (suite.step == 10))]
     table = correlations.sign_along_training(late, "negative_loss", COUPLING)
     assert table.step.tolist() == [100, 300, 600] and (table.models == 12).all()
@@ -160,7 +160,7 @@ def test_a_parabola_is_found_where_there_is_one():
     assert bend["trained-line"] == pytest.approx(r(loss[6:], table[COUPLING][6:]) ** 2)
 
 
-def test_where_a_line_holds_a_parabola_gains_nothing_though_it_fits_better():
+def test_parabola_gains_nothing_where_a_line_holds():
     rng, sure = np.random.default_rng(5), 0
     for _ in range(40):
         loss = rng.uniform(3, 7, 60)
@@ -171,7 +171,7 @@ def test_where_a_line_holds_a_parabola_gains_nothing_though_it_fits_better():
     assert sure <= 2  # of the gain in R² itself, every interval is above 0
 
 
-def test_models_turn_where_half_of_them_are_most_coupled_and_never_at_an_end(suite):
+def test_turn_is_where_half_the_models_peak(suite):
     table = suite.assign(c=suite.step.map({10: 9.0, 100: 1.0, 300: 2.0, 600: 9.0}))
     assert correlations.turn(table, "c") == 300
     alone = table[(table.step != 300) | (table.model == "m1")]
@@ -179,7 +179,7 @@ def test_models_turn_where_half_of_them_are_most_coupled_and_never_at_an_end(sui
         correlations.turn(alone[alone.step != 10], "c")
 
 
-def test_other_runs_leave_the_run_itself_out_and_scatter_as_those_of_one_recipe():
+def test_other_runs_leave_out_the_run_itself():
     rng = np.random.default_rng(6)
     rows = [(model, model // 3, model, step, rng.normal()) for model in range(9) for step in (0, 1, 2, 3)]
     table = pd.DataFrame(rows, columns=["model", "recipe", "seed", "step", "c"])
@@ -191,7 +191,7 @@ def test_other_runs_leave_the_run_itself_out_and_scatter_as_those_of_one_recipe(
     assert np.isnan(correlations.other_runs(table.drop_duplicates(["recipe", "step"]), "c").scatter)
 
 
-def test_a_phase_is_cut_where_the_other_half_of_the_models_turns():
+def test_phase_is_cut_at_peak_of_other_models():
     """Without any trend neither phase has one; cut at each model's own peak, both would nearly always."""
     rng, sure = np.random.default_rng(7), 0
     for _ in range(40):
@@ -202,7 +202,7 @@ def test_a_phase_is_cut_where_the_other_half_of_the_models_turns():
     assert sure <= 8
 
 
-def test_tokens_are_followed_up_to_the_peak_and_from_there_on(suite):
+def test_token_correlation_is_split_at_the_peak(suite):
     turned = suite.assign(**{COUPLING: -((np.log10(suite.step) - 2) ** 2)})
     found = correlations.tokens_by_phase(turned, COUPLING)
     assert (found["rising"]["checkpoints"], found["falling"]["checkpoints"]) == (24, 36)

@@ -34,7 +34,7 @@ def known() -> pd.DataFrame:
     return decoder_scores.beside_coupling({"gemma3-270m": networks["trained"]}, every, tuple(figures.TESTS))
 
 
-def test_the_mean_over_sets_has_the_error_of_independent_sets():
+def test_mean_over_sets_has_error_of_independent_sets():
     (found,) = decoder_scores.mean_of_sets(made_up()).to_dict("records")
     assert found["model"] == "gemma3-270m" and found["n"] == 500
     assert found["value"] == pytest.approx(np.mean([0.4, 0.5, 0.6, 0.7, 0.8]))
@@ -66,7 +66,7 @@ def test_every_point_is_drawn_where_it_was_measured():
 
 
 @pytest.mark.parametrize("r", [0.5, 0.6, 0.8])
-def test_so_many_models_show_a_correlation_and_three_fewer_do_not(r):
+def test_models_needed_reach_a_power_of_80_percent(r):
     rng = np.random.default_rng(0)
     powers = []
     for n in (decoder_scores.models_needed(r) - 3, decoder_scores.models_needed(r)):
@@ -78,7 +78,7 @@ def test_so_many_models_show_a_correlation_and_three_fewer_do_not(r):
     assert powers[0] < 0.8 <= powers[1] + 0.01 and powers[1] < 0.9
 
 
-def test_numbers_are_the_means_of_models_that_have_all_sets():
+def test_numbers_are_means_of_models_with_all_sets():
     scores = made_up()
     named = decoder_scores.numbers_of(pd.concat([scores, decoder_scores.mean_of_sets(scores)], ignore_index=True))
     assert named["decoders-needed"] == decoder_scores.models_needed(0.6) and len(named) == 10

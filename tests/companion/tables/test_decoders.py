@@ -23,7 +23,7 @@ def table(tmp_path):
     return tmp_path / "decoders.csv"
 
 
-def test_numbers_come_back_under_their_names_in_the_place_of_earlier_ones(table):
+def test_numbers_are_read_back_under_their_names(table):
     found = decoders.numbers_of("gemma3-270m", "nulls", table)
     assert found.keys() == NUMBERS.keys() and found.pop("nulls.model") == "gemma3-270m"
     assert all(value == pytest.approx(NUMBERS[name], rel=1e-5) for name, value in found.items())
@@ -36,7 +36,7 @@ def test_numbers_come_back_under_their_names_in_the_place_of_earlier_ones(table)
     assert decoders.decoders(table)["model"].tolist() == ["gemma3-270m", "qwen2.5-coder-0.5b"]
 
 
-def test_a_question_is_answered_by_the_effect_of_a_registered_model(table):
+def test_question_is_answered_by_effect_of_registered_model(table):
     ((key, effect),) = decoders.answers(decoders.decoders(table)).items()
     assert key == ("whole beyond conjugation", "gemma3-270m") and effect.n == 3
     assert np.allclose(effect[:4], EFFECT[:4], rtol=1e-5) and effect.skew == pytest.approx(EFFECT.skew, rel=1e-5)
@@ -54,7 +54,7 @@ def test_a_question_is_answered_by_the_effect_of_a_registered_model(table):
         ),
     ],
 )
-def test_the_larger_null_is_taken_off_the_effect_and_not_off_its_error(question, name, nulls, tmp_path):
+def test_larger_null_is_subtracted_from_the_effect(question, name, nulls, tmp_path):
     ends = ("low", "high", "error", "n", "skew")
     numbers = {name: EFFECT.value} | nulls | {f"{name}-{end}": getattr(EFFECT, end) for end in ends}
     decoders.replace_rows(decoders.rows_of("gemma3-270m", "spectra", numbers), tmp_path / "decoders.csv")

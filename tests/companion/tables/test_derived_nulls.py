@@ -39,7 +39,7 @@ def columns_at(kind: str, table: pd.DataFrame, variant: str) -> list[tuple[str, 
 
 
 @each_table
-def test_the_main_reading_s_null_is_the_closed_form_whatever_the_row(kind, table):
+def test_null_of_main_reading_is_closed_form(kind, table):
     for name, ks in columns_at(kind, table, "normalized_miscoupling"):
         for k in np.unique(ks):
             values = table.loc[ks == k, name]
@@ -50,7 +50,7 @@ def test_the_main_reading_s_null_is_the_closed_form_whatever_the_row(kind, table
 
 
 @each_table
-def test_nulls_that_know_no_spectrum_depend_on_width_and_k_alone(kind, table):
+def test_nulls_without_spectrum_depend_on_width_and_k(kind, table):
     for variant in ("basis_uu", "basis_vv", "basis_uv", "basis_vu", "released_diag"):
         for name, ks in columns_at(kind, table, variant):
             for _, values in table[name].groupby([table["width"], ks]):
@@ -61,7 +61,7 @@ def test_nulls_that_know_no_spectrum_depend_on_width_and_k_alone(kind, table):
 
 
 @each_table
-def test_readings_of_one_distribution_have_one_null_and_the_raw_one_has_none(kind, table):
+def test_readings_of_one_distribution_share_a_null(kind, table):
     for name, twin in TWINS.items():
         for (one, _), (other, _) in zip(columns_at(kind, table, name), columns_at(kind, table, twin), strict=True):
             assert (table[one] == table[other]).all()
@@ -74,7 +74,7 @@ def test_readings_of_one_distribution_have_one_null_and_the_raw_one_has_none(kin
     assert table[null_columns(table)].notna().all(axis=None)
 
 
-def test_the_errors_that_were_found_are_small_and_written_down_for_every_reading():
+def test_null_errors_are_small_for_every_reading():
     errors = pd.read_csv(DATA / "null_errors.csv")
     assert set(errors.variant) == set(VARIANTS) - {"miscoupling"} and set(errors.table) == {"grid"}
     main = errors[errors.variant == "normalized_miscoupling"]

@@ -38,7 +38,7 @@ def made_up(rule, n=N, seed=0, model="m"):
     return pd.DataFrame(rows)
 
 
-def test_a_relation_within_distances_is_found_and_one_of_distance_alone_is_not():
+def test_relation_by_distance_alone_is_not_found():
     by_coupling = of.near_pairs(made_up(lambda c, i, d, e: -c + 0.005 * e), "swap")
     found = of.related(by_coupling, COUPLING)
     assert found.high < -0.7 and found.n == N
@@ -51,14 +51,14 @@ def test_a_relation_within_distances_is_found_and_one_of_distance_alone_is_not()
     assert of.related(by_distance, DISTANCE).value > 0.9
 
 
-def test_what_goes_through_block_influence_is_gone_once_that_is_held_fixed():
+def test_relation_vanishes_once_influence_is_held_fixed():
     own = of.near_pairs(made_up(lambda c, i, d, e: i + 0.05 * e), "swap").assign(**{M: lambda rows: rows["influence"]})
     own[M] += 0.3 * np.random.default_rng(1).normal(size=len(own))
     alone, held = of.related(own, COUPLING), of.related(own, COUPLING, given=INFLUENCE)
     assert alone.high < -0.5 and held.low < 0 < held.high
 
 
-def test_an_error_is_that_of_blocks_and_not_of_pairs():
+def test_error_counts_blocks_instead_of_pairs():
     def cost(c, i, d, e):
         return e
 
@@ -76,7 +76,7 @@ def test_an_error_is_that_of_blocks_and_not_of_pairs():
 
 
 @pytest.mark.thorough
-def test_coupling_adds_where_costs_follow_it_and_a_fit_sees_no_block_of_what_it_predicts(monkeypatch):
+def test_coupling_adds_to_prediction_of_unseen_blocks(monkeypatch):
     adding = of.added(made_up(lambda c, i, d, e: -30 * c + i, n=24))
     assert (adding.loc[adding["predictor"] == COUPLING, "value"] > 0.1).all()
     nothing = of.added(made_up(lambda c, i, d, e: i + 0.3 * d, n=24))
@@ -95,7 +95,7 @@ def test_coupling_adds_where_costs_follow_it_and_a_fit_sees_no_block_of_what_it_
     assert len(own) == 30 and sizes == [22, 18, 15, 18, 22]
 
 
-def test_removal_gives_the_median_of_random_choices_and_how_many_are_better():
+def test_removal_gives_median_of_random_choices():
     rows = [("2", "random 0", 1.0), ("3", "random 1", 2.0), ("4", "random 2", 6.0), ("5", COUPLING, 1.5)]
     table = pd.DataFrame(rows, columns=["blocks", "by", "loss_rise"]).assign(edit=REMOVE)
     found = of.removal(table).set_index("by")
@@ -103,7 +103,7 @@ def test_removal_gives_the_median_of_random_choices_and_how_many_are_better():
     assert found.loc[COUPLING, "random_better"] == pytest.approx(1 / 3)
 
 
-def test_only_models_with_all_that_is_judged_count_and_an_edit_twice_is_refused(tmp_path):
+def test_unfinished_models_are_left_out(tmp_path):
     one, two = made_up(lambda c, i, d, e: e), made_up(lambda c, i, d, e: e, model="n", seed=1)
     lacks = two.drop(index=two.index[two["edit"] == "merge"][0])
     assert list(of.finished(pd.concat([one, lacks]))["model"].unique()) == ["m"]
@@ -113,14 +113,14 @@ def test_only_models_with_all_that_is_judged_count_and_an_edit_twice_is_refused(
         of.edits(tmp_path / "twice.csv")
 
 
-def test_blocks_are_ordered_by_what_should_cost_least_to_leave_out():
+def test_blocks_are_ordered_by_expected_cost_of_removal():
     m = np.array([[0, 0.2, 0.9], [0.2, 0, 0.5], [0.9, 0.5, 0]])
     found = of.by_block({M: m, "influence": [0.3, 0.1, 0.2], "alpha": [2, 4, 3], "state_cosine": m})
     # The most coupled block, the one of least influence, that of the largest exponent.
     assert found == {COUPLING: [1, 0, 2], INFLUENCE: [1, 2, 0], "alpha": [1, 2, 0]}
 
 
-def test_the_shipped_table_answers_every_question_and_names_its_numbers():
+def test_shipped_table_answers_every_question():
     table = of.finished(of.edits())
     models = list(table["model"].unique())
     assert "nano-neox" in models

@@ -39,7 +39,7 @@ def mismatches():
     return {name: RNG.uniform(0.5, 1, (12, 3, 3)) for name in ("untrained", "trained")}
 
 
-def test_numbers_are_named_by_their_part_and_shares_are_of_squared_entries():
+def test_diagonal_share_is_that_of_squared_entries():
     A = RNG.standard_normal((10, 10)) + 3 * np.eye(10)
     coupling = 1 - miscoupling(torch.from_numpy(A), normalized=True).item()
     assert effects.diagonal_share(coupling) == pytest.approx((np.diag(A) ** 2).sum() / (A**2).sum())
@@ -72,7 +72,7 @@ def emergence(values: np.ndarray, steps: list[int]) -> xr.Dataset:
     )
 
 
-def test_emergence_is_followed_to_the_inner_step_where_other_runs_turn_and_to_the_last():
+def test_rise_and_fall_meet_where_other_runs_turn():
     values = RNG.uniform(0.5, 1, (4, 6, 3, 3))
     values[1] -= 0.4  # the run's own most coupled step, which is not asked for
     ds, coupling = emergence(values, [0, 10, 100, 1000]), 1 - values[..., DIFFERENT].mean(axis=-1)
@@ -87,7 +87,7 @@ def test_emergence_is_followed_to_the_inner_step_where_other_runs_turn_and_to_th
     assert effects.turning_step(steps, others._replace(turn=40.0)) == 2
 
 
-def test_a_run_that_only_scatters_does_not_fall_from_its_peak():
+def test_scatter_alone_is_no_fall_from_the_peak():
     rng, alarms = np.random.default_rng(8), 0
     for _ in range(100):
         coupling = 0.2 + 0.01 * rng.normal(size=(8, 1)) + 0.01 * rng.normal(size=(8, 12))
@@ -129,7 +129,7 @@ def test_shared_directions_are_what_permuted_coordinates_lose():
     assert_is_mean_of(effects.of_rest(ds, 10)["shared-directions"], wanted)
 
 
-def test_coupling_is_judged_against_the_larger_of_two_nulls():
+def test_coupling_is_judged_against_the_larger_null():
     ds = nulls_made()
     found = effects.of_stricter_nulls(ds, 10)
     at = {"k": 10, "part": "whole", "span": "all pairs"}
@@ -155,7 +155,7 @@ def test_coupling_is_judged_against_the_larger_of_two_nulls():
     assert_is_mean_of(found["stricter-paired"], unpaired - own[1] - (random[1] - turned[1]))
 
 
-def test_the_decisive_change_is_that_of_the_reading_at_a_tenth_of_the_width():
+def test_decisive_change_is_at_tenth_of_width():
     values = RNG.uniform(0.1, 0.3, (2, 5, 2, 2, 2))
     ds = xr.Dataset(
         {"value": (("network", "prompt", "variant", "rule", "pairs"), values)},
@@ -172,7 +172,7 @@ def test_the_decisive_change_is_that_of_the_reading_at_a_tenth_of_the_width():
     assert_is_mean_of(found["decisive-trace-over-curve"], 1 - values[1, :, 1, 1, 0] - 7 / 8)
 
 
-def test_relative_coupling_and_what_goes_with_the_partners():
+def test_pairing_effect_is_measured_minus_unpaired():
     values = RNG.uniform(-0.1, 0.3, (6, 2, 1, 1))
     ds = xr.Dataset(
         {"relative": (("prompt", "kind", "variant", "k"), values)},
@@ -184,7 +184,7 @@ def test_relative_coupling_and_what_goes_with_the_partners():
     assert found[f"beyond-{VARIANT}"][:3] == pytest.approx([*map(float, mean_interval(values[:, 0, 0, 0]))])
 
 
-def test_trajectories_change_in_every_choice_of_states_and_missing_scores_are_left_out():
+def test_trajectory_changes_are_medians_ignoring_missing_scores():
     values = RNG.normal(size=(2, 9, 4, 1))
     values[0, 0, 3, 0] = np.nan
     both = {
@@ -201,7 +201,7 @@ def test_trajectories_change_in_every_choice_of_states_and_missing_scores_are_le
     assert found["change-expodistance-both"].value == pytest.approx(np.median(change[1:, 3, 0]))
 
 
-def test_a_sentence_is_set_against_the_bare_question_and_against_another_sentence():
+def test_instruction_is_compared_with_question_and_control():
     versions = {name: RNG.uniform(0, 1, (16, 5)) for name in ("alone", "step by step", "control sentence")}
     means = {name: values.mean(axis=1) for name, values in versions.items()}
     found = effects.of_prompts(versions, "alone")
@@ -210,7 +210,7 @@ def test_a_sentence_is_set_against_the_bare_question_and_against_another_sentenc
     assert_is_mean_of(lead, means["step by step"] - means["control sentence"])
 
 
-def test_tokens_spectra_dynamics_perturbation_and_precision_are_means_of_differences():
+def test_effects_of_other_chapters_are_mean_differences():
     a, b = RNG.normal(size=(2, 11))
     tokens = effects.of_tokens({"self": a}, {"self": b})
     assert_is_mean_of(tokens["coupled-self"], a)

@@ -19,7 +19,7 @@ def points():
     return generalization.figure_1a()
 
 
-def test_statistics_equal_plain_correlations_and_the_r_squared_that_the_paper_states(points):
+def test_statistics_equal_plain_correlations(points):
     found = figure_1a.statistics(points)
     c, score, d = points.coupling, points.score, points.width.astype(float)
     curve = 1 - np.floor(d / 10) ** -0.5
@@ -40,7 +40,7 @@ def test_statistics_equal_plain_correlations_and_the_r_squared_that_the_paper_st
     assert round(figure_1a.statistics(points)["r-squared"], 2) == stated
 
 
-def test_a_partial_correlation_is_that_of_what_is_left_of_both(points):
+def test_partial_correlation_is_that_of_residuals(points):
     d = np.log(points.width)
     table = figure_1a.partial_table(points)
     a, b, e = r(points.coupling, points.score), r(points.coupling, d), r(points.score, d)
@@ -64,7 +64,7 @@ def without_width(points, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_width_is_taken_out_and_families_are_left_out_one_by_one(points, form):
+def test_partial_correlation_is_jackknifed_over_families(points, form):
     line = figure_1a.partial_table(points).loc[form]
     root = figure_1a.base_family(points.family)
     left = [np.arctanh(without_width(points[root != name], form)) for name in sorted(set(root))]
@@ -76,7 +76,7 @@ def test_every_form_of_width_is_taken_out_and_families_are_left_out_one_by_one(p
     assert (line.p_families < 0.05) == (line.low > 0)
 
 
-def test_width_held_fixed_by_the_axis_s_own_curve_the_correlation_is_above_0_and_by_its_logarithm_undecided(points):
+def test_correlation_given_width_curve_is_positive(points):
     table = figure_1a.partial_table(points)
     found = table.loc[[*FORMS], ["r", "low", "high", "p_families"]].round(3).to_numpy().tolist()
     assert found == [
@@ -87,7 +87,7 @@ def test_width_held_fixed_by_the_axis_s_own_curve_the_correlation_is_above_0_and
     assert table.loc["curve-base", ["r", "low", "high"]].round(2).tolist() == [0.56, 0.14, 0.81]
 
 
-def test_a_gain_is_the_difference_of_two_shares_over_families_of_bases(points):
+def test_gain_is_the_difference_of_two_r_squared(points):
     table = figure_1a.prepared(points).set_index("model")
     assert table.root["vicuna-7b-v1.5"] == table.root["orca-2-7b"] == table.root["llama2-7b"] == "Llama-2"
     assert table.family["vicuna-7b-v1.5"] == "Vicuna (Llama-2)"
@@ -99,7 +99,7 @@ def test_a_gain_is_the_difference_of_two_shares_over_families_of_bases(points):
         assert -1 <= gains[label].low < expected < gains[label].high <= 1
 
 
-def test_subsets_of_the_figure_are_fitted_one_by_one(points):
+def test_subsets_are_fitted_one_by_one(points):
     table = figure_1a.subset_table(points)
     for name, chosen in (("all", points.width > 0), ("base models", points.kind == "base")):
         fit = scipy.stats.linregress(points.coupling[chosen], points.score[chosen])

@@ -28,7 +28,7 @@ def test_the_digitised_figure_agrees_with_the_registry():
     assert sorted(points.index[points.how == "hidden"]) == sorted(hidden)
 
 
-def test_every_value_of_a_paper_figure_says_how_it_was_had():
+def test_every_paper_value_says_how_it_was_obtained():
     table = generalization.paper_figures()
     assert set(table.how) == {"digitised", "hidden", "stated"}
     assert table.y.notna().all()
@@ -36,7 +36,7 @@ def test_every_value_of_a_paper_figure_says_how_it_was_had():
     assert "+-0.0003" in text and "+-0.1" in text
 
 
-def test_the_leaderboard_holds_every_model_with_a_score_and_no_other():
+def test_leaderboard_holds_exactly_the_scored_models():
     table = generalization.leaderboard()
     scored = [e.alias for e in entries() if any(getattr(e, task) is not None for task in TASKS)]
     assert table.model.tolist() == scored
@@ -62,7 +62,7 @@ def small_suite(tmp_path):
     return file
 
 
-def test_the_suite_is_what_was_trained_on_one_text_with_coupling_relative_to_its_null(small_suite):
+def test_suite_has_coupling_relative_to_its_null(small_suite):
     table = generalization.suite(small_suite)
     assert table.model.tolist() == ["a", "a", "b"]
     assert table.final.tolist() == [False, True, True]
@@ -73,12 +73,12 @@ def test_the_suite_is_what_was_trained_on_one_text_with_coupling_relative_to_its
     np.testing.assert_allclose(table["released_norm_k_ktenth_relative"], 0.75)
 
 
-def test_without_a_suite_the_command_that_makes_it_is_named(tmp_path):
+def test_missing_suite_names_the_command_for_it(tmp_path):
     with pytest.raises(ParameterError, match="make suite"):
         generalization.suite(tmp_path / "suite.csv")
 
 
-def test_the_shipped_suite_has_models_enough_and_every_variant():
+def test_shipped_suite_has_enough_models_and_variants():
     table = generalization.suite()
     assert table.model.nunique() >= 24
     # 17 readings at three K; and the two parts of the main one, relative to their nulls.
@@ -89,7 +89,7 @@ def test_the_shipped_suite_has_models_enough_and_every_variant():
     assert table.architecture.nunique() == 2 and table.width.nunique() >= 4 and table.blocks.nunique() >= 3
 
 
-def test_models_that_have_not_been_measured_are_listed_with_the_command(tmp_path):
+def test_unmeasured_models_are_listed_with_a_command(tmp_path):
     table = generalization.measured_models(tmp_path).set_index("model")
     assert table[["trace", "normalized"]].isna().all(axis=None)
     assert table.command["gpt2"] == "python workflow/decisive.py gpt2"
@@ -114,7 +114,7 @@ def test_measured_coupling_is_filled_in_from_the_store(tmp_path):
 
 
 @pytest.mark.thorough
-def test_measured_coupling_is_of_the_end_of_training_in_float32_at_ten_vectors_on_the_chapters_prompts(tmp_path):
+def test_measured_coupling_ignores_other_settings_in_store(tmp_path):
     chapter = [prompt.text for prompt in load_prompts(n=12)][:2]
     wanted = cl.sweep(cl.measure_depth, cl.load_model("nano-neox"), chapter, store=tmp_path, ks=(10,))
     others = [

@@ -14,7 +14,7 @@ from coupling_lib.datasets.statistics import ends, mean_interval
 from coupling_lib.errors import ParameterError
 
 
-def test_without_skewness_the_interval_and_the_probability_are_student_s():
+def test_interval_without_skewness_is_student():
     values = np.array([-3.0, -1.0, 0.0, 1.0, 3.0]) + 7
     found, half = mean_interval(values), scipy.stats.t.ppf(0.975, 4) * scipy.stats.sem(values)
     assert (found.mean, found.low, found.high) == pytest.approx((7, 7 - half, 7 + half))
@@ -22,7 +22,7 @@ def test_without_skewness_the_interval_and_the_probability_are_student_s():
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_end_on_the_side_of_the_long_tail_is_hall_s_and_the_other_student_s(sign):
+def test_interval_end_towards_long_tail_is_hall(sign):
     values = sign * np.random.default_rng(0).gamma(3, size=10)
     lean, error = abs(shrunken_skewness(values)) / np.sqrt(10), scipy.stats.sem(values)
     assert 0.3 < lean < 1
@@ -37,7 +37,7 @@ def test_the_end_on_the_side_of_the_long_tail_is_hall_s_and_the_other_student_s(
     assert float(ends(0.0, 1.0, 9, small)[1]) == pytest.approx(root, abs=1e-4)
 
 
-def test_a_correlation_of_the_size_that_is_seen_is_found_four_times_out_of_five():
+def test_detectable_correlation_has_power_of_80_percent():
     error, freedom = 0.2, 30
     size = detectable_correlation(Effect(0.1, np.nan, np.nan, error, 31))
     drawn = np.arctanh(size) + error * scipy.stats.t.rvs(freedom, size=20_000, random_state=0)
@@ -45,13 +45,13 @@ def test_a_correlation_of_the_size_that_is_seen_is_found_four_times_out_of_five(
     assert detectable_correlation(Effect(0.1, np.nan, np.nan, error, 31, freedom=5.0)) > size
 
 
-def test_the_further_out_the_less_likely_however_skewed():
+def test_tail_probability_decreases_with_distance():
     found = [tail(distance, 11, -0.8) for distance in np.linspace(-3, 30, 200)]
     assert (np.diff(found) < 0).all() and found[-1] < 1e-3
     assert all(tail(d, 11, -0.8) > scipy.stats.t.sf(d, 11) for d in (0.5, 2.0, 8.0))
 
 
-def test_an_effect_holds_estimate_interval_error_n_and_skewness():
+def test_effect_holds_estimate_error_n_and_skewness():
     values = np.random.default_rng(7).exponential(size=24)
     mean, median = effect_of(values), effect_of(values, "median")
     assert (mean.value, mean.error, mean.n) == pytest.approx((values.mean(), scipy.stats.sem(values), 24))
@@ -67,7 +67,7 @@ def test_an_effect_holds_estimate_interval_error_n_and_skewness():
 
 
 @pytest.mark.parametrize("n", [6, 8, 24, 25])
-def test_the_interval_of_a_median_is_that_of_the_sign_test(n):
+def test_median_interval_is_that_of_sign_test(n):
     values = np.random.default_rng(n).lognormal(size=n)
     found = effect_of(values, "median")
     inside = [end for end in values if scipy.stats.binomtest(int((values < end).sum()), n).pvalue > 0.05]
@@ -75,14 +75,14 @@ def test_the_interval_of_a_median_is_that_of_the_sign_test(n):
     assert found.high - found.low == pytest.approx(2 * found.error * scipy.stats.t.ppf(0.975, n - 1))
 
 
-def test_the_jackknife_of_a_mean_has_its_standard_error():
+def test_jackknife_of_a_mean_is_its_standard_error():
     values = np.random.default_rng(1).normal(size=15)
     found = jackknifed(lambda rows: values[rows].mean(), np.arange(15))
     assert (found.value, found.error, found.n) == pytest.approx((values.mean(), scipy.stats.sem(values), 15))
     assert found.skew == pytest.approx(shrunken_skewness(values))
 
 
-def test_whole_groups_are_left_out_one_at_a_time_and_one_alone_has_no_error():
+def test_jackknife_leaves_out_whole_groups():
     rng = np.random.default_rng(2)
     groups = np.array(list("aabbbbcddde"))
     x, y = rng.normal(size=(2, 11))
@@ -99,7 +99,7 @@ def test_whole_groups_are_left_out_one_at_a_time_and_one_alone_has_no_error():
         jackknifed(lambda rows: 1.0, np.zeros(6))
 
 
-def test_an_error_of_another_origin_is_added_and_takes_its_own_freedom():
+def test_widened_error_adds_in_quadrature():
     effect = effect_of(np.random.default_rng(4).exponential(size=12))
     wide = widened(effect, 2 * effect.error, 5)
     assert wide.error == pytest.approx(effect.error * np.sqrt(5)) and wide.freedom == 5

@@ -29,7 +29,7 @@ def table(courses: dict[str, tuple[float, ...]] = COURSES, prompts: int = 6) -> 
     return pd.DataFrame(rows)
 
 
-def test_each_model_is_asked_where_the_other_is_lowest_with_the_error_of_seeds():
+def test_each_model_starts_where_the_other_is_lowest():
     found = later.answers(table())
     # long-neox is lowest a step later than long-llama, whose own lowest point would show a rise of .11.
     assert found["coupling rises again", f"long-neox, from step {STEPS[5]:,}"].value == pytest.approx(0.15 - 0.10)
@@ -42,14 +42,14 @@ def test_each_model_is_asked_where_the_other_is_lowest_with_the_error_of_seeds()
     assert effect.high - effect.value == pytest.approx(2.5706 * scatter, rel=1e-3)
 
 
-def test_coupling_that_falls_to_the_end_of_both_has_risen_by_nothing():
+def test_coupling_that_falls_throughout_rises_by_zero():
     falling = {model: (0.05, 0.35, 0.20, 0.15, 0.10, 0.08) for model in COURSES}
     assert {effect.value for effect in later.answers(table(falling)).values()} == {0.0}
     # What lies before the peak is no lowest step after it.
     assert later.lowest_step(table(falling).query("model == 'long-neox'"), "coupling") == STEPS[9]
 
 
-def test_numbers_are_of_the_peak_the_lowest_step_and_the_last_and_there_are_none_of_one_model():
+def test_numbers_are_of_peak_lowest_and_last_step():
     found = later.numbers_of(table())
     assert found["later-long-neox-peak-step"] == STEPS[1] and found["later-long-neox-lowest-step"] == STEPS[7]
     assert found["later-long-neox-last-coupling"] == 0.15 and found["later-long-neox-before-coupling"] == 0.08
@@ -61,7 +61,7 @@ def test_numbers_are_of_the_peak_the_lowest_step_and_the_last_and_there_are_none
     assert later.numbers_of(table().query("model == 'long-neox'")) == {}
 
 
-def test_the_shipped_models_fall_to_the_level_of_random_bases_and_were_predicted_to_rise():
+def test_shipped_models_fall_to_level_of_chance():
     shipped = later.later()
     assert shipped.groupby("model").size().to_dict() == dict.fromkeys(COURSES, 13)
     for model, own in shipped.groupby("model"):
@@ -75,7 +75,7 @@ def test_the_shipped_models_fall_to_the_level_of_random_bases_and_were_predicted
         assert later.beyond_chance(last).low < 0 < later.beyond_chance(last).high < 0.02
 
 
-def test_training_time_is_told_in_tokens_and_for_each_parameter():
+def test_clocks_count_tokens_and_tokens_per_parameter():
     own = phases.phases().query("model == 'nano-neox'")
     found = later.clocks(own)
     last = own.sort_values("step").iloc[-1]

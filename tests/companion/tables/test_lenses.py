@@ -25,7 +25,7 @@ def read(model):
     return lenses.measure_readouts(model, tiny.TEXT, fitted_on=FITTED_ON)
 
 
-def test_futures_are_those_of_whole_model_autograd_and_a_last_token_s_own(model):
+def test_lens_with_futures_equals_whole_model_autograd(model):
     traced = cl.trace(model, "It was the best")
     found, blocks = lenses.lens_with_futures(traced), model.blocks.modules
 
@@ -48,7 +48,7 @@ def test_futures_are_those_of_whole_model_autograd_and_a_last_token_s_own(model)
     assert relative_error(lenses.lens_with_futures(traced), cl.lens(traced).dense()) < 1e-4
 
 
-def test_the_last_depth_is_the_answer_and_without_a_state_all_say_the_same(read):
+def test_lenses_agree_with_model_at_last_depth(read):
     own = read.sel(lens=["logit lens", "own lens"]).isel(depth=-1)
     assert abs(own.divergence).max() < 1e-5 and (own.agrees == 1).all()
     assert (read.divergence.isel(depth=0) > 1e-4).all()
@@ -88,7 +88,7 @@ def test_prompts_that_leave_too_few_texts_are_refused():
     assert set(lenses.other_texts(texts[16:])) == set(texts[:16])
 
 
-def test_a_hook_and_an_edit_have_fits_of_their_own():
+def test_hooked_and_edited_models_are_fitted_anew():
     def hook(part):
         part.register_forward_hook(lambda part, given, out: 0 * out)
 
@@ -107,7 +107,7 @@ def test_a_hook_and_an_edit_have_fits_of_their_own():
         assert abs(before - wanted).sel(lens="mean lens").max() > 1e-5
 
 
-def test_a_lens_takes_fewer_operations_than_passes_backwards_and_the_fewer_the_longer_the_text(model):
+def test_saving_in_operations_grows_with_text_length(model):
     few, many = (lenses.operations(model, tokens) for tokens in (5, 20))
     # Backwards every token passes through every block once for each coordinate of the last state.
     assert many["operations-fit"] / few["operations-fit"] == pytest.approx(20 / 5, rel=0.2)

@@ -36,7 +36,7 @@ def test_the_line_says_once_what_data_sets_share():
     ]
 
 
-def test_post_norm_blocks_are_cautioned_about_and_no_others():
+def test_only_post_norm_blocks_get_a_caution():
     warning = "post-norm blocks: block minus identity couples trivially, trained or not; see Gotchas"
     pre, post = {"model": "a"}, {"model": "a", "norm_position": "post"}
     assert origin.line(post, post).split(" · ")[-1] == origin.line(pre, post).split(" · ")[-1] == warning

@@ -12,7 +12,7 @@ TABLE = phases.phases()
 OWN = phases.finished(TABLE)
 
 
-def test_six_seeds_were_measured_at_step_0_and_nine_steps_and_the_embedded_model_at_its_own():
+def test_phases_table_holds_six_seeds_at_ten_steps():
     assert OWN.groupby("model").size().to_dict() == {f"seed{seed}": 10 for seed in range(6)}
     assert set(TABLE["model"]) - set(OWN["model"]) == {"nano-neox"}
     assert TABLE["alike"].between(-0.1, 1).all() and (TABLE["log_lead"] > 0).all()
@@ -33,7 +33,7 @@ def test_the_answers_are_those_of_a_second_calculation():
     assert all(effect.n == 6 for effect in asked.values())
 
 
-def test_the_numbers_that_the_book_quotes_are_of_the_seeds_alone():
+def test_quoted_numbers_are_of_the_seeds_alone():
     found = phases.numbers_of(TABLE)
     at = OWN[OWN["step"] == 91]
     assert found["phases-peak-alike"] == pytest.approx(at["alike"].mean()) and found["phases-seeds"] == 6

@@ -20,7 +20,7 @@ def make_photographs(slope: float = 0.0, grows: float = 0.0) -> pd.DataFrame:
     return cells.assign(**columns, test_accuracy=accuracy, seed=np.arange(len(cells)))
 
 
-def test_what_is_asked_of_photographs_tells_rates_from_models_of_one_rate():
+def test_answers_separate_relations_within_and_across_rates():
     column = photographs.PARTS["whole"]
     none, alike, steeper = (make_photographs(*sizes) for sizes in ((), (1.0,), (0.0, 4.0)))
     found = photographs.answers(none, column)
@@ -35,7 +35,7 @@ def test_what_is_asked_of_photographs_tells_rates_from_models_of_one_rate():
     assert photographs.answers(steeper, column)["the more so with stochastic depth"].low > 0.3
 
 
-def test_rates_decays_and_both_are_held_fixed_by_the_means_of_their_levels():
+def test_held_factors_are_removed_by_level_means():
     table, column = photographs.cells(), photographs.PARTS["whole"]
     found = photographs.held(table, photographs.PARTS)
     values = table[["test_accuracy"]].assign(coupling=1 - table[column])
@@ -51,7 +51,7 @@ def test_rates_decays_and_both_are_held_fixed_by_the_means_of_their_levels():
     assert 0.3 < numbers["photographs-within-both-seen"] < 0.5
 
 
-def test_more_seeds_of_a_cell_take_no_part_in_what_is_judged(tmp_path):
+def test_repeated_seeds_of_a_cell_are_ignored(tmp_path):
     table, file = make_photographs(), tmp_path / "grid.csv"
     more = table[table["weight_decay"] == 0.2].assign(seed=lambda rows: rows["seed"] + 100, model="again")
     pd.concat([table, more.assign(model=more["seed"].astype(str))]).to_csv(file, index=False)
@@ -62,7 +62,7 @@ def test_more_seeds_of_a_cell_take_no_part_in_what_is_judged(tmp_path):
     assert photographs.numbers_of(half, pd.DataFrame()) == {}
 
 
-def test_pairs_show_what_the_rate_adds_beside_what_their_seeds_do(tmp_path):
+def test_pairs_show_the_gain_from_stochastic_depth(tmp_path):
     make_pairs(0.003, photographs.N_PAIRS).sample(frac=1, random_state=0).to_csv(tmp_path / "pairs.csv", index=False)
     table = photographs.pairs(tmp_path / "pairs.csv")
     gains = photographs.gains(table)
@@ -77,7 +77,7 @@ def test_pairs_show_what_the_rate_adds_beside_what_their_seeds_do(tmp_path):
     assert numbers["pairs-coupling"] == pytest.approx(gains["whole"].mean()) and numbers["pairs-accuracy-high"] < 0
 
 
-def test_a_model_without_its_twin_takes_no_part_and_some_pairs_are_not_judged(tmp_path):
+def test_models_without_a_twin_are_left_out(tmp_path):
     make_pairs(0.003, photographs.N_PAIRS).iloc[:-1].to_csv(tmp_path / "pairs.csv", index=False)
     table = photographs.pairs(tmp_path / "pairs.csv")
     assert table["seed"].nunique() == 39 and photographs.numbers_of(pd.DataFrame(), table) == {}

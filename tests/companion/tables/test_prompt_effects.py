@@ -56,7 +56,7 @@ def made_up(
 STATES = ("default", "without_embedding", "normed_end", "both")
 
 
-def test_what_a_table_was_made_with_is_found():
+def test_known_effects_are_recovered():
     found = prompt_effects.of_model(made_up(), blocks=30)
     for part in prompt_effects.READINGS:
         assert found["instruction", part].value == pytest.approx(0.02, abs=0.003)
@@ -70,7 +70,7 @@ def test_what_a_table_was_made_with_is_found():
     assert found["straighter", "default"].value == pytest.approx(-1.0) and found["straighter", "default"].n == 400
 
 
-def test_tokens_are_set_against_the_larger_null_of_each_network_and_against_none_that_is_missing():
+def test_tokens_are_compared_with_the_larger_null():
     table = made_up()
     conjugated = {"trained": RANDOM + 0.02, "untrained": RANDOM - 0.01, "nf4": 0.0}
     named = [f"{prefix}{kind}" for prefix in ("", "shared_") for kind in ("self", "input", "output")]
@@ -90,7 +90,7 @@ def test_tokens_are_set_against_the_larger_null_of_each_network_and_against_none
 
 
 @pytest.mark.parametrize("prefix", ["", "shared_"])
-def test_turned_vectors_couple_as_in_a_loop_over_pairs_with_explicit_rotations(prefix):
+def test_conjugated_token_null_equals_explicit_rotations(prefix):
     model, K, rng = cl.load_model("nano-neox"), many_prompts.K, np.random.default_rng(0)
     prompt = cl.load_prompts(n=1)[0].text
     found = many_prompts.token_couplings(model, prompt)
@@ -114,7 +114,7 @@ def test_turned_vectors_couple_as_in_a_loop_over_pairs_with_explicit_rotations(p
     assert np.std(draws, ddof=1) < 0.003 < found[f"{prefix}self"]
 
 
-def test_new_questions_count_within_their_sets_and_nowhere_else():
+def test_new_questions_count_within_their_sets_only():
     table = made_up()
     longer = {"arc_easy": 0.01, "piqa": 0.05}  # sets that differ in level, and in which coupling falls with length
     rows = [
@@ -138,7 +138,7 @@ def test_new_questions_count_within_their_sets_and_nowhere_else():
     assert set(prompt_effects.by_set(pd.concat([table, new]))["set"]) == set(table["set"])
 
 
-def test_the_first_new_questions_are_named_by_their_sets(tmp_path):
+def test_first_new_questions_are_named_by_set(tmp_path):
     (tmp_path / "more.jsonl").write_text(
         "".join(
             json.dumps({"id": "7", "dataset": name, "prompt": f"{name}?"}) + "\n" for name in ("piqa", "arc_easy", "b")
@@ -148,7 +148,7 @@ def test_the_first_new_questions_are_named_by_their_sets(tmp_path):
 
 
 @pytest.mark.thorough
-def test_steps_that_raise_coupling_are_seen_and_the_null_of_few_blocks_is_less_sure():
+def test_known_effect_of_steps_is_recovered():
     few, many = (prompt_effects.of_model(made_up(), blocks)["self-coupling", "whole"].error for blocks in (3, 30))
     assert few > 5 * many
     found = prompt_effects.of_model(made_up(steps=0.003), blocks=30)["difficulty", "whole"]
@@ -158,7 +158,7 @@ def test_steps_that_raise_coupling_are_seen_and_the_null_of_few_blocks_is_less_s
     assert numbers["many-on-diagonal"] == pytest.approx(1 - (1 - numbers["many-gsm8k"]) ** 2)
 
 
-def test_the_difference_of_steps_is_a_line_s_with_the_error_of_leaving_one_problem_out():
+def test_effect_of_steps_is_jackknifed_over_problems():
     rng = np.random.default_rng(0)
     steps = np.tile(np.arange(1, 9), 5)
     table = pd.DataFrame({"steps": steps, "coupling": 0.003 * steps + 0.01 * rng.normal(size=40)})
@@ -169,7 +169,7 @@ def test_the_difference_of_steps_is_a_line_s_with_the_error_of_leaving_one_probl
     assert found.error == pytest.approx(np.sqrt(39 / 40 * np.sum((np.array(left) - whole) ** 2)))
 
 
-def test_sets_models_and_prompts_get_their_own_share_of_the_spread():
+def test_variance_is_split_by_set_model_and_prompt():
     table = pd.concat([made_up(), made_up().assign(model="n")])
     same = prompt_effects.variances(table)
     assert same["models"] < 0.003 and same["prompts"] == pytest.approx(0.01, abs=0.001)
@@ -179,7 +179,7 @@ def test_sets_models_and_prompts_get_their_own_share_of_the_spread():
     assert prompt_effects.variances(other)["models"] == pytest.approx(0.05 / 2**0.5, abs=0.003)
 
 
-def test_a_model_counts_once_all_its_prompts_are_there_once(tmp_path):
+def test_models_without_all_prompts_are_left_out(tmp_path):
     table = made_up()
     assert prompt_effects.finished(table[~table["id"].isin([f"mmlu-{at}" for at in range(3)])]).empty
     assert len(prompt_effects.finished(table)) == len(table)
@@ -211,7 +211,7 @@ def test_passages_are_as_long_as_the_questions(tmp_path):
         texts.passages(model, [5], "novels", tmp_path, tmp_path)
 
 
-def test_a_folder_does_not_get_the_numbers_of_a_model_that_is_called_so(tmp_path, monkeypatch):
+def test_folder_named_like_an_alias_gets_no_numbers(tmp_path, monkeypatch):
     (tmp_path / "nano-neox").mkdir()
     assert prompt_effects.chosen("nano-neox") is not None
     monkeypatch.chdir(tmp_path)

@@ -36,7 +36,7 @@ def made_up(early: float, late: float, n: int = 26, seed: int = 0) -> pd.DataFra
     return pd.DataFrame(rows).assign(score=lambda t: -t["validation_loss"])
 
 
-def test_signs_are_found_and_gone_where_training_loss_explains_them():
+def test_known_signs_of_correlation_are_recovered():
     found = quality.estimates(made_up(0.9, -0.9), [READING]).set_index(["question", "step"])
     assert found.loc[("early", 29), "low"].item() > 0 > found.loc[("end", 300), "high"].item()
     assert found.loc[("within seeds", 300), "high"].item() < 0
@@ -49,7 +49,7 @@ def test_signs_are_found_and_gone_where_training_loss_explains_them():
     assert abs(partial["value"]) < 0.5 < abs(found.loc["end", "value"]) and partial["low"] < 0 < partial["high"]
 
 
-def test_models_are_taken_where_their_training_loss_is_the_same():
+def test_models_are_compared_at_equal_training_loss():
     table = made_up(0.0, 0.0).assign(seen_loss=lambda t: t["validation_loss"] - 0.1)
     table["coupling"] = table["seen_loss"] * 2
     equal = quality.at_equal_loss(table)
@@ -63,7 +63,7 @@ def test_models_are_taken_where_their_training_loss_is_the_same():
     assert equal.loc["a", "coupling"] == 0.1 and equal.loc["b", "coupling"] == 0.4
 
 
-def test_a_line_that_stands_twice_is_refused(tmp_path):
+def test_duplicate_row_is_refused(tmp_path):
     table = pd.read_csv(paths.DATA / "quality.csv", comment="#")
     again = table[(table["model"] == "centre-seed1") & (table["step"] == 29)]
     pd.concat([table, again]).to_csv(tmp_path / "quality.csv", index=False)
@@ -88,7 +88,7 @@ def test_seeds_scatter_is_told_from_that_of_settings():
     assert of_settings == pytest.approx(end.drop(["centre-seed0", "centre-seed1", "centre-seed2"]).std())
 
 
-def test_numbers_are_those_of_the_questions_and_none_before_all_models_are_there():
+def test_quoted_numbers_match_the_estimates():
     table = made_up(0.9, -0.9).assign(tokens=lambda t: t["step"] * 4096, basis_uu_k10=0.5, basis_uu_k10_null=0.9)
     table["basis_uu_k10"] -= 0.1 * table["score"]  # one more reading, which always goes with the score
     table = table.assign(basis_vv_k10=lambda t: t["basis_uu_k10"], released_diag_k10=lambda t: t["basis_uu_k10"])
@@ -115,7 +115,7 @@ def test_numbers_are_those_of_the_questions_and_none_before_all_models_are_there
     assert quality.numbers_of(table[table["model"] != "m7"]) == {}
 
 
-def test_a_factor_is_held_fixed_by_the_means_of_its_levels():
+def test_held_factor_is_removed_by_level_means():
     table = made_up(0.9, -0.5)
     found = quality.held_table(table, READING).set_index(["moment", "held"])
     for moment, step in (("early", 29), ("end", 300)):
@@ -134,7 +134,7 @@ def test_a_factor_is_held_fixed_by_the_means_of_its_levels():
     assert (found.loc[:, "explains_score"].groupby("moment").idxmax().str[1] == quality.ALL_HELD).all()
 
 
-def test_what_the_book_says_of_models_of_one_size_is_what_the_shipped_table_gives():
+def test_shipped_table_gives_the_quoted_correlations():
     table = quality.finished(quality.quality())
     held = quality.held_table(table, READING).set_index(["moment", "held"])
     expected = {
@@ -160,7 +160,7 @@ def test_what_the_book_says_of_models_of_one_size_is_what_the_shipped_table_give
         assert found.loc[("early", "nothing"), "value"] > 0.4 > 0 > found.loc[("end", quality.ALL_HELD), "low"]
 
 
-def test_a_level_is_left_out_with_all_models_that_have_it_and_the_centre_s_levels_too():
+def test_each_level_is_left_out_with_its_models():
     table = pd.DataFrame({"model": ["centre", "c10", "c10-lr6", "lr6"], "corrupted": [0, 0.1, 0.1, 0]})
     table = table.assign(learning_rate=[2e-3, 2e-3, 6e-3, 6e-3], unique_tokens=[5, 5, 5, 5])
     left = [set(part["model"]) for part in quality.without_a_level(table)]

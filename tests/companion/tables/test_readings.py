@@ -52,7 +52,7 @@ def nulls():
     return side_by_side(untrained=made_up_null(10), trained=made_up_null(11))
 
 
-def test_means_and_shares_are_those_of_a_loop_and_one_prompt_has_no_interval(measured, nulls):
+def test_mean_readings_equal_explicit_loops(measured, nulls):
     means = readings.mean_readings(measured["block"], nulls)
     assert dict(means.sizes) == {"network": 2, "variant": 17, "k": 2}
     for name in ("miscoupling", "released_trace", "basis_uu"):
@@ -68,7 +68,7 @@ def test_means_and_shares_are_those_of_a_loop_and_one_prompt_has_no_interval(mea
     assert bool(means["mean"].notnull().all()) and bool(means.low.isnull().all() and means.share_high.isnull().all())
 
 
-def test_rank_agreement_is_the_correlation_of_ranks_of_three_blocks_or_more(measured):
+def test_rank_agreement_is_mean_spearman_correlation(measured):
     ds = measured["block"].sel(network="trained")
     agreement = readings.rank_agreement(ds, k=3)
     rho = []
@@ -87,7 +87,7 @@ def test_rank_agreement_is_the_correlation_of_ranks_of_three_blocks_or_more(meas
         readings.rank_agreement(ds, k=4)
 
 
-def test_every_choice_is_the_loop_that_its_words_describe(measured, nulls):
+def test_every_choice_equals_its_explicit_loop(measured, nulls):
     table = readings.compare_choices(measured, nulls, k=3).set_index(["point", "reading", "network"])
     trained = {at: both.sel(network="trained") for at, both in measured.items()}
 
@@ -114,7 +114,7 @@ def test_every_choice_is_the_loop_that_its_words_describe(measured, nulls):
     assert (table.low <= table.coupling).all() and (table.coupling <= table.high).all()
 
 
-def test_chance_is_transformed_as_the_values_are_and_a_block_with_itself_is_perfect_there_too(measured, nulls):
+def test_chance_is_transformed_like_the_values(measured, nulls):
     table = readings.compare_choices(measured, nulls, k=3).set_index(["point", "reading", "network"])
     null = nulls.sel(network="untrained", k=3).mean("block_1")
     square = table.loc["coupling", "1 − m²", "untrained"]
@@ -145,7 +145,7 @@ def real():
     return {at: cl.measure_depth(model, [PARIS], ks=(5, 10), boundary=at) for at in ("block", "hidden_states")}
 
 
-def test_null_of_all_readings_is_the_null_of_each(real):
+def test_joint_null_equals_null_of_each_reading(real):
     found = cl.null_of(real["block"], n_samples=200, seed=3)
     assert found.variant.values.tolist() == list(VARIANTS)
     for name in ("mismatch", "released_norm_k", "basis_vv"):
@@ -154,7 +154,7 @@ def test_null_of_all_readings_is_the_null_of_each(real):
         assert abs(distance).max() < 5
 
 
-def test_boundaries_differ_in_pairs_with_the_last_block_and_nowhere_else(real):
+def test_boundaries_differ_only_with_the_last_block(real):
     for name in VARIANTS:
         ours, theirs = (real[at][name].values for at in ("block", "hidden_states"))
         np.testing.assert_allclose(ours[..., :-1, :-1], theirs[..., :-1, :-1], rtol=1e-4, atol=1e-5)
@@ -162,12 +162,12 @@ def test_boundaries_differ_in_pairs_with_the_last_block_and_nowhere_else(real):
     assert np.abs(last).max() > 1e-3
 
 
-def test_several_ks_holds_the_one_of_interest_and_those_that_fit():
+def test_several_ks_include_k_within_the_width():
     assert readings.several_ks(10, 96) == (5, 10, 30, 50)
     assert readings.several_ks(2, 8) == (2, 5)
 
 
 @pytest.mark.parametrize("k", [1, 97])
-def test_a_single_vector_and_more_than_the_width_are_refused(k):
+def test_k_out_of_range_is_refused(k):
     with pytest.raises(ParameterError, match=f"k is {k}; readings are compared at k from 2 to 96"):
         readings.several_ks(k, 96)

@@ -26,12 +26,12 @@ def share(y, predicted):
     return 1 - np.square(y - predicted).sum() / np.square(y - y.mean()).sum()
 
 
-def test_r_squared_is_that_of_the_normal_equations_and_of_the_line():
+def test_r_squared_equals_that_of_normal_equations():
     assert regression.r_squared(X, Y) == pytest.approx(share(Y, design(X) @ solved(X, Y)), rel=1e-10)
     assert regression.r_squared(X[:, 0], Y) == pytest.approx(linear_fit(X[:, 0], Y).r_squared, rel=1e-10)
 
 
-def test_leaving_groups_out_predicts_each_from_all_the_others():
+def test_left_out_group_is_predicted_from_others():
     predicted = np.empty(30)
     for group in "abcde":
         out = GROUPS == group
@@ -42,7 +42,7 @@ def test_leaving_groups_out_predicts_each_from_all_the_others():
         regression.held_out_r_squared(X, Y, ["a"] * 30)
 
 
-def test_folds_are_of_equal_size_drawn_anew_and_leave_one_out_where_there_are_as_many():
+def test_folds_are_equal_sized_and_drawn_anew():
     x, every = X[:, 0], np.arange(30)
     predicted = [design(x[[i]]) @ solved(np.delete(x, i), np.delete(Y, i)) for i in every]
     folds = regression.drawn_folds(30, n_seeds=2, n_folds=30)
@@ -54,7 +54,7 @@ def test_folds_are_of_equal_size_drawn_anew_and_leave_one_out_where_there_are_as
     assert len({tuple(drawn) for drawn in folds.tolist()}) == 3 and (folds == regression.drawn_folds(28, 3)).all()
 
 
-def test_cross_validation_prefers_the_shape_that_made_the_points():
+def test_cross_validation_prefers_the_true_shape():
     x = np.linspace(0, 3, 40)
     noise = 0.02 * RNG.standard_normal(40)
     bent, straight, folds = 1 + 0.5 * np.exp(1.2 * x), 2 - x, regression.drawn_folds(40, n_seeds=3)
@@ -68,7 +68,7 @@ def test_cross_validation_prefers_the_shape_that_made_the_points():
     assert score(x, straight + noise, "exponential") == pytest.approx(score(x, straight + noise, "linear"), abs=1e-3)
 
 
-def test_the_exponential_fit_finds_its_parameters_and_is_the_best_of_all_rates():
+def test_exponential_fit_is_best_of_all_rates():
     x = np.linspace(-1, 2, 25)
     y, at = 3 - 2 * np.exp(-0.8 * x), np.array([-2.0, 0.3, 4.0])
     found = regression.predicted(x, y, [*x, *at], "exponential")
@@ -81,7 +81,7 @@ def test_the_exponential_fit_finds_its_parameters_and_is_the_best_of_all_rates()
     assert best * (1 - 1e-3) < left <= best
 
 
-def test_fits_side_by_side_are_those_of_the_points_that_each_sees():
+def test_joint_fits_equal_separate_fits():
     x, seen = X[:, 0], RNG.random((3, 30)) < 0.7
     for fit in regression.FITS:
         together = regression.predicted(x, Y, x, fit, seen)
@@ -91,7 +91,7 @@ def test_fits_side_by_side_are_those_of_the_points_that_each_sees():
     assert regression.predicted([2.0, 2, 2], [1.0, 2, 6], [2.0, 5], "exponential").tolist() == [[3, 3]]
 
 
-def test_a_difference_of_two_r_squared_has_an_interval_within_its_range():
+def test_difference_interval_stays_within_its_range():
     y, groups = X[:, 0] + 0.05 * RNG.standard_normal(30), np.repeat(np.arange(6), 5)
     rival = np.where(groups == 0, y, 0) + 0.01 * RNG.standard_normal(30)  # one group carries it
 
@@ -129,7 +129,7 @@ def test_a_signed_difference_reaches_down_to_minus_two():
     )
 
 
-def test_given_all_others_equals_the_coefficient_of_the_inverse_covariance():
+def test_given_all_others_equals_inverse_covariance_coefficient():
     variables = {"a": X[:, 0], "b": X[:, 1], "c": RNG.standard_normal(30)}
     precision = np.linalg.inv(np.cov(np.column_stack([*variables.values(), Y]).T))
     for at, (name, (r, _)) in enumerate(regression.given_all_others(variables, Y).items()):

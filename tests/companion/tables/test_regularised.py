@@ -15,7 +15,7 @@ CHANGES = regularised.difference_table(RUNS).set_index(["begin", "arm", "column"
 ARMS = {"encourage0.3", "encourage0.03", "decouple0.03", "sham0.3", "shared0.3"}
 
 
-def test_every_seed_has_every_arm_from_both_starts_and_one_twin_without():
+def test_every_seed_has_every_arm_and_twin():
     assert RUNS.groupby("seed").size().unique().tolist() == [11] and not RUNS["model"].duplicated().any()
     assert set(RUNS["arm"]) == ARMS | {"without"}
     begins = RUNS[RUNS["arm"] == "encourage0.03"].groupby("seed")["begin"].agg(tuple)
@@ -24,7 +24,7 @@ def test_every_seed_has_every_arm_from_both_starts_and_one_twin_without():
 
 @pytest.mark.parametrize("begin", [0, 300])
 @pytest.mark.parametrize("arm", sorted(ARMS))
-def test_differences_are_taken_within_seeds_and_no_surer_than_a_paired_t_test(begin, arm):
+def test_differences_are_paired_within_seeds(begin, arm):
     plain = RUNS[RUNS["arm"] == "without"].sort_values("seed")
     changed = RUNS[(RUNS["arm"] == arm) & (RUNS["begin"] == begin)].sort_values("seed")
     for column in regularised.QUANTITIES:
@@ -37,13 +37,13 @@ def test_differences_are_taken_within_seeds_and_no_surer_than_a_paired_t_test(be
 
 
 @pytest.mark.parametrize("begin", [0, 300])
-def test_the_regulariser_does_what_it_is_for(begin):
+def test_regulariser_changes_coupling_as_intended(begin):
     assert CHANGES.loc[begin, "encourage0.3", "coupling"].low > CHANGES.loc[begin, "encourage0.03", "coupling"].high
     assert CHANGES.loc[begin, "encourage0.03", "coupling"].low > 0 > CHANGES.loc[begin, "decouple0.03", "coupling"].high
     assert CHANGES.loc[begin, "shared0.3", "shared"].low > 0
 
 
-def test_what_was_asked_is_answered_by_a_second_calculation():
+def test_answers_equal_a_second_calculation():
     found = regularised.answers(RUNS)
     loss = RUNS.pivot(index=["begin", "seed"], columns="arm", values="validation_loss")
     late = loss.loc[300]
@@ -60,7 +60,7 @@ def test_what_was_asked_is_answered_by_a_second_calculation():
     assert len(found) == 10 and all(effect.n == RUNS["seed"].nunique() for effect in found.values())
 
 
-def test_the_sham_costs_as_much_from_the_start_and_more_after_the_peak():
+def test_sham_costs_more_only_after_the_peak():
     loss = RUNS.pivot(index=["begin", "seed"], columns="arm", values="validation_loss")
     found = regularised.over_sham(RUNS)
     for begin in (0, 300):
@@ -78,7 +78,7 @@ def test_the_sham_costs_as_much_from_the_start_and_more_after_the_peak():
     assert CHANGES.loc[0, "sham0.3", "coupling"]["high"] < -0.1  # the control is not neutral
 
 
-def test_an_unfinished_seed_is_left_out_and_one_pair_is_too_few(tmp_path):
+def test_unfinished_seed_is_left_out(tmp_path):
     part = RUNS.drop(RUNS.index[RUNS["model"] == "sham0.3-from300-seed1"])
     assert set(regularised.finished(part)["seed"]) == set(RUNS["seed"]) - {1}
     with pytest.raises(ParameterError, match=r"from 0 has 1 pairs of runs; 2 are needed"):

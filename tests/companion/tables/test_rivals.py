@@ -24,7 +24,7 @@ def made_up(n: int = 60) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def test_a_rival_that_varies_and_is_behind_a_relation_takes_it_away():
+def test_confounding_rival_removes_the_relation():
     found = rivals.answers(made_up())
     assert found["each alone", "suite, alpha"].low > 0.8
     through = found["coupling beside each", "suite, alpha"]
@@ -40,7 +40,7 @@ def test_a_rival_that_varies_and_is_behind_a_relation_takes_it_away():
     }  # fmt: skip
 
 
-def test_every_model_of_the_projects_table_has_its_coupling_and_score():
+def test_every_model_has_coupling_and_score():
     table = rivals.rivals()
     assert len(table) == 96 and table.drop(columns=["predictions_sha256", "cpu"]).notna().all(axis=None)
     of_suite = table[table["set"] == "suite"]

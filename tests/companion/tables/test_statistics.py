@@ -32,7 +32,7 @@ def test_partial_correlation_equals_the_textbook_formula():
     assert abs(partial.r) < r[0, 1] / 2  # the common cause explained the raw correlation
 
 
-def test_partial_correlation_p_value_is_that_of_the_coefficient_in_a_regression():
+def test_partial_correlation_p_value_equals_regression():
     rng = np.random.default_rng(7)
     given, x = rng.normal(size=(40, 2)), rng.normal(size=40)
     y = x + given @ [1.0, -2.0] + 3 * rng.normal(size=40)
@@ -46,14 +46,14 @@ def test_partial_correlation_p_value_is_that_of_the_coefficient_in_a_regression(
     assert partial.p_value == pytest.approx((np.abs(draws) > abs(t)).mean(), abs=0.003)
 
 
-def test_nothing_left_or_too_few_points_is_refused():
+def test_degenerate_partial_correlation_is_refused():
     with pytest.raises(UntrustworthyResultError, match="predicts x exactly"):
         partial_correlation([1, 2, 3, 4, 5], [2, 1, 4, 3, 6], given=[2, 4, 6, 8, 10])
     with pytest.raises(ParameterError, match="at least 5 with 2"):
         partial_correlation([1, 2, 3, 5], [2, 1, 4, 3], given=[[1, 2], [2, 1], [3, 5], [4, 4]])
 
 
-def test_a_line_that_bends_once_is_bent_where_the_series_turns():
+def test_turning_point_is_where_the_series_bends():
     assert turning_point([0, 2, 4, 6, 5, 4, 3, 2]) == 3
     noise = 0.01 * np.random.default_rng(0).standard_normal(30)
     assert turning_point(np.maximum(0, np.arange(30) - 17) + noise) == 17
@@ -62,7 +62,7 @@ def test_a_line_that_bends_once_is_bent_where_the_series_turns():
 
 
 @pytest.mark.parametrize("n", [2, 3, 48])
-def test_correlation_is_that_of_numpy_and_nan_where_there_is_none(n):
+def test_pearson_equals_numpy_or_is_nan(n):
     x, y = np.random.default_rng(n).normal(size=(2, n)) * 1e3 + 7
     assert pearson(x, y) == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-14)
     assert pearson(x, -2 * x + 1) == -1
@@ -71,7 +71,7 @@ def test_correlation_is_that_of_numpy_and_nan_where_there_is_none(n):
     ).all()
 
 
-def test_a_line_has_the_interval_of_its_correlation_and_none_of_too_little():
+def test_fit_has_the_interval_of_its_correlation():
     fit = fit_with_interval([0, 1, 2, 3, 4, 5], [5, 3, 1, -1, -3, -5])
     assert (fit.low, fit.high) == pytest.approx((1.0, 1.0)) and fit.slope == pytest.approx(-2)
     fit = fit_with_interval([0, 1, 2, 3, 4, 5], [1, -1, 0, 0, -1, 1.1])
@@ -83,7 +83,7 @@ def test_a_line_has_the_interval_of_its_correlation_and_none_of_too_little():
 
 
 @pytest.mark.parametrize("n", [8, 32])
-def test_the_interval_covers(n):
+def test_fit_interval_has_nominal_coverage(n):
     rng = np.random.default_rng(3)
     r, covered = 0.6, []
     for _ in range(300):
@@ -94,17 +94,17 @@ def test_the_interval_covers(n):
 
 
 @pytest.mark.parametrize("d", [96, 768, 1600, 4096])
-def test_the_curve_is_one_minus_the_inverse_root_of_a_tenth_of_the_width_rounded_down(d):
+def test_width_curve_equals_its_formula(d):
     assert width_curve(d) == pytest.approx(1 - 1 / int(0.1 * d) ** 0.5, rel=1e-12)
 
 
 @pytest.mark.parametrize("d", [768, 2048, 4096])
-def test_the_curve_is_close_to_the_released_trace_without_coupling_for_a_flat_spectrum(d):
+def test_width_curve_is_close_to_released_trace_null(d):
     null = VARIANTS["released_trace"].null(torch.ones(d, dtype=torch.float64), d, int(0.1 * d)).sqrt().item()
     assert width_curve(d) == pytest.approx(1 - null, abs=0.003)
 
 
-def test_beyond_width_is_one_on_the_curve_and_ten_coordinates_have_one_vector():
+def test_beyond_width_is_one_on_the_curve():
     d = np.array([500, 1000, 4000])
     np.testing.assert_allclose(beyond_width(width_curve(d), d), 1)
     assert (beyond_width(width_curve(d) + 0.01, d) < 1).all()
@@ -120,7 +120,7 @@ def sample():
     return steps, length, 0.02 * steps - 0.001 * length + 0.02 * rng.standard_normal(40)
 
 
-def test_coefficient_is_scipys_and_its_interval_that_of_a_loop_on_fishers_scale(sample):
+def test_spearman_interval_is_jackknifed_on_fisher_scale(sample):
     steps, _, coupling = sample
     found = correlation(steps, coupling)
     z = np.arctanh(scipy.stats.spearmanr(steps, coupling).statistic)
@@ -142,7 +142,7 @@ def test_partial_correlation_is_that_of_the_residuals(sample):
     assert abs(found.value - correlation(sample[0], sample[2]).value) > 1e-3
 
 
-def test_partial_correlation_over_families_is_that_of_the_residuals_without_each(sample):
+def test_partial_correlation_over_families_is_jackknifed(sample):
     x, z, y = (np.asarray(values, dtype=float) for values in sample)
     families = np.arange(40) % 7
     found = partial_over(x, y, z, families)
@@ -157,7 +157,7 @@ def test_partial_correlation_over_families_is_that_of_the_residuals_without_each
 
 
 @pytest.mark.parametrize("shape", ["normal", "exponential"])
-def test_the_interval_holds_the_truth_as_often_as_it_says_and_the_bootstraps_does_not(shape):
+def test_correlation_interval_has_nominal_coverage(shape):
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(300):
@@ -167,7 +167,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says_and_the_bootstraps_doe
     assert held / 300 > 0.93  # the percentile bootstrap: .88
 
 
-def test_whole_groups_decide_where_their_rows_are_alike():
+def test_interval_over_groups_covers_dependent_rows():
     rng = np.random.default_rng(1)
     groups, wrong = np.repeat(np.arange(8), 8), {"groups": 0, "rows": 0}
     for _ in range(200):
@@ -177,14 +177,14 @@ def test_whole_groups_decide_where_their_rows_are_alike():
     assert wrong["groups"] / 200 < 0.1 and wrong["rows"] / 200 > 0.4
 
 
-def test_a_group_without_which_nothing_varies_is_all_that_there_is():
+def test_row_that_alone_varies_gives_wide_interval():
     found = correlation([0, 0, 0, 1], [1.0, 2.0, 3.0, 5.0])
     assert np.isfinite(found).all() and found.low < 0 < found.value < found.high
     assert correlation_over([0, 0, 0, 1, 0, 0], [1, 1, 1, 2, 1, 1]).low < 0
 
 
 @pytest.mark.parametrize("n", [4, 5])
-def test_a_perfect_order_of_fewer_than_six_is_sure_of_nothing(n):
+def test_perfect_order_below_six_has_no_interval(n):
     found = correlation(range(n), range(n))
     assert found.value == pytest.approx(1) and np.isnan([found.low, found.high, p_value(found)]).all()
     turned = correlation_over(range(12), -np.arange(12), np.arange(12) % n)
@@ -193,12 +193,12 @@ def test_a_perfect_order_of_fewer_than_six_is_sure_of_nothing(n):
 
 
 @pytest.mark.parametrize("groups", [[0, 1, 2, 3], ["a", "b", "c", None, "d"], [0, 1, 2, np.nan, 3]])
-def test_each_row_has_a_group(groups):
+def test_rows_without_a_group_are_refused(groups):
     with pytest.raises(ParameterError, match="give each of the 5 rows its group"):
         correlation_over([1, 2, 3, 4, 5], [1, 3, 2, 5, 4], groups)
 
 
-def test_r_squared_has_the_interval_of_its_correlation_squared():
+def test_r_squared_interval_is_correlation_interval_squared():
     rng = np.random.default_rng(2)
     x, noise = rng.normal(size=(2, 12))
     r = correlation_over(x, 2 * x + noise)
@@ -224,7 +224,7 @@ def test_what_has_no_correlation_is_refused(arguments, message):
 
 
 @pytest.mark.parametrize("over", [correlation_over, lambda x, y: partial_over(x, y, x)])
-def test_a_correlation_over_fewer_than_four_values_is_refused(over):
+def test_fewer_than_four_values_are_refused(over):
     with pytest.raises(ParameterError, match="at least 4"):
         over([1.0, 2.0, 3.0], [1.0, 2.0, 4.0])
 
@@ -232,7 +232,7 @@ def test_a_correlation_over_fewer_than_four_values_is_refused(over):
 @pytest.mark.parametrize("n", [6, 31])
 @pytest.mark.parametrize("kind", ["normal", "heavy", "few values", "one row apart"])
 @pytest.mark.parametrize("held", [0, 1, 2, "collinear", "one row's own"])
-def test_rows_are_left_out_at_once_as_they_are_one_by_one(n, kind, held):
+def test_fast_jackknife_equals_leaving_rows_out(n, kind, held):
     rng = np.random.default_rng([n, len(kind)])
     draw = {"normal": rng.normal, "heavy": lambda size: rng.standard_t(1.5, size=size)}.get(
         kind, lambda size: rng.integers(0, 3, size=size).astype(float)

@@ -13,7 +13,7 @@ from tests.companion.figures.test_vision import GRID, RATES, STATED
 CLASS = Reading("class")
 
 
-def test_fits_are_over_weight_decays_of_one_seed_at_each_rate():
+def test_fits_are_over_weight_decays_at_each_rate():
     fits = vit_grid.fits_by_rate(GRID, CLASS, STATED).set_index("drop_path")
     assert list(fits.index) == [*(f"{rate:g}" for rate in RATES), "all"]
     part = GRID[(GRID.drop_path == 0.3) & (GRID.seed == 0)]
@@ -24,7 +24,7 @@ def test_fits_are_over_weight_decays_of_one_seed_at_each_rate():
     assert fits.loc["all"].models == 64
 
 
-def test_intervals_are_turned_round_and_seeds_of_one_row_averaged():
+def test_intervals_hold_coupling_and_seeds_are_averaged():
     table = vit_grid.coupling_table(GRID, CLASS)
     assert (table.low < table.coupling).all() and (table.coupling < table.high).all()
     assert np.allclose(table.high - table.coupling, 0.002) and np.allclose(table.random_bases, 0.048)
@@ -36,7 +36,7 @@ def test_intervals_are_turned_round_and_seeds_of_one_row_averaged():
     assert (row.coupling, row.low, row.high) == pytest.approx((values.mean(), values.min(), values.max()))
 
 
-def test_every_cell_may_have_a_seed_of_its_own():
+def test_every_cell_may_have_its_own_seed():
     own = GRID.drop_duplicates(["weight_decay", "drop_path"]).assign(seed=lambda grid: range(len(grid)))
     assert vit_grid.first_seed(own).equals(own)
     again = pd.concat([own, own.assign(seed=own["seed"] + 100)], ignore_index=True)
@@ -51,7 +51,7 @@ def test_trends_are_rank_correlations_with_the_rate():
     assert trends.loc[0.1].without == pytest.approx(float(1 - part[part.drop_path == 0][CLASS.column].iloc[0]))
 
 
-def test_a_reading_is_the_nearest_of_the_table_and_what_is_missing_is_refused(tmp_path):
+def test_nearest_reading_is_taken_and_missing_is_refused(tmp_path):
     assert vit_grid.nearest_reading(GRID, 0, 30, "normalized_miscoupling") == Reading("class", 10)
     assert vit_grid.nearest_reading(GRID, -1, 4, "normalized_miscoupling") == Reading("patch", 3)
     with pytest.raises(ParameterError, match="the grid has no column 'class.k7.mismatch'"):
@@ -64,7 +64,7 @@ def test_a_reading_is_the_nearest_of_the_table_and_what_is_missing_is_refused(tm
             vit_grid.read_grid(tmp_path / "bad.csv")
 
 
-def test_quoted_numbers_come_from_the_tables_and_the_effects():
+def test_quoted_numbers_match_tables_and_effects():
     fits = vit_grid.fits_by_rate(GRID, CLASS, STATED).set_index("drop_path")
     found = vit_grid.numbers_of(GRID, CLASS, "someone/else")
     assert found["models"] == len(GRID) and found["r-squared-0.3"] == fits.loc["0.3"].r_squared
@@ -84,7 +84,7 @@ def test_provenance_and_circumstances_name_models_data_and_machine():
     assert "model-epochs" not in vit_grid.circumstances(grid, "someone/else", spread=0.0)
 
 
-def test_models_of_one_rate_count_once_and_seeds_are_what_repeats():
+def test_models_of_one_rate_count_once():
     rows = [
         {"weight_decay": decay, "drop_path": rate, "seed": seed, "coupling": 0.06 + 0.01 * rate + 1e-5 * decay,
          "test_accuracy": 0.96 - 0.02 * rate + 1e-4 * decay + 1e-5 * rate * decay**2}

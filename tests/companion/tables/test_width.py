@@ -43,7 +43,7 @@ def made_up(noise: float = 0.005) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(score=lambda table: -table["validation_loss"])
 
 
-def test_at_one_loss_the_curve_of_width_is_found_and_a_matter_of_loss_is_none():
+def test_width_curve_is_found_at_equal_loss():
     found = width.estimates(made_up(), EXPERIMENT).set_index("reading")
     assert found.loc[width.FIGURE_1A, "low"] > 0.8 and (found["n"] == 10).all()
     models = width.equally_good(made_up(), width.FIGURE_1A)
@@ -58,7 +58,7 @@ def test_at_one_loss_the_curve_of_width_is_found_and_a_matter_of_loss_is_none():
     assert found["coupling"].to_numpy() == pytest.approx(0.05 * found["loss"].iloc[0], abs=1e-9)
 
 
-def test_recipes_differ_in_width_and_seed_and_the_table_holds_all_at_every_step():
+def test_recipes_differ_only_in_width_and_seed():
     assert len(recipes.GRID) == 10 and {recipe.width for recipe in recipes.GRID.values()} == set(recipes.WIDTHS)
     assert all(
         recipe.width % recipe.heads == 0 and recipe.mlp_width == 4 * recipe.width for recipe in recipes.GRID.values()
@@ -67,12 +67,10 @@ def test_recipes_differ_in_width_and_seed_and_the_table_holds_all_at_every_step(
     assert kept == {(8, 920, 2e-3, 0.0)}
     table = width.width()
     assert set(table["model"]) == set(recipes.GRID) and len(table) == 10 * (1 + len(recipes.STEPS))
-    assert {name for question in EXPERIMENT["question"] for name in [question["reading"]]} < set(
-        width.READINGS.values()
-    )
+    assert {question["reading"] for question in EXPERIMENT["question"]} < set(width.READINGS.values())
 
 
-def test_the_numbers_that_the_book_quotes_are_of_all_models_or_there_are_none():
+def test_quoted_numbers_are_of_all_models():
     found = width.numbers_of(made_up())
     assert found["width-figure-1a-low"] > 0.8 and found["width-ktenth-high"] < 0 and found["width-models"] == 10
     # What falls by chance alone is no relation, once its value by chance is taken into account.
@@ -90,7 +88,7 @@ def test_the_numbers_that_the_book_quotes_are_of_all_models_or_there_are_none():
     assert width.numbers_of(made_up().query("model != 'w48-seed1'")) == {}
 
 
-def test_beyond_chance_the_sign_does_not_flip_and_five_widths_are_five_values():
+def test_shipped_table_gives_the_quoted_correlations():
     table, found = width.width(), width.relations(width.width())
     expected = {
         "k10-relative": (0.93, 0.66, 0.99), "ktenth": (-0.74, -0.94, -0.19), "ktenth-relative": (0.07, -0.71, 0.77),

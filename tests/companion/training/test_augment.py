@@ -33,13 +33,13 @@ def targets():
     ],
     ids=["rand_augment", "erasing", "crop", "flip", "mix"],
 )
-def test_a_seed_gives_one_result_with_the_images_shape_and_range(images, change):
+def test_augmentation_is_a_function_of_its_seed(images, change):
     first, again, other = change(images, seeded(3)), change(images, seeded(3)), change(images, seeded(4))
     assert torch.equal(first, again) and not torch.equal(first, other) and not torch.equal(first, images)
     assert first.shape == images.shape and first.min() >= 0 and first.max() <= 1
 
 
-def test_no_strength_or_magnitude_changes_nothing(images, targets):
+def test_zero_strength_changes_nothing(images, targets):
     assert torch.allclose(augment.rand_augment(images, seeded(), layers=0), images)
     assert torch.equal(augment.random_erasing(images, seeded(), 0.0), images)
     assert torch.equal(augment.random_crop(images, seeded(), 0), images)
@@ -60,7 +60,7 @@ def test_a_pixel_is_moved_by_whole_pixels(operation, side, column):
     assert operation == "rotate" or moved.sum() == pytest.approx(1)
 
 
-def test_a_crop_is_a_window_of_the_padded_image(images):
+def test_crop_is_a_window_of_padded_image(images):
     padded = torch.nn.functional.pad(images, (2, 2, 2, 2))
     for image, window in zip(padded, augment.random_crop(images, seeded(5), 2), strict=True):
         assert any(torch.equal(window, image[:, i : i + 8, j : j + 8]) for i in range(5) for j in range(5))
@@ -74,7 +74,7 @@ def test_erasing_changes_about_the_share_asked_for():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_mixing_keeps_probabilities_and_cutmix_counts_the_pixels_it_pasted(targets, seed):
+def test_cutmix_shares_count_the_pasted_pixels(targets, seed):
     labels = torch.arange(32) % 10
     images = labels[:, None, None, None].float().expand(-1, 1, 8, 8) / 10
     mixed, shares = augment.mix(images, targets, seeded(seed), mixup=0.0, cutmix=1.0)
@@ -84,7 +84,7 @@ def test_mixing_keeps_probabilities_and_cutmix_counts_the_pixels_it_pasted(targe
     torch.testing.assert_close(shares[torch.arange(32), labels][different], kept[different])
 
 
-def test_mixup_and_smoothing_spread_targets_as_they_do_images(images, targets):
+def test_mixup_mixes_targets_as_it_does_images(images, targets):
     mixed, shares = augment.mix(images, targets, seeded(2), mixup=0.8, cutmix=0.0)
     share = float(shares[0].max())
     share = share if torch.allclose(mixed[0], share * images[0] + (1 - share) * images[-1], atol=1e-6) else 1 - share

@@ -28,7 +28,7 @@ def pixels():
 
 
 @torch.no_grad()
-def test_in_evaluation_it_does_nothing_and_in_training_it_is_a_function_of_its_seed(vit, pixels):
+def test_drop_path_acts_only_in_training(vit, pixels):
     plain = vit(pixel_values=pixels).logits
     drop = DropPath(vit.vit.layers, 0.5)
     assert torch.equal(vit(pixel_values=pixels).logits, plain)
@@ -42,7 +42,7 @@ def test_in_evaluation_it_does_nothing_and_in_training_it_is_a_function_of_its_s
 
 
 @torch.no_grad()
-def test_a_branch_is_dropped_as_often_as_its_rate_says_and_keeps_its_mean():
+def test_branches_drop_at_their_rate_keeping_the_mean():
     class Block(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -76,7 +76,7 @@ def test_fixed_gates_reproduce_a_draw_of_training_mode(vit, pixels):
         torch.testing.assert_close(vit(pixel_values=pixels[:1]).logits, trained)
 
 
-def test_draws_never_lose_a_whole_block_and_have_the_factors_of_their_depth():
+def test_drawn_gates_never_drop_a_whole_block():
     generator = torch.Generator().manual_seed(0)
     draws = torch.stack([draw_gates(0.5, 4, generator) for _ in range(200)])
     assert draws.amax(dim=2).min() > 0
@@ -86,7 +86,7 @@ def test_draws_never_lose_a_whole_block_and_have_the_factors_of_their_depth():
     assert (draws[:, 0] == 1).all() and (draws[:, 3] == 0).any()
 
 
-def test_what_has_no_meaning_is_refused(vit):
+def test_invalid_rate_gates_and_modules_are_refused(vit):
     with pytest.raises(ParameterError, match=r"rate is 1\.0; a rate of stochastic depth is from 0 to below 1"):
         depth_rates(1.0, 3)
     with pytest.raises(ParameterError, match=r"gates has shape \(2, 2\); \(3, 2\) is expected"):
@@ -107,7 +107,7 @@ def brute_force(hf, image, k=4) -> float:
     return float(np.mean([miscoupling(coupling(a, b, k)) for a in J for b in J if a is not b]))
 
 
-def test_it_is_off_while_measuring_and_on_equals_brute_force_through_the_same_gates(vit, images):
+def test_measured_drop_path_equals_brute_force(vit, images):
     vit, image = vit.double(), images[0]
     ds = measure_drop_path(cl.wrap_model(vit), [image], rate=0.4, draws=2, k=4, seed=5)
     assert float(ds["off"][0]) == pytest.approx(brute_force(vit, image), abs=1e-6)
@@ -118,7 +118,7 @@ def test_it_is_off_while_measuring_and_on_equals_brute_force_through_the_same_ga
     assert not np.allclose(ds["on"], ds["off"])
 
 
-def test_a_measurement_at_rate_zero_changes_nothing_and_images_have_draws_of_their_own(vit, images):
+def test_measurement_at_rate_zero_changes_nothing(vit, images):
     model = cl.wrap_model(vit.double())
     none = measure_drop_path(model, images, rate=0.0, draws=1, k=4)
     np.testing.assert_allclose(none["on"][:, 0], none["off"])

@@ -38,7 +38,7 @@ def rows(run):
     return read_log(run / "log.csv", until=10**9)
 
 
-def test_validation_loss_falls_from_a_uniform_guess_and_another_recipe_is_refused(run, source):
+def test_validation_loss_falls_from_uniform_guess(run, source):
     log = rows(run)
     assert [row["step"] for row in log] == [0, 4, 12]
     assert log[0]["validation_loss"] == pytest.approx(torch.log(torch.tensor(300.0)).item(), rel=0.05)
@@ -48,7 +48,7 @@ def test_validation_loss_falls_from_a_uniform_guess_and_another_recipe_is_refuse
         language.train(replace(TINY, seed=1), source, run)
 
 
-def test_a_killed_and_resumed_run_ends_in_the_same_weights(run, source, tmp_path, killed_at):
+def test_resumed_run_ends_in_the_same_weights(run, source, tmp_path, killed_at):
     steps_taken = killed_at(7, language.text, "batch", lambda stream, step, *_: step)
     with pytest.raises(KeyboardInterrupt):
         language.train(TINY, source, tmp_path / "run", every_seconds=0.0)
@@ -62,7 +62,7 @@ def test_a_killed_and_resumed_run_ends_in_the_same_weights(run, source, tmp_path
     assert [row["validation_loss"] for row in rows(tmp_path / "run")] == [row["validation_loss"] for row in rows(run)]
 
 
-def test_learning_rate_warms_up_and_decays_to_a_tenth():
+def test_learning_rate_warms_up_and_decays():
     recipe = Recipe("neox", steps=1000, warmup=100, learning_rate=1.0)
     assert learning_rate(recipe, 0) == pytest.approx(0.01)
     assert learning_rate(recipe, 99) == pytest.approx(1.0)
@@ -70,14 +70,14 @@ def test_learning_rate_warms_up_and_decays_to_a_tenth():
     assert learning_rate(recipe, 1000) == pytest.approx(0.1)
 
 
-def test_llama_shares_its_keys_and_values_and_an_unknown_architecture_is_refused():
+def test_llama_recipe_shares_keys_and_values():
     with pytest.raises(ParameterError, match="architecture is 'mamba'"):
         configuration(Recipe("mamba"))
     config = configuration(RECIPES["nano-llama"])
     assert (config.model_type, config.num_attention_heads, config.num_key_value_heads) == ("llama", 6, 2)
 
 
-def test_shipped_folder_is_complete_and_its_step_0_can_be_regenerated(run, tmp_path):
+def test_shipped_folder_can_regenerate_step_0(run, tmp_path):
     target = tmp_path / "tiny"
     ship_language("tiny", run, target, "five made-up texts")
     record = json.loads((target / "training.json").read_text())
@@ -91,7 +91,7 @@ def test_shipped_folder_is_complete_and_its_step_0_can_be_regenerated(run, tmp_p
 
 
 @pytest.mark.parametrize(("own", "asked"), [(TINY.seed, "tiny TEXT"), (7, f"tiny TEXT --seed {TINY.seed}")])
-def test_the_recorded_command_names_another_seed_than_the_recipe_s(own, asked, run, tmp_path, monkeypatch):
+def test_recorded_command_includes_a_differing_seed(own, asked, run, tmp_path, monkeypatch):
     monkeypatch.setitem(language.RECIPES, "tiny", replace(TINY, seed=own))
     ship_language("tiny", run, tmp_path / "tiny", "texts")
     assert f"language {asked} --data texts" in json.loads((tmp_path / "tiny" / "training.json").read_text())["command"]
@@ -103,7 +103,7 @@ def test_an_unfinished_run_is_not_shipped(run, tmp_path):
         ship_language("tiny", tmp_path, tmp_path / "target", "")
 
 
-def test_a_folder_of_anything_else_is_never_removed_to_ship_a_model(run, tmp_path):
+def test_folder_of_anything_else_is_not_removed(run, tmp_path):
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ParameterError, match="is not empty and holds no training.json"):
         ship_language("tiny", run, tmp_path, "texts")

@@ -11,7 +11,7 @@ from companion.training.experiment import build
 from coupling_lib.models.storages import wrap_model
 
 
-def test_twelve_steps_are_evenly_spaced_and_the_last_is_at_200_million_tokens():
+def test_steps_are_evenly_spaced_on_logarithmic_scale():
     ratios = np.diff(np.log(later.STEPS))
     assert len(later.STEPS) == 12 and np.ptp(ratios) < 0.04
     for recipe in later.GRID.values():
@@ -20,7 +20,7 @@ def test_twelve_steps_are_evenly_spaced_and_the_last_is_at_200_million_tokens():
     assert [recipe.architecture for recipe in later.GRID.values()] == ["neox", "llama"]
 
 
-def test_the_means_over_prompts_and_over_pairs_are_the_coupling_of_the_whole(monkeypatch):
+def test_prompt_means_average_to_the_whole_coupling(monkeypatch):
     monkeypatch.setattr(phases, "PROMPTS", 3)
     tokenizer = cl.load_model("nano-neox").tokenizer
     model = wrap_model(build(later.GRID["long-neox"]), tokenizer, name="long-neox")

@@ -11,7 +11,7 @@ from companion.tables.phases import phases as shipped
 from companion.training import phases
 
 
-def test_the_share_of_the_mean_is_found_whatever_the_number_of_prompts():
+def test_split_estimates_the_share_of_the_mean():
     generator = torch.Generator().manual_seed(0)
     mean = torch.randn(6, 6, generator=generator).double()
     truth = float(mean.square().sum() / (mean.square().sum() + 36))
@@ -20,7 +20,7 @@ def test_the_share_of_the_mean_is_found_whatever_the_number_of_prompts():
     assert phases.split(mean.expand(5, 6, 6)) == pytest.approx(1.0)
 
 
-def test_the_shipped_row_of_the_embedded_model_is_measured_anew():
+def test_shipped_row_of_nano_neox_is_reproduced():
     row = shipped().set_index(["model", "step"]).loc["nano-neox", 100]
     found = phases.of_blocks(cl.load_model("nano-neox", revision="step100", device="cpu"))
     assert found == pytest.approx({name: row[name] for name in found}, rel=2e-3)

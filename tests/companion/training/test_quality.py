@@ -30,12 +30,12 @@ PREDICTED = tomllib.loads(files.PREDICTIONS.read_text(encoding="utf-8"))["experi
 # -- the grid
 
 
-def test_the_grid_crosses_every_pair_and_gives_every_seed_a_centre():
+def test_grid_crosses_every_pair_of_factors():
     levels = pd.DataFrame([vars(recipe) for recipe in GRID.values()])
     varied = ["corrupted", "unique_tokens", "learning_rate"]
     assert len(GRID) == 26 == PREDICTED["n"]
     assert [levels[name].nunique() for name in (*varied, "seed")] == [4, 3, 3, 3]
-    assert {replace(recipe, seed=0) for recipe in GRID.values()}.__len__() == 24
+    assert len({replace(recipe, seed=0) for recipe in GRID.values()}) == 24
     assert {recipe.seed for name, recipe in GRID.items() if name.startswith("centre")} == set(SEEDS)
     for number, one in enumerate(varied):
         for other in varied[number + 1 :]:
@@ -49,7 +49,7 @@ def test_the_grid_crosses_every_pair_and_gives_every_seed_a_centre():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 1.0])
-def test_exactly_the_share_is_corrupted_and_by_seed_and_step_alone(share):
+def test_exact_share_of_tokens_is_corrupted(share):
     ids = torch.randint(0, 300, (8, 64), generator=torch.Generator().manual_seed(0))
     found = corrupt(ids, share, 1, 7, 300)
     assert int((found != ids).sum()) == round(share * 512) and 0 <= int(found.min()) <= int(found.max()) < 300
@@ -60,12 +60,12 @@ def test_exactly_the_share_is_corrupted_and_by_seed_and_step_alone(share):
 
 
 @pytest.mark.parametrize("share", [1.1, -0.1, float("nan")])
-def test_a_share_that_is_none_is_refused(share):
+def test_invalid_corrupted_share_is_refused(share):
     with pytest.raises(ParameterError, match="corrupted is .*; expected a share of the tokens, from 0 to 1"):
         replace(quality.CENTRE, corrupted=share)
 
 
-def test_a_limited_text_is_that_long_and_comes_from_all_of_it():
+def test_limited_text_spans_the_whole_text():
     stream = np.arange(100_000)
     found = limited(stream, 10_000)
     assert len(found) == len(set(found)) == 10_000
@@ -103,7 +103,7 @@ def uniform(vocabulary):
     return lambda ids: torch.zeros(*ids.shape, vocabulary)
 
 
-def test_induction_is_1_for_what_copies_and_chance_for_what_is_uniform():
+def test_induction_is_perfect_for_a_copying_model():
     def copying(ids):
         half = ids.shape[1] // 2
         copied = 20.0 * functional.one_hot(ids.roll(half - 1, dims=1), 500).float()
@@ -117,7 +117,7 @@ def test_induction_is_1_for_what_copies_and_chance_for_what_is_uniform():
     assert right.mean() < 0.01 and np.allclose(gain, 0, atol=1e-6)
 
 
-def test_a_uniform_model_loses_the_logarithm_of_the_vocabulary_and_means_have_intervals():
+def test_uniform_model_loses_log_of_vocabulary_size():
     windows = torch.randint(0, 500, (40, 32))
     assert scores.nats(uniform(500), windows).shape == (40, 31)
     assert scores.nats(uniform(500), windows).mean().item() == pytest.approx(np.log(500), abs=1e-5)
@@ -135,7 +135,7 @@ def read_aloud():
     return tokenizer, ids[: len(ids) // 64 * 64].view(-1, 64)
 
 
-def test_cloze_is_1_for_what_knows_the_text_one_in_five_for_the_uniform_and_0_for_the_contrary(read_aloud):
+def test_cloze_is_one_for_a_perfect_model(read_aloud):
     tokenizer, windows = read_aloud
 
     def knowing(ids):
@@ -179,9 +179,7 @@ def lasting(table):
 
 
 @pytest.mark.thorough  # the suite's, which is run by the same function, is killed in every run of the tests
-def test_a_killed_run_ends_as_the_uninterrupted_one_and_what_is_in_the_table_is_not_trained_again(
-    small, killed_at, capsys
-):
+def test_killed_run_ends_as_the_uninterrupted_one(small, killed_at, capsys):
     _, arguments, folder = small
     main(["quality", *arguments, str(folder / "whole")])
     whole = lasting(folder / "table.csv")
@@ -215,7 +213,7 @@ def one_line(capsys, arguments):
     return capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_a_folder_of_another_recipe_a_doubled_row_and_a_missing_prediction_are_refused(small, monkeypatch, capsys):
+def test_foreign_runs_and_doubled_rows_are_refused(small, monkeypatch, capsys):
     _, arguments, folder = small
     (folder / "run" / "one").mkdir(parents=True)
     (folder / "run" / "one" / "recipe.json").write_text("{}")
@@ -256,8 +254,8 @@ def history(path):
     return sorted(map(int, run.stdout.split()))
 
 
-def test_every_row_was_measured_under_predictions_that_still_stand():
-    assert not TABLE.duplicated(["model", "step"]).any() and set(TABLE.get("model", [])) <= set(GRID)
+def test_rows_were_measured_under_predictions_that_stand():
+    assert not TABLE.duplicated(["model", "step"]).any() and set(TABLE["model"]) == set(GRID)
     predictions = files.PREDICTIONS.read_text(encoding="utf-8")
     experiments = tomllib.loads(predictions)["experiment"]
     for name, predicted in experiments.items():
@@ -271,10 +269,10 @@ def test_every_row_was_measured_under_predictions_that_still_stand():
     # Where the history is at hand, it says the same: the first prediction is no younger than the first row.
     predicted, measured = history(files.PREDICTIONS), history(FILE)
     assert not measured or (predicted and predicted[0] <= measured[0])
-    assert not FILE.exists() or FILE.stat().st_size < 1_500_000
+    assert FILE.stat().st_size < 1_500_000
 
 
-def test_a_rewritten_prediction_is_found_out_and_an_appended_one_is_not(tmp_path):
+def test_only_a_rewritten_prediction_is_detected(tmp_path):
     path = tmp_path / "predictions.toml"
     path.write_text("a = 1\n")
     before = files.predictions_sha256(path)
@@ -284,8 +282,8 @@ def test_a_rewritten_prediction_is_found_out_and_an_appended_one_is_not(tmp_path
     assert before not in digests_of_beginnings(path)
 
 
-def test_every_model_of_the_table_is_there_at_all_steps_and_as_its_recipe_says():
-    for name, rows in TABLE.groupby("model") if len(TABLE) else ():
+def test_every_model_has_all_steps_and_its_recipe():
+    for name, rows in TABLE.groupby("model"):
         recipe = GRID[name]
         assert rows.step.tolist() == [0, *STEPS]
         last = rows.iloc[-1]

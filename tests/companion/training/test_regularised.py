@@ -27,11 +27,11 @@ def finished(tmp_path_factory):
     return folder, chosen, pd.read_csv(folder / "table.csv", comment="#").set_index(["model", "step"])
 
 
-def test_the_strength_waits_rises_and_stays():
+def test_strength_is_zero_then_ramps_up():
     assert [ramp(step, replace(TINY, begin=2, rise=2)) for step in range(6)] == [0, 0, 0, 0.5, 1, 1]
 
 
-def test_runs_of_a_seed_differ_in_what_the_regulariser_does_alone():
+def test_runs_of_a_seed_differ_only_in_regulariser():
     runs = recipes()
     assert len(runs) == 66 and {recipe.seed for recipe in runs.values()} == set(range(6))
     for name, recipe in runs.items():
@@ -58,17 +58,16 @@ def test_a_finished_run_is_not_repeated(finished, monkeypatch):
     assert again.loc["with", 12].validation_loss == pytest.approx(table.loc["with", 12].validation_loss, rel=1e-5)
 
 
-def test_the_strength_s_sign_says_what_is_minimised_besides_the_cross_entropy(monkeypatch):
+def test_objective_adds_the_regulariser_with_its_sign(monkeypatch):
     model, ids = build(TINY), torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(0))
     plain = cross_entropy(model, ids, 0, TINY)
     assert torch.equal(regularised.objective(model, ids, 11, TINY), plain)
     assert torch.equal(regularised.objective(model, ids, 0, replace(TINY, strength=1.0)), plain)
     assert regularised.objective(model, ids, 11, replace(TINY, strength=1.0)) > plain
-    plain = cross_entropy(model, ids, 0, TINY)
     assert regularised.objective(model, ids, 11, replace(TINY, strength=-1.0)) < plain
 
 
-def test_a_sham_is_as_large_in_every_weight_and_points_elsewhere():
+def test_sham_gradient_has_equal_norm_and_other_direction():
     ids, found = torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(0)), {}
     for name, recipe in {"plain": TINY, "real": replace(TINY, strength=0.5)}.items():
         found[name] = gradients(recipe, ids)

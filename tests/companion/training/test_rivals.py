@@ -18,13 +18,13 @@ from coupling_lib.errors import ParameterError
 
 
 @pytest.mark.parametrize("exponent", [2.0, 3.5])
-def test_the_exponent_of_a_power_law_is_found_below_which_it_is_none(exponent):
+def test_power_law_exponent_is_recovered(exponent):
     draw = np.random.default_rng(0)
     tail = (1 - draw.random(2000)) ** (-1 / (exponent - 1))
     assert rivals.power_law(np.r_[tail, draw.uniform(0.01, 1, 1000)]) == pytest.approx(exponent, abs=0.15)
 
 
-def test_alpha_hat_and_stable_rank_are_those_of_the_definition():
+def test_weight_spectra_follow_their_definitions():
     torch.manual_seed(0)
     block = nn.Sequential(nn.Linear(40, 60), nn.LayerNorm(60), nn.Linear(60, 40, bias=False)).double()
     of_matrices = []
@@ -37,7 +37,7 @@ def test_alpha_hat_and_stable_rank_are_those_of_the_definition():
     assert 1 < found["stable_rank"] < 40
 
 
-def test_influence_is_the_mean_angle_by_which_blocks_turn_what_they_read():
+def test_influence_is_one_minus_mean_cosine():
     model, prompt = cl.load_model("nano-neox"), cl.load_prompts(n=1)[0]
     hidden = cl.trace(model, prompt).hidden.double().numpy()
     cosines = [
@@ -48,7 +48,7 @@ def test_influence_is_the_mean_angle_by_which_blocks_turn_what_they_read():
     assert rivals.influence(model, [prompt]) == pytest.approx(1 - np.mean(cosines), abs=1e-6)
 
 
-def test_models_that_have_their_row_are_not_measured_again(tmp_path, monkeypatch):
+def test_measured_models_are_not_measured_again(tmp_path, monkeypatch):
     asked: list[str] = []
 
     def models(names):
@@ -73,12 +73,12 @@ def test_models_that_have_their_row_are_not_measured_again(tmp_path, monkeypatch
     assert table["predictions_sha256"].str.len().eq(64).all()
 
 
-def test_a_folder_without_runs_is_refused_in_one_line(tmp_path):
+def test_folder_without_runs_is_refused(tmp_path):
     with pytest.raises(ParameterError, match="give the folder in which the models were trained"):
         next(rivals.language_models(tmp_path))
 
 
-def test_the_projects_table_holds_every_model_of_both_sets():
+def test_shipped_table_holds_models_of_both_sets():
     table = read_table(paths.DATA / "rivals.csv")
     assert table.groupby("set").size().to_dict() == {"photographs": 64, "suite": 32}
     assert (table[["alpha", "stable_rank"]] > 1).all(axis=None) and table["influence"].between(0, 1).all()

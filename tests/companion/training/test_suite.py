@@ -57,7 +57,7 @@ def repeated(tmp_path_factory):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", TRAINED)
-def test_rows_of_trained_models_are_found_again_by_training_from_scratch(repeated, name):
+def test_trained_models_reproduce_their_rows(repeated, name):
     # Training carries a difference of one unit in the last place on. Initial weights changed by 1e-6 of themselves
     # (ten times that unit) end in columns that differ by less than 1e-3 of themselves; no two machines differ more.
     row, again = TABLE.loc[name, 60], repeated.loc[name, 60]
@@ -67,7 +67,7 @@ def test_rows_of_trained_models_are_found_again_by_training_from_scratch(repeate
 
 
 @pytest.mark.parametrize("name", ["neox-w32-d4", "llama-w64-d4", "neox-w96-d4"])
-def test_rows_of_untrained_models_are_found_again_from_their_seeds(name):
+def test_untrained_models_reproduce_their_rows(name):
     tokenizer = cl.load_model("nano-neox").tokenizer  # trained on the same part of the same text
     found = columns.measure(cl.wrap_model(build(SUITE[name]), tokenizer))
     assert_close(found, TABLE.loc[name, 0], [*SCORES, *COUPLING], rel=1e-3)
@@ -77,7 +77,7 @@ def test_rows_of_untrained_models_are_found_again_from_their_seeds(name):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "step"), [("nano-neox", 316), ("nano-llama", 10_000)])
-def test_rows_of_embedded_models_are_found_again_from_their_weights(name, step):
+def test_embedded_models_reproduce_their_rows(name, step):
     model = cl.load_model(name, revision=f"step{step}", device="cpu")
     found = columns.measure(model) | columns.permuted(model)
     shuffled = [f"permuted_normalized_miscoupling_k{k}" for k in columns.KS]
@@ -110,7 +110,7 @@ def test_the_suite_varies_what_it_says():
     assert NOVELS.reset_index().groupby("model").tokens.nunique().drop("nano-llama").min() >= 5
 
 
-def test_training_lowers_every_loss_and_a_null_without_coupling_lies_above_most_values():
+def test_training_lowers_loss_and_couples_beyond_chance():
     models = NOVELS[["validation_loss", "accuracy", "normalized_miscoupling_k10", "normalized_miscoupling_k10_null"]]
     last = models.reset_index("step").groupby("model").last()
     first = models.xs(0, level="step").loc[last.index]
@@ -119,7 +119,7 @@ def test_training_lowers_every_loss_and_a_null_without_coupling_lies_above_most_
     assert (last.normalized_miscoupling_k10 < last.normalized_miscoupling_k10_null).all()
 
 
-def test_losses_of_the_embedded_models_are_those_of_their_cards():
+def test_embedded_losses_match_their_cards():
     for name in EMBEDDED:
         for point in json.loads((CHECKPOINTS / name / "training.json").read_text())["checkpoints"]:
             row = TABLE.loc[name, point["step"]]
@@ -140,7 +140,7 @@ def two_models(monkeypatch, tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_killed_suite_resumes_and_repeats_no_finished_model(two_models, killed_at, capsys):
+def test_killed_suite_repeats_no_finished_model(two_models, killed_at, capsys):
     arguments, folder = two_models
     steps = killed_at(8, text, "batch", lambda stream, step, *_: step)
     names = ["--only", "one", "two"]
@@ -160,7 +160,7 @@ def test_a_killed_suite_resumes_and_repeats_no_finished_model(two_models, killed
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_an_embedded_model_is_measured_on_text_of_its_own_tokens_alone(own, two_models, monkeypatch):
+def test_embedded_model_needs_text_of_its_tokens(own, two_models, monkeypatch):
     _, folder = two_models
     row = dict.fromkeys(("step", "validation_loss", "normalized_miscoupling_k10", "normalized_miscoupling_k10_null"), 0)
     monkeypatch.setattr(experiment, "rows_of", lambda _, name, *more: [{"model": name} | row])
@@ -173,7 +173,7 @@ def test_an_embedded_model_is_measured_on_text_of_its_own_tokens_alone(own, two_
     assert (folder / "table.csv").exists() is own
 
 
-def test_an_unknown_model_is_named(tmp_path):
+def test_unknown_model_is_refused(tmp_path):
     with pytest.raises(ParameterError, match="the model 'huge' is not in 'suite'; choose from tiny-neox"):
         experiment.run(EXPERIMENT, None, tmp_path, tmp_path / "table.csv", names=["huge"])
 
@@ -187,7 +187,7 @@ def test_rows_take_the_place_of_earlier_ones(tmp_path):
     assert path.read_text().startswith("# What it holds.\n")
 
 
-def test_branches_are_dropped_in_training_with_their_mean_kept_and_never_while_measuring():
+def test_branches_are_dropped_only_in_training():
     recipe = replace(TINY, blocks=1)
     plain, dropping = build(recipe).gpt_neox, build(replace(recipe, stochastic_depth=0.25)).gpt_neox
     ids = torch.arange(4).repeat(4000, 1)
@@ -202,7 +202,7 @@ def test_branches_are_dropped_in_training_with_their_mean_kept_and_never_while_m
         assert torch.equal(dropping.layers[0](stream, position_embeddings=rotary) - stream, whole)
 
 
-def test_dropout_is_in_the_model_that_asks_for_it_and_none_out_of_range():
+def test_dropout_is_set_where_supported_else_refused():
     with pytest.raises(ParameterError, match="dropout is 0.1; the architecture 'llama' has none"):
         build(replace(SUITE["tiny-llama-w32-d3"], dropout=0.1))
     with pytest.raises(ParameterError, match="stochastic_depth is 1.0"):

@@ -24,7 +24,7 @@ def folder(tmp_path):
     return books
 
 
-def test_whole_files_or_the_tail_of_one_are_held_out(folder, tmp_path):
+def test_held_out_text_is_whole_files_or_tail(folder, tmp_path):
     train, held = text.read_texts(folder, 0.25, seed=0)
     assert len(train) == 6 and len(held) == 2 and not set(train) & set(held)
     assert text.read_texts(folder, 0.25, seed=0)[1].keys() == held.keys()
@@ -36,7 +36,7 @@ def test_whole_files_or_the_tail_of_one_are_held_out(folder, tmp_path):
     assert len(next(iter(held.values()))) == 100
 
 
-def test_tokens_give_the_text_back_byte_for_byte_and_are_read_again_without_it(folder, tmp_path):
+def test_tokens_decode_to_the_text_and_are_cached(folder, tmp_path):
     corpus = text.prepare(folder, tmp_path / "cache", 300, 0.25, seed=0)
     _, held = text.read_texts(folder, 0.25, seed=0)
     decoded = corpus.tokenizer.decode(corpus.validation.tolist())
@@ -54,7 +54,7 @@ def test_tokens_give_the_text_back_byte_for_byte_and_are_read_again_without_it(f
     refused(ParameterError, message, text.check_length, corpus, len(corpus.validation))
 
 
-def test_files_of_one_name_in_two_folders_are_two_texts(tmp_path):
+def test_same_named_files_are_separate_texts(tmp_path):
     for place in ("x/book.txt", "y/book.txt", "z.txt"):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).write_text(place)

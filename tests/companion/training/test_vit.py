@@ -27,7 +27,7 @@ def weights(folder):
     return load_file(folder / "model" / "model.safetensors")
 
 
-def test_defaults_are_those_of_deit_and_widths_those_of_the_paper():
+def test_recipe_defaults_are_those_of_deit():
     recipe = vit.RECIPES["cifar10"]
     assert (recipe.width, recipe.blocks, recipe.heads) == (192, 12, 3)
     assert (recipe.learning_rate, recipe.weight_decay, recipe.warmup_epochs, recipe.epochs) == (5e-4, 0.05, 5, 300)
@@ -41,7 +41,7 @@ def test_training_lowers_the_loss_of_held_out_images(run, data):
     assert after[1] < before[1] - 0.01 and after[0] > 0.15
 
 
-def test_a_killed_and_resumed_run_ends_in_the_same_weights(run, data, tmp_path, killed_at):
+def test_resumed_run_ends_in_the_same_weights(run, data, tmp_path, killed_at):
     steps = killed_at(6, vit, "batch", lambda recipe, data, step: step)
     with pytest.raises(KeyboardInterrupt):
         vit.train(TINY, data, tmp_path, every_seconds=0.0)
@@ -52,14 +52,14 @@ def test_a_killed_and_resumed_run_ends_in_the_same_weights(run, data, tmp_path, 
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs) and ours.keys() == theirs.keys()
 
 
-def test_another_seed_gives_other_weights_and_another_recipe_is_refused(run, data, tmp_path):
+def test_another_seed_gives_other_weights(run, data, tmp_path):
     other = weights(vit.train(replace(TINY, seed=1), data, tmp_path))
     assert any(not torch.equal(tensor, other[name]) for name, tensor in weights(run).items())
     with pytest.raises(ParameterError, match="holds a run of another recipe"):
         vit.train(replace(TINY, weight_decay=0.1), data, tmp_path)
 
 
-def test_models_of_one_seed_see_the_same_images_none_twice_in_an_epoch(data):
+def test_models_of_one_seed_see_same_images(data):
     first, second = (replace(TINY, drop_path=rate, weight_decay=rate) for rate in (0.0, 0.5))
     config = vit.configuration(first, data)
     assert digest(vit.initialise(config, 0)) == digest(vit.initialise(vit.configuration(second, data), 0))
@@ -72,7 +72,7 @@ def test_models_of_one_seed_see_the_same_images_none_twice_in_an_epoch(data):
     assert not torch.equal(vit.batch(plain, data, 0)[0], vit.batch(plain, data, vit.steps_per_epoch(plain, data))[0])
 
 
-def test_the_learning_rate_warms_up_and_falls_by_a_cosine():
+def test_learning_rate_warms_up_and_decays():
     recipe = replace(TINY, warmup_epochs=1)
     peak = recipe.learning_rate * recipe.batch / 512
     rates = [vit.learning_rate(recipe, step, 10) for step in range(21)]
@@ -80,7 +80,7 @@ def test_the_learning_rate_warms_up_and_falls_by_a_cosine():
     assert rates[15] == pytest.approx((peak + recipe.final_rate) / 2) and rates[20] == pytest.approx(recipe.final_rate)
 
 
-def test_weight_decay_spares_vectors_positions_and_the_class_token(data):
+def test_weight_decay_spares_vectors_and_embeddings(data):
     model = vit.initialise(vit.configuration(TINY, data), 0)
     decayed, spared = vit._optimiser(model, TINY).param_groups
     names = {id(p): name for name, p in model.named_parameters()}
@@ -89,7 +89,7 @@ def test_weight_decay_spares_vectors_positions_and_the_class_token(data):
     assert spared_matrices == {"vit.embeddings.cls_token", "vit.embeddings.position_embeddings"}
 
 
-def test_a_shipped_model_loads_trained_untrained_and_at_step_0(run, data, tmp_path):
+def test_shipped_model_loads_trained_and_untrained(run, data, tmp_path):
     ship_vision("tiny", run, tmp_path / "tiny", data)
     record = json.loads((tmp_path / "tiny" / "training.json").read_text())
     trained = cl.load_model(tmp_path / "tiny")
@@ -102,7 +102,7 @@ def test_a_shipped_model_loads_trained_untrained_and_at_step_0(run, data, tmp_pa
     assert card.startswith("# tiny\n") and record["command"] in card and "rate 0.2 at the last block" in card
 
 
-def test_a_folder_of_anything_else_is_never_removed_to_ship_a_model(run, data, tmp_path):
+def test_folder_of_anything_else_is_not_removed(run, data, tmp_path):
     (tmp_path / "another-model").mkdir()
     with pytest.raises(ParameterError, match="is not empty and holds no training.json, .*; name another folder with"):
         ship_vision("tiny", run, tmp_path, data)
@@ -126,7 +126,7 @@ def test_the_shipped_models_are_what_their_records_say(alias, data):
     assert (record["recipe"]["drop_path"] > 0) == alias.endswith("-sd")
 
 
-def test_images_are_averaged_to_a_side_that_divides_theirs_and_the_first_are_taken(data):
+def test_images_are_averaged_to_a_smaller_side(data):
     small = vit.first(vit.shrunk(data, 4), 100)
     assert small.name == "digits-4px-100" and small.train.shape == (100, 1, 4, 4) and len(small.test) == len(data.test)
     wanted = data.train[7, 0].double().reshape(4, 2, 4, 2).mean(dim=(1, 3))

@@ -35,7 +35,7 @@ def made(data, tmp_path_factory):
 
 
 @pytest.mark.thorough
-def test_a_grid_trained_on_a_copy_of_cifar_is_read_and_drawn_as_the_papers(tmp_path, monkeypatch):
+def test_cifar_grid_is_trained_read_and_drawn(tmp_path, monkeypatch):
     pixels = np.random.default_rng(0).integers(0, 256, (60, 3 * 32 * 32), dtype=np.uint8)
     for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
         batch = {b"data": pixels[10 * i : 10 * i + 10], b"labels": list(range(10))}
@@ -60,7 +60,7 @@ def lines(table):
         return list(csv.DictReader(file))
 
 
-def test_the_papers_grid_has_64_models_and_further_seeds_of_one_row():
+def test_paper_grid_has_64_models_and_more_seeds():
     recipes = vit_grid.paper_grid(vit.RECIPES["digits"])
     assert len({recipe.name for recipe in recipes}) == len(recipes) == 64 + 16
     first = [recipe for recipe in recipes if recipe.seed == 0]
@@ -70,7 +70,7 @@ def test_the_papers_grid_has_64_models_and_further_seeds_of_one_row():
     assert {r.weight_decay for r in recipes if r.seed > 0} == {0.04}
 
 
-def test_a_tiny_grid_leaves_one_line_per_model_with_every_variant(made):
+def test_grid_table_has_one_line_per_model(made):
     table = lines(made / "grid.csv")
     assert [line["model"] for line in table] == [recipe.name for recipe in RECIPES]
     for token in ("class", "patch"):
@@ -80,7 +80,7 @@ def test_a_tiny_grid_leaves_one_line_per_model_with_every_variant(made):
     assert all(0 <= float(line["test_accuracy"]) <= 1 and line["versions"] for line in table)
 
 
-def test_a_line_says_what_the_library_measures(made, data):
+def test_table_line_equals_library_measurement(made, data):
     line = lines(made / "grid.csv")[1]
     model = cl.load_model(made / RECIPES[1].name / "model")
     pixels = images.pixels_for(data.test[:2] / 255, model.hf.config).split(1)
@@ -97,7 +97,7 @@ def test_a_line_says_what_the_library_measures(made, data):
     assert float(line["patch.line_shape_score"]) == pytest.approx(float(score), rel=1e-3)
 
 
-def test_all_models_of_a_seed_start_alike_and_other_settings_are_refused(made, data):
+def test_models_of_one_seed_start_alike(made, data):
     table = lines(made / "grid.csv")
     column = "class.k5.normalized_miscoupling_untrained"
     assert len({line[column] for line in table}) == 1
@@ -129,7 +129,7 @@ def test_the_projects_table_holds_the_papers_grid():
     assert len(torch_versions) == 1 and torch.__version__.split("+")[0] in torch_versions.pop()
 
 
-def test_every_cell_on_photographs_has_a_model_of_its_own_seed_that_learned():
+def test_every_photograph_model_has_its_own_seed():
     recipes = vit_grid.independent_grid(vit.RECIPES["cifar10-small"])
     assert sorted(r.seed for r in recipes) == list(range(80))
     cells = Counter((r.weight_decay, r.drop_path) for r in recipes)
@@ -137,14 +137,14 @@ def test_every_cell_on_photographs_has_a_model_of_its_own_seed_that_learned():
     assert len(cells) == 64 and {cell for cell, count in cells.items() if count == 3} == diagonal
     assert [r.seed for r in recipes] != list(range(80))
     table = pd.read_csv(paths.DATA / "cifar_grid.csv")
-    wanted = {r.name for r in vit_grid.independent_grid(vit.RECIPES["cifar10-small"])}
-    assert set(table["model"]) <= wanted and table["seed"].is_unique and (table["test_pictures"] == 10_000).all()
+    assert set(table["model"]) <= {r.name for r in recipes} and table["seed"].is_unique
+    assert (table["test_pictures"] == 10_000).all()
     assert len(table.drop_duplicates(["weight_decay", "drop_path"])) == 64
     assert table["test_accuracy"].between(0.35, 0.5).all()
     assert (paths.DATA / "cifar_grid.csv").stat().st_size < 1_000_000
 
 
-def test_the_two_models_of_a_pair_differ_in_the_rate_alone_and_share_no_seed_with_the_grid():
+def test_pairs_differ_only_in_the_drop_rate():
     base = vit.RECIPES["cifar10-small"]
     recipes = vit_grid.switched_pairs(base)
     assert len(recipes) == 80 and not {r.seed for r in recipes} & {r.seed for r in vit_grid.independent_grid(base)}
@@ -157,13 +157,13 @@ def test_the_two_models_of_a_pair_differ_in_the_rate_alone_and_share_no_seed_wit
     assert (paths.DATA / "cifar_pairs.csv").stat().st_size < 1_000_000
 
 
-def test_pairs_of_a_recipe_that_has_none_are_refused_before_pictures_are_read(capsys):
+def test_pairs_of_unsupported_recipe_are_refused(capsys):
     with pytest.raises(SystemExit):
         main(["vit", "pairs", "digits", "--data", "nowhere"])
     assert "there are no pairs of 'digits'; take cifar10-small" in capsys.readouterr().err
 
 
-def test_the_interval_over_images_is_that_of_resampling_written_out():
+def test_interval_over_images_is_close_to_bootstrap():
     values = np.random.default_rng(1).exponential(size=30)
     draws = np.random.default_rng(0).integers(0, 30, size=(500, 30))
     low, high = np.percentile(values[draws].mean(axis=1), [2.5, 97.5])
