@@ -41,7 +41,7 @@ def test_split_jacobian_equals_that_of_float64_weights(model):
         assert (ours - exact).norm() / exact.norm() < 2e-6
 
 
-def test_split_copy_shares_the_weights_and_leaves_the_block_alone(model):
+def test_split_copy_shares_weights_without_changing_the_block(model):
     block = model.blocks.modules[0]
     duplicate = split.split_copy(block)
     linear = block.mlp.down_proj

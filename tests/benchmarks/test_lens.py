@@ -9,7 +9,7 @@ from companion.tables.lenses import operations
 from coupling_lib.models.load import load_model
 
 
-def test_both_ways_are_counted_and_timed_in_one_run(tmp_path):
+def test_lens_and_backward_pass_are_counted_and_timed(tmp_path):
     lens.main(["--quick", "--rounds", "1", "--out", str(tmp_path / "lens.json")])
     record = json.loads((tmp_path / "lens.json").read_text(encoding="utf-8"))
     (case,) = record["cases"]

@@ -10,7 +10,7 @@ from benchmarks import machine, other_tables, real_size, report, shapes, unforme
 
 
 @pytest.mark.thorough
-def test_the_notebook_runs_on_a_checkpoint_that_was_written_for_it(tmp_path):
+def test_notebook_runs_on_a_checkpoint_written_for_it(tmp_path):
     out = tmp_path / "new" / "real_size.json"
     words = ["--shape", "small", "--blocks", "3", "--precision", "bfloat16", "--threads", "1", "--size", "256"]
     real_size.main([*words, "--out", str(out)])

@@ -37,7 +37,7 @@ def test_chunks_follow_the_release(n_tokens, chunks):
     assert released.chunk_count(n_tokens) == chunks
 
 
-def test_jacobian_is_the_derivative_of_one_hidden_state_by_the_one_before(model, ids):
+def test_jacobian_is_the_derivative_between_hidden_states(model, ids):
     with released.attention_set_to(model.hf, "eager"):
         states = released.hidden_states(model.hf, ids)
         for block in (0, 5, model.n_blocks - 1):
@@ -49,7 +49,7 @@ def test_jacobian_is_the_derivative_of_one_hidden_state_by_the_one_before(model,
                 torch.testing.assert_close(J[row], wanted, rtol=1e-4, atol=1e-6)
 
 
-def test_couplings_are_those_of_the_definition_written_entry_by_entry():
+def test_couplings_follow_the_definition_entry_by_entry():
     generator = torch.Generator().manual_seed(0)
     J = list(torch.randn(2, 6, 6, generator=generator, dtype=torch.float64))
     decomposed = released.decompose(J)
@@ -69,7 +69,7 @@ def test_couplings_are_those_of_the_definition_written_entry_by_entry():
         assert float(found[f"released_trace{suffix}"][0, 0, 1]) == pytest.approx(trace, rel=1e-6)
 
 
-def test_the_library_finds_the_same_values_off_the_last_block(model, ids, theirs):
+def test_library_agrees_off_the_last_block(model, ids, theirs):
     ours = stages.ours(model, ids)
     found = stages.agreement(ours, theirs, list(range(model.n_blocks)))
     assert found["pairs"] == 11 * 10
@@ -78,14 +78,14 @@ def test_the_library_finds_the_same_values_off_the_last_block(model, ids, theirs
     assert found["jacobian_relative"] < 1e-5
 
 
-def test_with_the_released_boundary_the_library_finds_the_same_values_everywhere(model, ids, theirs):
+def test_library_agrees_everywhere_at_the_released_boundary(model, ids, theirs):
     ours = stages.ours(model, ids, boundary="hidden_states")
     for name in released.READINGS:
         found, wanted = off_diagonal(ours.values[name]), off_diagonal(theirs.values[name])
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=0)
 
 
-def test_the_last_block_differs_at_the_block_s_own_boundary(model, ids, theirs):
+def test_last_block_differs_at_its_own_boundary(model, ids, theirs):
     ours = stages.ours(model, ids)
     name, last = "released_norm", model.n_blocks - 1
     assert (ours.values[name][:, last, :last] / theirs.values[name][:, last, :last] - 1).abs().max() > 1e-2
@@ -101,5 +101,5 @@ def test_the_model_is_given_back_as_it_was(model, ids):
 @pytest.mark.parametrize(
     ("n_blocks", "count", "chosen"), [(12, 12, [*range(12)]), (12, 3, [0, 5, 10]), (24, 3, [0, 11, 22]), (2, 9, [0, 1])]
 )
-def test_blocks_are_spread_over_the_depth_without_the_last(n_blocks, count, chosen):
+def test_blocks_spread_over_depth_without_the_last(n_blocks, count, chosen):
     assert stages.some_blocks(n_blocks, count) == chosen

@@ -32,7 +32,7 @@ def run(tmp_path_factory):
     return json.loads(out.read_text(encoding="utf-8"))
 
 
-def test_quick_run_has_seconds_and_ratios_of_every_stage(run):
+def test_quick_run_times_and_compares_every_stage(run):
     (case,) = run["cases"]
     stage_names = {*stages.STAGES, "total"}
     assert case["seconds"].keys() == {"released", "ours"}
@@ -54,7 +54,7 @@ def test_quick_run_compares_values_and_counts_operations(run):
     assert case["agreement"]["pairs"] == 6 and case["agreement"]["metric_relative"] < 1e-5
 
 
-def test_quick_run_repeats_the_case_with_memory_kept_and_the_page_sets_both_side_by_side(run):
+def test_quick_run_repeats_with_memory_kept(run):
     (case,) = run["cases"]
     kept = case["memory_kept"]
     assert kept["basis"] == "scaled from 3 of 4 blocks"
@@ -66,7 +66,7 @@ def test_quick_run_repeats_the_case_with_memory_kept_and_the_page_sets_both_side
     assert row[6:] == [f"{case['ratio']['total']:.1f}×", f"{kept['ratio']['total']:.1f}×"]
 
 
-def test_a_child_is_told_whether_it_keeps_memory_and_if_it_fails_gives_no_record(tmp_path, monkeypatch):
+def test_child_takes_memory_settings_and_raises_on_failure(tmp_path, monkeypatch):
     package = tmp_path / "benchmarks"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -80,7 +80,7 @@ def test_a_child_is_told_whether_it_keeps_memory_and_if_it_fails_gives_no_record
         child.record("failing")
 
 
-def test_quick_run_names_the_machine_and_measures_memory_growth_and_the_embedded_model(run):
+def test_quick_run_records_machine_memory_growth_and_prompt(run):
     assert run["quick"] is True
     assert {"cpu", "cores", "threads", "versions", "date", "load_average"} <= run["machine"].keys()
     assert {(m["shape"], m["method"]) for m in run["memory"]} == {("tiny", "ours"), ("tiny", "released")}
@@ -91,14 +91,14 @@ def test_quick_run_names_the_machine_and_measures_memory_growth_and_the_embedded
     assert 0 < prompt["fastest"] <= prompt["seconds"] <= prompt["slowest"]
 
 
-def test_page_shows_the_latest_run_with_its_date_and_hardware(run, tmp_path):
+def test_page_shows_the_run_date_and_hardware(run, tmp_path):
     (tmp_path / "latest.json").write_text(json.dumps(run), encoding="utf-8")
     page = report.page(tmp_path)
     assert run["machine"]["date"] in page and run["machine"]["cpu"] in page
     assert re.search(r"\| tiny \| 96 \| 4 \|", page) and "Not measured yet" not in page
 
 
-def test_the_ceiling_is_the_released_time_over_the_products_at_the_peak(run):
+def test_ceiling_is_released_time_over_peak_time(run):
     (case,) = run["cases"]
     floor = case["flop_per_block"] * case["L"] / case["matrix_peak"]
     *_, ceiling, ratio, part = report._roofline_row(case)
@@ -111,18 +111,18 @@ def test_the_ceiling_is_the_released_time_over_the_products_at_the_peak(run):
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0123, "12.3 ms"), (0.9996, "1 s"), (74.36, "74.4 s"), (575.2, "575 s")])
-def test_a_duration_has_three_digits_and_stays_in_one_line(value, text):
+def test_durations_have_three_digits_and_no_break(value, text):
     assert tables.seconds(value) == text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def test_page_without_a_run_says_so_and_names_the_command(tmp_path):
+def test_page_without_a_run_names_the_command(tmp_path):
     page = report.page(tmp_path)
     assert "Not measured yet. `make bench`" in page
     assert "GPU figures are still to be measured" in page
     assert "still to be made, on a quiet machine: `python -m benchmarks.real_size`" in page
 
 
-def test_memory_peak_sees_what_is_held_for_a_moment():
+def test_memory_peak_sees_momentary_allocations():
     with MemoryPeak() as peak:
         block = bytearray(b"x") * 80_000_000
         del block
@@ -141,12 +141,12 @@ def test_llama_shape_is_that_of_llama_3_8b():
     assert (config.num_attention_heads, config.num_key_value_heads, config.vocab_size) == (32, 8, 128256)
 
 
-def test_columns_of_numbers_stand_at_the_right_and_words_at_the_left():
+def test_number_columns_align_right_and_words_left():
     rows = [("a-1", tables.seconds(0.02), "-0.02", "at most 3", "1: 2 s, 4: 8 s"), ("b", "", "1e3", "not", "")]
     assert tables.table("v | w | x | y | z", rows).splitlines()[1] == "| --- | ---: | ---: | --- | --- |"
 
 
-def test_small_numbers_are_powers_of_ten_and_stay_in_their_line():
+def test_small_numbers_use_unbroken_powers_of_ten():
     assert tables.power(1e-5).replace(tables.NB, " ") == "1 × 10⁻⁵"
     assert tables.power(2.0834e-12, 3).replace(tables.NB, " ") == "2.08 × 10⁻¹²"
     assert tables.power(0) == "0" and " " not in tables.power(3e-7)

@@ -19,7 +19,7 @@ FRONT, NOTEBOOK = HTML / "book" / "index.html", HTML / "results" / "nano-neox" /
 # -- names
 
 
-def test_each_control_of_the_theme_gets_a_name_that_says_what_stands_on_it():
+def test_accessible_names_match_the_visible_text_of_controls():
     folded = '<a class="current reference internal" href="#">R&amp;D <em>x</em></a><details open="open"><summary>'
     chevron = '<span class="toctree-toggle" role="presentation"></span></summary>'
     assert theme.accessible(folded + chevron) == (
@@ -41,7 +41,7 @@ def test_each_control_of_the_theme_gets_a_name_that_says_what_stands_on_it():
     assert theme.accessible(named) == named
 
 
-def test_a_notebook_of_several_models_has_its_model_in_its_title():
+def test_notebook_titles_name_the_model():
     known = {"results/m/index", "results/m/depth", "results/suite/generalization", "book/depth"}
     assert {page: theme.model_of(page, known) for page in known} == {
         "results/m/index": None, "results/m/depth": "m", "results/suite/generalization": None, "book/depth": None,
@@ -53,7 +53,7 @@ def test_a_notebook_of_several_models_has_its_model_in_its_title():
     assert [title.astext() for title in document.findall(nodes.title)] == ["Coupling: m", "Below"]
 
 
-def test_what_was_measured_of_which_model_is_one_table():
+def test_one_table_lists_notebooks_measured_for_each_model():
     head, _, *rows = pages.measured_page().splitlines()
     places = [f"results/{page}" for page in executed()]
     models = [page.split("/")[1] for page in places if page.endswith("/index")]
@@ -68,7 +68,7 @@ def test_what_was_measured_of_which_model_is_one_table():
 
 @pytest.mark.browser
 @pytest.mark.thorough
-def test_pages_that_sphinx_makes_are_for_everyone_too(tab):
+def test_pages_made_by_sphinx_are_accessible(tab):
     # Addresses that only lead elsewhere are left out.
     signs = ("<title>This page moved", 'http-equiv="Refresh"')
     pages = {page: page.read_text(encoding="utf-8") for page in HTML.glob("*.html")}
@@ -81,7 +81,7 @@ def test_pages_that_sphinx_makes_are_for_everyone_too(tab):
 
 
 @pytest.mark.browser
-def test_from_page_to_page_by_keys_alone_with_the_focus_in_sight(tab):
+def test_keyboard_navigates_pages_with_visible_focus(tab):
     show(tab, FRONT)
     # The link that skips the menu slides into sight.
     tab.add_style_tag(content="* { transition: none !important; scroll-behavior: auto !important }")
@@ -112,7 +112,7 @@ FAINT = Path(__file__).with_name("faint.js").read_text(encoding="utf-8")
 
 @pytest.mark.browser
 @pytest.mark.parametrize("page", [pytest.param(FRONT, marks=pytest.mark.thorough), NOTEBOOK], ids=["front", "notebook"])
-def test_a_dark_page_is_printed_dark_on_white_and_is_dark_again_afterwards(tab, page):
+def test_dark_pages_print_in_the_light_theme(tab, page):
     tab.emulate_media(color_scheme="dark")
     show(tab, page)
     assert len(tab.evaluate(FAINT)) > 3
@@ -138,7 +138,7 @@ WITHOUT_SCRIPT = Path(__file__).with_name("without_script.js").read_text(encodin
 @pytest.mark.browser
 @pytest.mark.thorough
 @pytest.mark.parametrize("others", [False, True])
-def test_without_script_pages_show_their_words_figures_and_tables(plain_tab, others):
+def test_pages_without_script_show_text_figures_and_tables(plain_tab, others):
     wrong = {}
     for page in pages_by_kind()[others]:
         plain_tab.goto(page.as_uri(), wait_until="load")
@@ -164,7 +164,7 @@ INSTEAD = {
 
 @pytest.mark.browser
 @pytest.mark.parametrize("name", INSTEAD)
-def test_without_script_numbers_stand_for_what_a_script_would_show(plain_tab, name):
+def test_pages_without_script_show_static_numbers_instead(plain_tab, name):
     plain_tab.goto((HTML / "book" / f"{name}.html").as_uri(), wait_until="load")
     assert {selector: plain_tab.locator(f"article {selector}").count() for selector in INSTEAD[name]} == INSTEAD[name]
 
@@ -178,7 +178,7 @@ a:focus {{ outline: none }} p {{ color: #595959 }} html[data-theme=dark] body {{
 
 
 @pytest.mark.browser
-def test_every_fault_is_seen_one_of_each_look(tab, tmp_path):
+def test_each_kind_of_accessibility_fault_is_found(tab, tmp_path):
     (tmp_path / "page.html").write_text(FAULTY.format("<p>Grey</p>" * 50), encoding="utf-8")
     show(tab, tmp_path / "page.html")
     found = axe.findings(tab)

@@ -20,7 +20,7 @@ def page() -> str:
     return any_model.any_model_page()
 
 
-def test_every_row_of_the_table_is_a_row_of_the_page_and_the_counts_add_up(page):
+def test_page_lists_every_model_type_and_its_counts(page):
     with (paths.DATA / "families.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     shown = re.findall(r"^\| `([\w.-]+)` \| ([\w ]+) \| \*\*([\w ]+)\*\* ", page, re.MULTILINE)
@@ -32,7 +32,7 @@ def test_every_row_of_the_table_is_a_row_of_the_page_and_the_counts_add_up(page)
     assert f"The version of transformers is {rows[0]['transformers']}." in page
 
 
-def test_a_row_says_how_exactly_or_why_not():
+def test_rows_state_the_accuracy_or_the_reason():
     row = dict.fromkeys(FIELDS, "") | {"class": "LlamaForCausalLM", "route": "attention", "exact_to": "5e-07"}
     assert any_model.outcome_text(row | {"states_to": "4e-07"}) == (
         "`LlamaForCausalLM` by attention: Jacobians to 5e-07, states to 4e-07"
@@ -42,7 +42,7 @@ def test_a_row_says_how_exactly_or_why_not():
 
 
 @pytest.mark.browser
-def test_the_field_shows_the_rows_that_hold_every_word_and_says_how_many(tab):
+def test_search_field_filters_rows_by_every_word(tab):
     rows = "".join(f"<tr><td>{text}</td></tr>" for text in ("llama exact", "bart refused", "mbart exact"))
     tab.set_content(f'<section id="the-types"><h2>The types</h2><table><tbody>{rows}</tbody></table></section>')
     tab.add_script_tag(content=SCRIPT.read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from companion.tables.generalization import figure_1a
 PAGE = HTML / "book" / "models.html"
 
 
-def test_every_card_and_every_point_of_the_paper_has_a_row_that_says_which_it_is():
+def test_rows_mark_measured_cards_and_digitised_points():
     text = atlas.atlas_page()
     rows = re.findall(r'<tr class="(\w+)"><th scope="row">(.+?)</th><td><span[^>]*>(.)</span> (\w+)</td>', text)
     measured = [name for how, name, mark, label in rows if (how, mark, label) == ("measured", "●", "measured")]
@@ -50,7 +50,7 @@ def test_an_axis_has_round_labels_within_its_ends(values, log, ticks):
     assert low < min(values) and high > max(values) and found == pytest.approx(ticks)
 
 
-def test_points_lie_within_the_panel_and_what_has_no_value_has_no_place():
+def test_points_with_values_lie_within_the_panel():
     places, labels = atlas.placed([1.0, None, 3.0], False, 100, 200)
     assert places[1] is None and 100 < places[0] < places[2] < 300 and labels[0][1] == "1"
 
@@ -61,7 +61,7 @@ NAMES = (
 
 
 @pytest.mark.browser
-def test_the_table_sorts_and_filters_and_the_figure_follows(tab):
+def test_sorting_and_filtering_update_table_and_figure(tab):
     show(tab, PAGE)
     assert tab.evaluate(NAMES) == [cards.name_of(card) for card in cards.atlas()]
     assert tab.locator(".atlas-point.digitised:not([hidden])").count() == 0
@@ -88,7 +88,7 @@ def test_the_table_sorts_and_filters_and_the_figure_follows(tab):
 
 
 @pytest.mark.browser
-def test_a_chosen_axis_moves_the_points_and_two_models_stand_side_by_side(tab):
+def test_atlas_changes_axes_and_compares_two_models(tab):
     show(tab, PAGE)
     point = tab.locator(".atlas-point:not([hidden])").first
     before = point.get_attribute("transform")
@@ -103,7 +103,7 @@ def test_a_chosen_axis_moves_the_points_and_two_models_stand_side_by_side(tab):
 
 
 @pytest.mark.browser
-def test_the_address_holds_axes_and_rows_and_on_a_phone_words_keep_their_size(tab):
+def test_address_restores_axes_and_phone_labels_stay_legible(tab):
     show(tab, PAGE)
     tab.get_by_label("Across").select_option("rank")
     tab.locator(".atlas-axes select").nth(1).select_option("null")
@@ -123,6 +123,6 @@ def test_the_address_holds_axes_and_rows_and_on_a_phone_words_keep_their_size(ta
 
 @pytest.mark.browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_atlas_keeps_no_reader_out(tab, theme):
+def test_atlas_page_is_accessible(tab, theme):
     show(tab, PAGE)
     assert axe.findings(tab, theme) == []

@@ -31,7 +31,7 @@ from coupling_lib.paths import ROOT
 # -- generated parts
 
 
-def test_pages_of_a_table_of_contents_come_in_reading_order():
+def test_contents_list_pages_in_reading_order():
     toc = yaml.safe_load("root: a\nparts: [{chapters: [{file: b, sections: [{file: c}, {file: d}]}, {file: e}]}]")
     assert complete.pages(toc) == ["a", "b", "c", "d", "e"]
 
@@ -45,7 +45,7 @@ def test_a_missing_or_empty_page_is_named(tmp_path):
     assert complete.missing(tmp_path) == ["index.html", "b/c.html", "d.html"]
 
 
-def test_a_link_that_leads_nowhere_is_named_with_its_page(tmp_path):
+def test_broken_links_are_named_with_their_page(tmp_path):
     (tmp_path / "_modules").mkdir()
     (tmp_path / "_static").mkdir()
     (tmp_path / "a b.html").write_text('<p id="here"><a name="too">')
@@ -62,7 +62,7 @@ def test_a_link_that_leads_nowhere_is_named_with_its_page(tmp_path):
     ]
 
 
-def test_source_code_leads_back_to_the_name_under_which_it_is_documented():
+def test_source_code_links_back_to_documented_names():
     documented = {"coupling_lib.trace", "coupling_lib.store.sweep.Shard.read", "coupling_lib.store.sweep.cut"}
     body = ' '.join(f'<a class="viewcode-back" href="../api.html#{name}">' for name in (
         "coupling_lib.trace", "coupling_lib.Shard.read", "coupling_lib.store.cut", "coupling_lib.unknown",
@@ -74,12 +74,12 @@ def test_source_code_leads_back_to_the_name_under_which_it_is_documented():
     ]
 
 
-def test_a_template_that_is_not_given_what_it_asks_for_is_an_error():
+def test_template_with_a_missing_variable_raises():
     with pytest.raises(NameError, match="a template asks for 'root', which it is not given"):
         template.from_template("views.html.jinja", views=[("A", "l=1")])
 
 
-def test_every_model_of_the_registry_stands_once_in_the_tables():
+def test_tables_list_every_registered_model_once():
     aliases = re.findall(r"^\| `([^`]+)` \| (?:\[|in this)", pages.models_page(), re.MULTILINE)
     assert sorted(aliases) == sorted(entry.alias for entry in entries())
 
@@ -104,7 +104,7 @@ def test_numbers_are_written_without_exponents_and_spare_digits(value, written):
     assert pages.number(value, 4 if value != 0.00004096 else 2) == written
 
 
-def test_the_page_of_a_model_has_the_first_figure_of_each_notebook_under_its_title(tmp_path):
+def test_model_page_shows_the_first_figure_per_notebook(tmp_path):
     names = {"suite": "another", "tokens-grid": "m", "tokens-pair": "m"}
     table = pd.DataFrame({"block": [1, 2]})
     figures = [figure(name, table, f"model {model} (revision)") for name, model in names.items()]
@@ -165,19 +165,19 @@ def test_pages_load_nothing_from_another_machine():
 
 
 @pytest.mark.browser
-def test_every_formula_is_set_and_no_paragraph_breaks_off():
+def test_every_formula_and_paragraph_is_rendered_whole():
     unset = re.compile(r"<p>[^<]*\$\\\S+|<p>(?:(?!</p>).)*[a-z,]</p>\s*<p>\S+", re.DOTALL)
     assert on_pages(lambda page: unset.findall(page.read_text(encoding="utf-8"))) == {}
 
 
 @pytest.mark.browser
-def test_links_within_the_book_lead_somewhere_and_those_outside_are_encrypted():
+def test_internal_links_resolve_and_external_links_use_https():
     assert links.all_broken(HTML) == []
     assert on_pages(lambda page: [link for link in built(page).links if urlsplit(link).scheme == "http"]) == {}
 
 
 @pytest.mark.browser
-def test_every_figure_has_its_data_and_its_origin_beside_it():
+def test_every_figure_has_data_origin_and_description():
     def lacking(page: Path) -> Iterator[str]:
         text = page.read_text(encoding="utf-8")
         figures = re.findall(r'<figure class="tbc-figure"[^>]*>.*?</figure>', text, re.DOTALL)
@@ -204,7 +204,7 @@ def origins(page: Path) -> list[str]:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m"])
-def test_page_of_a_model_was_run_for_that_model(model):
+def test_model_pages_show_figures_of_that_model(model):
     # The schematic shows no model.
     measured = [origin for origin in origins(HTML / "results" / model / "depth.html") if origin.startswith("model ")]
     assert measured and [origin for origin in measured if f"model {model}" not in origin] == []
@@ -212,7 +212,7 @@ def test_page_of_a_model_was_run_for_that_model(model):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m", "nano-vit", "nano-vit-sd"])
-def test_page_that_collects_a_model_s_figures_shows_one_of_each_notebook(model):
+def test_model_index_shows_one_figure_per_notebook(model):
     folder = HTML / "results" / model
     notebooks = [path for path in folder.glob("*.html") if path.name != "index.html"]
     found = origins(folder / "index.html")

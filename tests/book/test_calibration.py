@@ -20,7 +20,7 @@ RESULTS = paths.ROOT / "results"
 
 
 @pytest.mark.browser  # once the notebooks ran
-def test_every_verdict_in_use_has_a_shape_whose_error_is_simulated_and_at_most_what_is_allowed():
+def test_simulated_error_of_every_verdict_is_allowed():
     forms = {form.name for form in in_use(RESULTS)}
     assert forms <= set(FOUND.index) and len(forms) > 25
     assert (FOUND["error"] == FOUND[["independent", "correlated"]].max(axis=1)).all()
@@ -35,7 +35,7 @@ def test_every_reading_that_decides_is_of_a_kind():
         kind_of("generalization-unheard-of")
 
 
-def test_values_have_mean_0_and_variance_1_in_every_shape():
+def test_drawn_values_have_mean_zero_and_unit_variance():
     rng = np.random.default_rng(0)
     for name, shape in calibration.SHAPES.items():
         values = shape(rng, 400_000)
@@ -57,14 +57,14 @@ def test_the_table_is_what_the_program_gives(kind, claims_, quantifier, readings
         assert max(shares) == pytest.approx(kept, abs=4 * math.sqrt(max(kept, 0.005) / 1500))
 
 
-def test_a_rule_that_always_sees_an_effect_is_found_out_and_one_that_never_does_as_well():
+def test_overconfident_evidence_has_error_1_and_undecided_0():
     sure, blind = ([calibration.Evidence(1.0, size, 12, "above")] * 10 for size in (1e-9, 1e9))
     form = Form("every", (("mean", "above", 2),))
     assert error(form, {("mean", "above"): sure}, 20, alike=False) == 1
     assert error(form, {("mean", "above"): blind}, 20, alike=True) == 0
 
 
-def test_the_page_has_every_shape_and_names_what_misses(tmp_path, monkeypatch):
+def test_page_names_shapes_whose_error_exceeds_the_limit(tmp_path, monkeypatch):
     page = calibrated.calibration_page()
     assert page.count("\n| every: ") + page.count("\n| typical: ") + page.count("\n| some: ") == len(FOUND)
     worst = FOUND["error"].max()
@@ -77,7 +77,7 @@ def test_the_page_has_every_shape_and_names_what_misses(tmp_path, monkeypatch):
 
 
 @pytest.mark.browser
-def test_what_is_judged_anew_names_a_claim_a_place_two_verdicts_and_a_cause():
+def test_rejudged_verdicts_name_the_change_and_cause():
     anew = pd.read_csv(calibrated.REJUDGED)
     now = {(claim["id"], place): claims.verdict_at(claim, found, place)
            for claim, found in claims.judge_all(RESULTS) for place in claims.PLACES}  # fmt: skip

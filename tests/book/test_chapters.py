@@ -36,7 +36,7 @@ def toc() -> list[dict]:
 # -- the order of the book
 
 
-def test_the_sidebar_has_at_most_eighteen_pages_and_all_chapters_are_in_the_contents():
+def test_contents_list_all_chapters_within_18_pages():
     assert [part["caption"] for part in toc()] == PARTS
     assert 1 + sum(len(part["chapters"]) for part in toc()) <= 18
     assert {f"book/{page}" for page in chapters.PAGES} <= set(complete.listed())
@@ -64,7 +64,7 @@ FIRST_SCREEN = re.compile(
 
 
 @each_page
-def test_a_page_begins_with_question_answer_figure_and_verdicts(page):
+def test_pages_begin_with_question_answer_figure_and_verdicts(page):
     first = FIRST_SCREEN.match(text_of(page))
     assert first and first["page"] == page and 20 < len(first["answer"]) < 120
     # Two to five sentences, with what is filled in taken for one word; three numbers at most, none of them typed.
@@ -75,7 +75,7 @@ def test_a_page_begins_with_question_answer_figure_and_verdicts(page):
 
 
 @each_page
-def test_a_page_shows_numbers_or_figures_has_no_heading_twice_and_ends_with_its_commands(page):
+def test_pages_show_evidence_and_end_with_their_commands(page):
     *body, last = re.split(r"^## ", text_of(page), flags=re.MULTILINE)
     assert re.search(r"^\| --- |```\{glue\} ", "".join(body[1:]), re.MULTILINE)
     assert re.match(rf"Run it\n\n```\{{include\}} \.\./results/book/run-{page}\.md\n```", last)
@@ -88,7 +88,7 @@ def test_a_page_shows_numbers_or_figures_has_no_heading_twice_and_ends_with_its_
 # -- what is generated
 
 
-def test_a_chapter_has_the_verdicts_of_its_claims_in_the_words_of_the_page_of_claims(monkeypatch):
+def test_chapters_show_the_verdicts_of_their_claims(monkeypatch):
     known = [
         {"id": "a", "claim": "A", "notebook": "depth", "models": ["smollm2-135m", "nano-neox"], "test": [{}]},
         {"id": "b", "claim": "B", "notebook": "nulls", "chapters": ["depth"], "models": ["suite"],
@@ -107,7 +107,7 @@ def test_a_chapter_has_the_verdicts_of_its_claims_in_the_words_of_the_page_of_cl
     assert chapters.verdicts_part("vision").startswith("Not in the paper.")
 
 
-def test_the_time_of_a_chapter_is_that_of_its_run_and_not_run_is_said(tmp_path):
+def test_chapter_reports_run_times_or_not_run(tmp_path):
     executed(tmp_path / "smollm2-135m" / "depth.ipynb", seconds=61.0)
     part = chapters.run_part("depth", tmp_path)
     assert (
@@ -123,7 +123,7 @@ def test_the_time_of_a_chapter_is_that_of_its_run_and_not_run_is_said(tmp_path):
 
 
 @each_chapter
-def test_a_chapter_s_commands_stand_alone_in_blocks_and_name_parameters_that_the_notebook_has(chapter, tmp_path):
+def test_chapter_commands_use_existing_notebook_parameters(chapter, tmp_path):
     part = chapters.run_part(chapter, tmp_path)
     blocks = re.findall(r"```bash\n(.*?)```", part, re.DOTALL)
     assert len(blocks) == 1 + len(chapters.CHAPTERS[chapter].further)

@@ -26,13 +26,13 @@ CLAIMS = claims.read_claims()
     ("number", "value"),
     [(0.5, 0.5), ("[a]", 0.4), ("(1 + [b]) / 2", 0.6), ("max([a], 0.5) - abs(0 - [b])", 0.3), ("[missing]", None)],
 )
-def test_a_number_of_a_claim_is_arithmetic_over_what_was_remembered(number, value):
+def test_claim_numbers_are_arithmetic_over_remembered_values(number, value):
     found = named_numbers.computed(number, {"a": 0.4, "b": 0.2})
     assert found is None if value is None else found == pytest.approx(value)
 
 
 @pytest.mark.parametrize("number", ["__import__('os').getcwd()", "[a].real", "print([a])", "(lambda: 1)()", "[a] > 0"])
-def test_a_number_that_is_more_than_arithmetic_is_refused(number):
+def test_numbers_beyond_arithmetic_are_refused(number):
     with pytest.raises(ParameterError, match="a number is"):
         named_numbers.computed(number, {"a": 1.0})
 
@@ -70,15 +70,13 @@ def test_a_claim_without_numbers_is_not_measured(tmp_path):
 
 
 @pytest.mark.parametrize(("other", "verdict"), [(-1.0, "depends on the model"), (0.1, "inconclusive")])
-def test_models_that_disagree_make_a_claim_depend_on_them_and_one_that_is_undecided_leaves_it_open(
-    tmp_path, other, verdict
-):
+def test_models_that_disagree_give_no_single_verdict(tmp_path, other, verdict):
     for name, value in (("one", 1.0), ("two", other)):
         remembering(tmp_path / name, "depth-local", value)
     assert decided(claim(LOCAL), tmp_path)[0] == verdict
 
 
-def test_a_sign_that_turns_along_training_depends_on_the_step_and_not_on_the_definition(tmp_path):
+def test_sign_change_along_training_depends_on_the_step(tmp_path):
     late = {"depth-late": -1.0, "depth-late-error": 0.1, "depth-late-n": 20}
     remembering(tmp_path / "one", "depth-local", 1.0, **late)
     two = [LOCAL, LOCAL | {"effect": "depth-late"}]
@@ -87,13 +85,13 @@ def test_a_sign_that_turns_along_training_depends_on_the_step_and_not_on_the_def
     assert decided(claim(*steps), tmp_path)[0] == "depends on the training step"
 
 
-def test_readings_of_the_paper_s_values_have_a_verdict_of_their_own(tmp_path):
+def test_paper_readings_have_their_own_verdict(tmp_path):
     remembering(tmp_path / "one", "depth-paper", 1.0)
     both = claim(LOCAL, PAPER)
     assert decided(both, tmp_path)[0] == "not measured here" and decided(both, tmp_path, "paper")[0] == "reproduced"
 
 
-def test_a_lone_null_brings_its_error_and_another_may_be_named(tmp_path):
+def test_null_error_is_its_own_unless_named(tmp_path):
     more = {"depth-null": 0.5, "depth-null-error": 0.2, "depth-spread": 0.7}
     remembering(tmp_path / "one", "depth-local", 1.0, **more)
     own, named, arithmetic = (
@@ -104,7 +102,7 @@ def test_a_lone_null_brings_its_error_and_another_may_be_named(tmp_path):
     assert [(e.null, e.null_error) for e in (own, named, arithmetic)] == [(0.5, 0.2), (0.5, 0.7), (1.0, 0.0)]
 
 
-def test_the_margin_is_the_unit_s_or_one_of_its_own(tmp_path):
+def test_margin_is_the_unit_default_or_given(tmp_path):
     remembering(tmp_path / "one", "depth-local", 1.0)
     margins = [
         claims.judge(claim(LOCAL | given), tmp_path, "one", {"coupling": 0.3})[0].evidence.margin
@@ -121,7 +119,7 @@ def given(part: str) -> list[tuple[str, str]]:
     return re.findall(r'data-place="(\w*)" data-verdict="([^"]+)"', part)
 
 
-def test_without_any_result_a_row_says_once_that_nothing_was_measured(tmp_path):
+def test_rows_without_results_say_not_measured_once(tmp_path):
     page = scorecard.claims_page(tmp_path)
     found = {text: row for row in rows(page) if (text := row.strip().partition("\n")[0])}
     texts = [one["claim"] + f" *({one['kind']})*" * (one["kind"] != "the paper's claim") for one in CLAIMS]
@@ -154,7 +152,7 @@ def test_the_counts_are_those_of_the_rows(tmp_path):
     assert {(place, name): int(n) for place, name, n in counted} == Counter(one for one in given(table) if one[0])
 
 
-def test_a_row_shows_the_headline_effect_and_folds_the_readings(tmp_path):
+def test_row_shows_headline_effect_and_folds_readings(tmp_path):
     kept = {f"depth-local{end}": value for end, value in (("-low", 0.8), ("-high", 1.2), ("-chance", 0.25))}
     shown = [{"what": "local more", "effect": "depth-local", "form": ".2f", "chance": "2 * [depth-local-chance]"}]
     for name in ("one", "two"):
@@ -174,7 +172,7 @@ def test_a_row_shows_the_headline_effect_and_folds_the_readings(tmp_path):
     assert re.search(r"Local more:\s+- one: 1\.00\xa0\[", row) and ">2 networks trained here: one, two</td>" in row
 
 
-def test_what_is_shown_are_effects_of_the_claim_s_notebooks():
+def test_shown_effects_belong_to_the_claim():
     for one in CLAIMS:
         effects = [test["effect"] for test in one["test"]]
         measured = " ".join(test["measured"] for test in one["test"])
@@ -185,7 +183,7 @@ def test_what_is_shown_are_effects_of_the_claim_s_notebooks():
         assert bool(one.get("shown")) == deciding, one["id"]
 
 
-def test_a_reading_of_one_prompt_has_no_verdict_and_says_so_in_one_line(tmp_path):
+def test_reading_of_one_prompt_has_no_verdict(tmp_path):
     executed(tmp_path / "one" / "depth.ipynb", {"depth-local": 0.3, "depth-local-n": 1.0, "depth-local-skew": 0.0})
     one = claim(LOCAL | {"says": "neighbours are more"}) | {"models": ["one"]}
     verdict, found = decided(one, tmp_path)
@@ -195,7 +193,7 @@ def test_a_reading_of_one_prompt_has_no_verdict_and_says_so_in_one_line(tmp_path
     assert f"  - {line}\n" in scorecard.row(one, found, "more", tmp_path)
 
 
-def test_a_correlation_is_judged_on_its_own_scale_with_its_own_freedom(tmp_path):
+def test_correlation_is_judged_on_the_fisher_scale(tmp_path):
     parts = {"": 0.6, "-error": 0.2, "-n": 9.0, "-skew": 0.0, "-freedom": 3.5}
     executed(tmp_path / "one" / "depth.ipynb", {f"depth-local{part}": value for part, value in parts.items()})
     one = claim(LOCAL | {"unit": "correlation"}) | {"models": ["one"]}
@@ -205,7 +203,7 @@ def test_a_correlation_is_judged_on_its_own_scale_with_its_own_freedom(tmp_path)
     assert evidence.p["differs"] == pytest.approx(2 * scipy.stats.t.sf(math.atanh(0.6) / 0.2, 3.5))
 
 
-def test_every_verdict_has_a_shape_of_its_own_beside_its_word(tmp_path):
+def test_every_verdict_has_a_distinct_mark(tmp_path):
     page = scorecard.claims_page(tmp_path)
     shapes = dict(re.findall(r'<symbol id="mark-([\w-]+)" viewBox="0 0 16 16">(.+?)</symbol>', page))
     assert list(shapes) == [name.replace(" ", "-") for name in verdicts.VERDICTS]
@@ -217,7 +215,7 @@ def test_every_verdict_has_a_shape_of_its_own_beside_its_word(tmp_path):
         assert f".verdict-{slug} " in css or re.search(r'class\*="(verdict-[\w-]+)"', css)[1] in f"verdict-{slug}"
 
 
-def test_every_claim_states_the_paper_its_rules_its_margin_and_an_existing_section():
+def test_every_claim_states_paper_rules_margin_and_section():
     for claim in CLAIMS:
         twin = (paths.ROOT / "notebooks" / f"{claim['notebook']}.py").read_text(encoding="utf-8")
         assert re.search(rf"^# #+ {re.escape(claim['section'])}$", twin, re.M), (claim["claim"], claim["section"])
@@ -231,7 +229,7 @@ def test_every_claim_states_the_paper_its_rules_its_margin_and_an_existing_secti
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["claim"][:40])
-def test_every_number_of_a_claim_is_one_that_its_notebook_remembers(claim):
+def test_claim_numbers_are_remembered_by_their_notebooks(claim):
     texts = [str(t.get(part, "")) for t in claim["test"] for part in ("measured", "than", "than_error", "margin")]
     names = re.findall(
         r"[\[{]([a-z][\w.-]*-[\w.%-]+)", " ".join([*texts, claim.get("needs", ""), claim.get("settle", "")])
@@ -246,7 +244,7 @@ def test_every_number_of_a_claim_is_one_that_its_notebook_remembers(claim):
 
 @pytest.mark.browser
 @pytest.mark.thorough
-def test_the_claims_print_in_at_most_six_sheets_with_short_details_open(chromium, tmp_path):
+def test_claims_print_in_at_most_six_sheets(chromium, tmp_path):
     page = new_tab(chromium, viewport={"width": 1000, "height": 1400})
     address, written = (HTML / "book" / "claims.html").as_uri(), (HTML / "book" / "claims.html").read_text()
     kept = pdf.printed(page, address, tmp_path / "book.pdf")
@@ -260,7 +258,7 @@ def test_the_claims_print_in_at_most_six_sheets_with_short_details_open(chromium
     page.close()
 
 
-def test_a_claim_that_is_inconclusive_somewhere_says_what_would_settle_it():
+def test_inconclusive_claims_say_what_would_settle_them():
     for asked, judged_here in claims.judge_all(paths.RESULTS):
         given = {claims.verdict_at(asked, judged_here, place) for place in claims.PLACES}
         assert "inconclusive" not in given or len(asked["settle"]) > 60, asked["id"]
@@ -268,7 +266,7 @@ def test_a_claim_that_is_inconclusive_somewhere_says_what_would_settle_it():
         assert ("*Power:*" in row and "we had 80 % power for" in row) == ("inconclusive" in given)
 
 
-def test_a_claim_that_lacks_something_is_one_clear_line():
+def test_incomplete_claims_are_reported_in_one_line():
     one = claim(LOCAL | {"asked": ["quality, early"]})
     asked = {"quality, early": "More is more", "edits, skip": ""}
     assert claims.wrong([one], asked) == []
@@ -286,7 +284,7 @@ def test_a_claim_that_lacks_something_is_one_clear_line():
     assert claims.wrong([anew], asked) == []
 
 
-def test_a_reading_beside_a_claim_is_shown_and_decides_nothing(tmp_path):
+def test_reading_beside_a_claim_decides_nothing(tmp_path):
     remembering(
         tmp_path / "one", "depth-local", 1.0, **{"depth-cause": -1.0, "depth-cause-error": 0.1, "depth-cause-n": 9}
     )
@@ -298,14 +296,14 @@ def test_a_reading_beside_a_claim_is_shown_and_decides_nothing(tmp_path):
     assert "**beside it, below 0**" in row and "decides nothing: it is a cause." in row
 
 
-def test_each_stands_for_several_readings_in_the_texts_of_one():
+def test_each_expands_into_several_readings():
     test = {"each": ["a", "b"], "effect": "depth-<each>", "asked": ["x, y"], "says": "<each>"}
     assert [(one["effect"], one["says"], one["asked"]) for one in claims._each(test)] == [
         ("depth-a", "a", ["x, y"]), ("depth-b", "b", ["x, y"]),
     ]  # fmt: skip
 
 
-def test_networks_are_counted_once_each_and_a_suite_by_its_models(tmp_path):
+def test_networks_count_once_and_suites_by_models(tmp_path):
     for name in ("one", "two"):
         remembering(tmp_path / name, "depth-local", 1.0)
     assert claims.networks(decided(claim(LOCAL), tmp_path)[1]) == 2

@@ -24,7 +24,7 @@ def highlighted(owner: str, word: str) -> str:
     return f'<span class="n">{owner}</span><span class="o">.</span><span class="n">{word}</span>'
 
 
-def test_an_owner_and_a_word_mean_one_object_or_none():
+def test_ambiguous_names_are_not_linked():
     assert code_links.unambiguous_names(DOCUMENTED) == {
         ("cl", "sweep"): "coupling_lib.sweep",
         ("cl", "Model"): "coupling_lib.Model",
@@ -36,7 +36,7 @@ def test_an_owner_and_a_word_mean_one_object_or_none():
     }
 
 
-def test_only_the_word_is_linked_and_only_where_it_is_known():
+def test_only_known_words_are_linked():
     body = f"{highlighted('cl', 'sweep')}({highlighted('texts', 'sel')}, cl.sweep)"
     link = '<a class="cell-link" href="api.html#coupling_lib.sweep"><span class="n">sweep</span></a>'
     names = {("cl", "sweep"): "coupling_lib.sweep"}
@@ -45,7 +45,7 @@ def test_only_the_word_is_linked_and_only_where_it_is_known():
 
 
 @pytest.mark.browser
-def test_code_of_the_built_book_leads_to_the_library():
+def test_built_code_links_to_the_library():
     page = paths.ROOT / "_build" / "html" / "results" / "nano-neox" / "depth.html"
     links = re.findall(r'class="cell-link" href="([^"#]+)#([^"]+)"', page.read_text(encoding="utf-8"))
     assert ("../../book/api.html", "coupling_lib.sweep") in links
@@ -53,6 +53,6 @@ def test_code_of_the_built_book_leads_to_the_library():
 
 
 @pytest.mark.browser
-def test_the_index_is_of_terms_and_of_the_library():
+def test_index_lists_terms_and_library_names():
     index = (paths.ROOT / "_build" / "html" / "genindex.html").read_text(encoding="utf-8")
     assert "#coupling_lib.metrics." in index and ">generalization" in index and "#companion." not in index

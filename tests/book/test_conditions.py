@@ -20,7 +20,7 @@ def written(tmp_path, heading: str, **numbers: float):
     return conditions.wrong(BOUND, tmp_path, tmp_path)
 
 
-def test_a_turned_or_missing_number_and_an_edited_heading_are_found(tmp_path):
+def test_failed_conditions_and_edited_headings_are_reported(tmp_path):
     heading = "Blocks are coupled *twice* as much as [chance](nulls.md)"
     assert written(tmp_path, heading, coupled=0.3, null=0.1) is None
     assert written(tmp_path, heading, coupled=0.15, null=0.1).splitlines() == [
@@ -48,7 +48,7 @@ def test_a_wrong_table_is_refused_in_one_line(tmp_path, table, message):
         conditions.read(tmp_path / "conditions.toml")
 
 
-def test_every_committed_condition_is_of_a_sentence_that_stands_on_its_page():
+def test_committed_conditions_quote_sentences_of_their_page():
     found = conditions.read(conditions.BOOK / "conditions.toml")
     assert 40 < len(found) <= conditions.MOST
     for each in found:
@@ -75,7 +75,7 @@ def test_conditions_compare_numbers(expression, value):
 
 
 @pytest.mark.parametrize("expression", ["__import__('os')", "[a].real", "[x for x in (1,)]", "a ="])
-def test_conditions_are_nothing_else(expression):
+def test_conditions_beyond_comparisons_are_refused(expression):
     with pytest.raises((ParameterError, KeyError)):
         named_numbers.evaluated(expression, {"a": 0.4})
 
@@ -96,5 +96,5 @@ def test_conditions_are_nothing_else(expression):
         ("{numref}`fig-more-turns` shows it.", ["Figure {} shows it."]),
     ],
 )  # fmt: skip
-def test_a_page_is_read_as_its_reader_sees_it(markdown, sentences):
+def test_page_sentences_are_read_as_rendered(markdown, sentences):
     assert page_text.sentences_of(markdown) == sentences

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from experiments import KINDS, _written, outcomes
 from power import experiments
 
@@ -20,7 +19,7 @@ def test_nothing_is_judged_before_all_models_are_measured():
     assert text.count("not judged yet") == len(EXPERIMENT["question"]) and "p\u00a0=" not in text
 
 
-def test_each_question_gets_the_conclusion_that_was_written_down_for_its_outcome():
+def test_questions_get_the_registered_conclusion_of_their_outcome():
     found = outcomes(EXPERIMENT, "quality", made_up(0.9, -0.9))
     asked = {question["name"]: question for question in EXPERIMENT["question"]}
     assert set(found) == set(asked)
@@ -32,7 +31,7 @@ def test_each_question_gets_the_conclusion_that_was_written_down_for_its_outcome
     assert conclusion == f"Readings or steps disagree. {asked['equal steps']['if_neither']}"
 
 
-def test_a_sign_at_some_steps_and_none_at_others_is_not_called_two_signs():
+def test_sign_at_some_steps_is_not_two_signs():
     _, conclusion = outcomes(EXPERIMENT, "quality", made_up(0.9, 0.0))["equal steps"]
     assert conclusion == "Readings or steps disagree. Some are above, and none has the other sign."
 
@@ -42,11 +41,11 @@ def test_where_nothing_is_related_nothing_is_shown():
     assert np.mean([line.endswith(", neither") for (line,) in shown]) >= 0.9
 
 
-@pytest.mark.parametrize("word", ["question and estimand", "expected", "smallest that is seen", "outcome"])
-def test_a_judged_experiment_shows_prediction_and_outcome_in_one_line(word):
+def test_judged_experiment_shows_prediction_beside_outcome():
     state, text = _written(EXPERIMENT, "quality", made_up(0.9, -0.9))
     assert state.endswith(": 26 of 26 models are measured, and 6 of 6 questions are answered.")
-    assert word in text and "not judged yet" not in text and "26 of 26" in text
+    assert all(word in text for word in ("question and estimand", "expected", "smallest that is seen", "outcome"))
+    assert "not judged yet" not in text and "26 of 26" in text
 
 
 def test_an_experiment_counts_what_is_independent_in_it():
@@ -58,7 +57,7 @@ def test_an_experiment_counts_what_is_independent_in_it():
     assert "5 of 6 seeds are measured, and no question is answered yet." in state and "p\u00a0=" not in text
 
 
-def test_an_effect_that_is_claimed_within_a_margin_has_a_side_of_zero():
+def test_effects_within_a_margin_have_a_sign():
     lines, _ = outcomes(experiments()["decoders"], "decoders", KINDS["decoders"].rows())["four bits"]
     (gemma,) = (line for line in lines if line.startswith("gemma3-270m"))
     assert gemma.startswith("gemma3-270m: -0.0030 (-0.0050 to -0.0010)") and gemma.endswith(", below")

@@ -82,7 +82,7 @@ def small(tmp_path_factory):
     return SimpleNamespace(texts=texts, states=states, found=list(found.values()), whole=whole, shared=shared)
 
 
-def test_a_model_with_steps_has_them_all_and_another_is_untrained_or_trained():
+def test_model_states_are_steps_or_untrained_and_trained():
     assert [state.loading["revision"] for state in explorer.states_of(NEOX)] == [
         "step0", "step10", "step32", "step100", "step316", "step1000", "step3162", "step10000",
     ]  # fmt: skip
@@ -91,7 +91,7 @@ def test_a_model_with_steps_has_them_all_and_another_is_untrained_or_trained():
 
 
 @pytest.mark.parametrize("part", explorer.PARTS)
-def test_the_data_are_the_library_s_numbers_to_the_step_of_their_rounding(small, part):
+def test_data_match_the_library_within_rounding(small, part):
     got = decoded(small.whole if part == "whole" else small.shared)
     for state, network in enumerate(one.parts[part] for one in small.found):
         for number, ds in enumerate([network.whole, *network.places]):
@@ -110,7 +110,7 @@ def test_the_data_are_the_library_s_numbers_to_the_step_of_their_rounding(small,
         assert (abs(got.nulls[state] - drawn) <= got.nulls_off[state] * 1.001).all()
 
 
-def test_the_last_place_of_a_prompt_is_what_depth_measures_and_no_other_is(small):
+def test_last_token_equals_the_depth_measurement(small):
     got, last = decoded(small.whole).maps["paper"], [7, 8]
     for state, network in enumerate(small.found):
         whole = 1 - network.whole["normalized_miscoupling"].sel(k=explorer.K).values
@@ -121,7 +121,7 @@ def test_the_last_place_of_a_prompt_is_what_depth_measures_and_no_other_is(small
     np.testing.assert_allclose(values, got, rtol=0, atol=0.03)
 
 
-def test_every_place_has_its_own_matrices_as_its_own_trace_gives_them(small):
+def test_matrices_of_each_token_match_its_trace(small):
     model, found, place = cl.load_model(NEOX), decoded(small.whole), 0
     for text, written in zip(small.texts, small.whole[0]["prompts"], strict=True):
         trace = cl.trace(model, text.text)
@@ -135,7 +135,7 @@ def test_every_place_has_its_own_matrices_as_its_own_trace_gives_them(small):
     assert place == len(small.whole[0]["kept"]) == 9
 
 
-def test_the_shared_part_is_that_of_jacobians_without_what_they_do_to_every_direction_alike(small):
+def test_shared_part_uses_the_traceless_jacobians(small):
     trace, found = cl.trace(cl.load_model(NEOX), small.texts[0].text), decoded(small.shared)
     matrices = [trace.jacobian(block, -1).dense() for block in (2, 5)]
     mine, other = (J - J.trace() / len(J) * torch.eye(len(J)) for J in matrices)
@@ -147,13 +147,13 @@ def test_the_shared_part_is_that_of_jacobians_without_what_they_do_to_every_dire
     assert abs(found.maps["paper"] - whole.maps["paper"]).max() > 0.005
 
 
-def test_tokens_are_spread_over_the_first_prompt_and_of_others_the_last_is_taken():
+def test_first_prompt_has_spread_tokens_others_the_last():
     assert explorer.positions(NEOX, 0, 15) == [0, 2, 4, 6, 8, 10, 12, 14]
     assert explorer.positions(NEOX, 0, 3) == [0, 1, 2]
     assert explorer.positions(NEOX, 4, 15) == explorer.positions("smollm2-135m", 0, 15) == [14]
 
 
-def test_a_decoder_without_weights_has_what_ships_of_it_and_nothing_of_another_text():
+def test_decoder_without_weights_offers_its_shipped_measurements():
     texts = cl.load_prompts(n=2)
     found = explorer.networks("gemma3-270m", texts)
     assert [state.name for state in found] == ["untrained", "trained"]
@@ -182,7 +182,7 @@ def test_untrained_is_the_same_network_as_in_depth():
     assert not tiny.same_weights(step0.hf, cl.load_model(NEOX).hf)
 
 
-def test_random_matrices_have_the_singular_values_of_their_block_and_no_coupling(small):
+def test_null_matrices_keep_singular_values_but_not_coupling(small):
     ds = small.found[-1].whole
     each = [ds.isel(prompt=[number]) for number in range(ds.sizes["prompt"])]
     drawn = torch.tensor(explorer.null_matrices(each))
@@ -197,7 +197,7 @@ def test_random_matrices_have_the_singular_values_of_their_block_and_no_coupling
     np.testing.assert_allclose(square, (ds["frobenius_norm"] ** 2).mean("prompt").values, rtol=0.5)
 
 
-def test_what_is_packed_is_read_as_it_was_and_ends_no_element():
+def test_packed_data_are_read_back_unchanged():
     assert not array(packing.in_levels(np.zeros((2, 3, 3)))["entries"], "u1", 2, 3, 3).any()
     same = packing.in_sixteen_bits(np.full((2, 2), 0.25))
     assert same["low"] == 0.25 and not array(same["numbers"], "<u2", 4).any()
@@ -227,7 +227,7 @@ def test_the_colours_are_the_book_s():
     assert settings["light"]["ink"][0] == "#ffffff"
 
 
-def test_what_stands_without_script_holds_the_mean_over_prompts(small):
+def test_static_table_holds_the_mean_over_prompts(small):
     part = explorer.element(small.found[-1].whole, "Nano & co")
     null = 1 - float(cl.null_of(small.found[-1].whole, "normalized_miscoupling")["value"].mean())
     assert f"Coupling of Nano &amp; co, mean over 2 prompts, K = 10; by chance {null:.3f}." in part
@@ -256,7 +256,7 @@ def test_all_files_are_written(tmp_path, monkeypatch, small):
     assert "<table>" in (tmp_path / "explorer.md").read_text(encoding="utf-8")
 
 
-def test_a_chapter_s_views_are_links_to_the_explorer_s_page():
+def test_chapter_views_link_to_the_explorer():
     part = views.offered(["One & two | model=nano-neox&l=1&m=2", "", "Three | l=3"], "../")
     links = re.findall(r'<a href="(.*?)" data-view="(.*?)">(.*?)</a>', part)
     assert links[0] == ("../book/explorer.html", "model=nano-neox&amp;l=1&amp;m=2", "One &amp; two")
@@ -270,7 +270,7 @@ def test_a_view_without_an_address_is_refused(lines):
         views.offered(lines, "")
 
 
-def test_the_views_of_the_chapters_are_in_the_data():
+def test_chapter_views_exist_in_the_data():
     prompts, seen = [text.id for text in cl.load_prompts(n=12)], 0
     for page in (ROOT / "book").glob("*.md"):
         for block in re.findall(r"`{3}\{explorer\}\n(.*?)`{3}", page.read_text(encoding="utf-8"), re.DOTALL):

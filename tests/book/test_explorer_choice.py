@@ -32,7 +32,7 @@ LACKS = {
 
 
 @pytest.mark.parametrize("asked", first_of(LACKS, 2))
-def test_what_an_address_asks_for_and_is_not_there_is_said_and_the_address_holds_what_is_shown(tab, asked):
+def test_missing_choices_in_an_address_are_reported(tab, asked):
     opened(tab, asked)
     line, rest = LACKS[asked]
     assert tab.locator("#coupling-explorer").get_attribute("data-ready") == f"{NEOX} 12"
@@ -41,7 +41,7 @@ def test_what_an_address_asks_for_and_is_not_there_is_said_and_the_address_holds
     assert choice(tab) == (wanted if asked else {}) and tab.wrong == []
 
 
-def test_another_model_keeps_what_it_has_of_the_choice_and_says_what_it_has_not(tab):
+def test_changing_the_model_keeps_what_it_has(tab):
     opened(tab, "model=smollm2-135m&l=12&m=14&prompt=gsm8k-style-13&reading=project&part=shared&state=untrained")
     tab.get_by_label("Model", exact=True).select_option(NEOX)
     tab.locator(f"#coupling-explorer[data-ready='{NEOX} 12']").wait_for()
@@ -61,7 +61,7 @@ def test_another_model_keeps_what_it_has_of_the_choice_and_says_what_it_has_not(
     assert tab.locator(".cx output").first.text_content() == "trained"
 
 
-def test_a_token_goes_along_only_where_the_other_model_has_the_same_word_there(tab):
+def test_token_choice_is_kept_only_where_tokens_agree(tab):
     opened(tab, f"model={NEOX}&prompt=arc-style-13&token=9&l=3&m=4")
     assert tab.locator(".cx-prompt mark").text_content() == "car"
     tab.get_by_label("Model", exact=True).select_option("smollm2-135m")
@@ -71,7 +71,7 @@ def test_a_token_goes_along_only_where_the_other_model_has_the_same_word_there(t
     assert tab.locator(".cx-prompt mark").text_content() == "?" and tab.wrong == []
 
 
-def test_two_networks_stand_side_by_side_on_one_scale_of_colours(tab, measured):
+def test_compared_networks_share_one_colour_scale(tab, measured):
     opened(tab, f"model={NEOX}&l=5&m=6&state=step10000")
     unfolded(tab)
     assert tab.locator(".cx-map:visible").count() == 1
@@ -100,7 +100,7 @@ def test_two_networks_stand_side_by_side_on_one_scale_of_colours(tab, measured):
     assert shown(tab) == again and tab.wrong == []
 
 
-def test_every_model_has_the_colours_from_0_to_1(tab):
+def test_colour_scale_runs_from_0_to_1(tab):
     for name in (NEOX, "smollm2-135m"):
         opened(tab, f"model={name}&l=5&m=6")
         shades = tab.evaluate("window.couplingExplorer.settings.book.light.ink")
@@ -111,7 +111,7 @@ def test_every_model_has_the_colours_from_0_to_1(tab):
         assert colour == "rgb({}, {}, {})".format(*bytes.fromhex(wanted.removeprefix("#")))
 
 
-def test_models_of_different_depth_stand_side_by_side_and_a_pair_that_one_has_not_is_said(tab):
+def test_pair_missing_in_the_compared_model_is_reported(tab):
     opened(tab, "model=smollm2-135m&l=20&m=21")
     alone = shown(tab)
     opened(tab, f"model=smollm2-135m&l=20&m=21&with={NEOX}.step100")
@@ -119,7 +119,7 @@ def test_models_of_different_depth_stand_side_by_side_and_a_pair_that_one_has_no
     assert shown(tab) == alone and tab.locator('[role=gridcell][aria-selected="true"]').count() == 1 and tab.wrong == []
 
 
-def test_the_map_is_reached_by_at_most_twelve_keys_from_the_top_of_the_page_and_regions_have_names(tab):
+def test_map_is_reached_by_few_keys(tab):
     def tabs(start: str) -> int:
         """Count keys from a link at the top of the page, which is followed, to the map."""
         opened(tab, f"model={NEOX}&l=3&m=4")

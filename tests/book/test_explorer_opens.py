@@ -25,7 +25,7 @@ def strongest(coupling: np.ndarray) -> str:
     return f"Blocks {first + 1} and {second + 1}: coupling {coupling[first, second]:.3f}"
 
 
-def test_it_opens_where_a_diagonal_is_seen_and_picks_the_strongest_pair_until_one_is_chosen(tab):
+def test_explorer_opens_with_the_strongest_pair(tab):
     opened(tab)
     line = tab.locator(".cx-here")
     assert tab.locator(".cx output").first.text_content() == "step 100"
@@ -42,7 +42,7 @@ def test_it_opens_where_a_diagonal_is_seen_and_picks_the_strongest_pair_until_on
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_the_map_stands_on_the_first_screen_and_what_is_pointed_at_is_said(tab, size):
+def test_map_fits_first_screen_and_describes_hovered_pairs(tab, size):
     opened(tab, size=size)
     grid, line = tab.locator("[role=grid]").first, tab.locator(".cx-here")
     box, coupling = grid.bounding_box(), coupling_of(100)
@@ -60,7 +60,7 @@ def test_the_map_stands_on_the_first_screen_and_what_is_pointed_at_is_said(tab, 
     assert line.text_content().startswith(f"Blocks 2 and 10: coupling {coupling[1, 9]:.3f}") and tab.wrong == []
 
 
-def test_a_button_plays_the_training_and_whoever_wants_no_motion_gets_one_step_a_press(tab):
+def test_training_plays_or_steps_with_reduced_motion(tab):
     opened(tab, "l=4&m=5")
     step = tab.locator(".cx output").first
     # Noted in the page: each is shown for a second, which may pass before one asks for it.
@@ -88,7 +88,7 @@ def test_a_button_plays_the_training_and_whoever_wants_no_motion_gets_one_step_a
     assert following.is_hidden() and tab.wrong == []
 
 
-def test_the_decoders_are_there_as_far_as_they_are_measured(tab):
+def test_decoders_show_what_was_measured_of_them(tab):
     opened(tab, "model=gemma3-270m")
     options = tab.get_by_label("Model", exact=True).locator("option")
     assert options.all_text_contents() == list(explorer.MODELS.values())

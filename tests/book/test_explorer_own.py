@@ -39,7 +39,7 @@ def given(tab, path: Path) -> None:
     tab.get_by_label("Open a measurement of your own").set_input_files(path)
 
 
-def test_a_file_is_opened_and_shown_as_the_library_has_it_and_nothing_is_asked_for(tab, mine, written):
+def test_opened_file_shows_the_library_numbers_without_requests(tab, mine, written):
     opened(tab, f"model={NEOX}&l=3&m=6&prompt=arc-style-13")
     with requested(tab) as addresses:
         given(tab, written)
@@ -69,7 +69,7 @@ def test_a_file_is_opened_and_shown_as_the_library_has_it_and_nothing_is_asked_f
     assert tab.locator(".cx-squares").first.is_hidden() and tab.wrong == []
 
 
-def test_its_matrices_are_those_of_the_first_prompt_and_it_is_compared_with_a_model(tab, mine, written):
+def test_opened_file_shows_matrices_of_its_first_prompt(tab, mine, written):
     opened(tab, f"model={NEOX}&l=3&m=6")
     given(tab, written)
     tab.locator(OPENED).wait_for()
@@ -101,7 +101,7 @@ def test_a_file_can_be_dropped_on_the_explorer(tab, written):
     assert tab.wrong == []
 
 
-def test_an_address_of_a_file_says_that_it_has_to_be_opened(tab):
+def test_address_of_a_file_asks_to_open_it(tab):
     opened(tab, "model=own&l=3&m=4")
     assert status_text(tab).startswith(
         "A file of your own is not kept in the address: open it again. Shown instead: nano-neox."
@@ -149,7 +149,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", first_of(BAD, 3))
-def test_a_bad_file_is_refused_in_one_line_and_what_was_shown_stays(tab, written, tmp_path, kind):
+def test_bad_file_is_refused_in_one_line(tab, written, tmp_path, kind):
     make, line = BAD[kind]
     path = tmp_path / "bad.json"
     path.write_text(make(written), encoding="utf-8")

@@ -58,7 +58,7 @@ def measured():
     return cl.sweep(cl.measure_depth, cl.load_model(NEOX), cl.load_prompts(n=12), ks=(10,))
 
 
-def test_a_pair_is_chosen_by_keys_and_its_numbers_are_the_library_s(tab, measured):
+def test_pair_chosen_by_keys_shows_library_numbers(tab, measured):
     opened(tab, f"model={NEOX}&state=step10000&l=3&m=4")
     tab.locator('[role=gridcell][tabindex="0"]').focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown"):
@@ -76,7 +76,7 @@ def test_a_pair_is_chosen_by_keys_and_its_numbers_are_the_library_s(tab, measure
     assert tab.wrong == []
 
 
-def test_the_table_of_a_matrix_holds_the_library_s_entries(tab, measured):
+def test_matrix_table_holds_the_library_entries(tab, measured):
     opened(tab, f"model={NEOX}&state=step10000&l=5&m=6")
     tab.get_by_text("The entries of |A| as a table").click()
     tab.locator(".cx-pair .cx-scroll td").nth(1).wait_for()
@@ -90,7 +90,7 @@ def test_the_table_of_a_matrix_holds_the_library_s_entries(tab, measured):
     assert values[0] > values[1]
 
 
-def test_a_linked_view_is_restored_and_a_changed_address_is_followed(tab):
+def test_linked_view_is_restored_from_its_address(tab):
     view = f"model={NEOX}&state=step316&prompt=gsm8k-style-13&reading=released&l=7&m=4"
     opened(tab, view)
     first = shown(tab)
@@ -108,7 +108,7 @@ def test_a_linked_view_is_restored_and_a_changed_address_is_followed(tab):
     assert shown(tab) == first and tab.wrong == []
 
 
-def test_a_token_is_chosen_and_its_numbers_are_the_library_s(tab):
+def test_chosen_token_shows_library_numbers(tab):
     opened(tab, f"model={NEOX}&state=step10000&l=3&m=4")
     unfolded(tab)
     assert tab.get_by_label("Token: ").is_disabled()
@@ -134,7 +134,7 @@ CHAPTERS = {"emergence": NEOX, "depth": "smollm2-135m"}
 
 
 @pytest.mark.parametrize("chapter", first_of(CHAPTERS))
-def test_a_chapter_loads_the_explorer_when_a_view_is_chosen(tab, chapter):
+def test_chapter_loads_the_explorer_on_demand(tab, chapter):
     page = HTML / "book" / f"{chapter}.html"
     tab.set_viewport_size(DESKTOP)
     with requested(tab) as addresses:
@@ -158,7 +158,7 @@ def test_a_chapter_loads_the_explorer_when_a_view_is_chosen(tab, chapter):
     assert tab.wrong == []
 
 
-def test_in_a_chapter_a_heading_s_address_leaves_the_view_alone(tab):
+def test_heading_address_leaves_the_view_unchanged(tab):
     opened(tab, f"model={NEOX}&l=4&m=9", page=HTML / "book" / "depth.html")
     tab.evaluate("location.hash = 'somewhere-else'")
     tab.get_by_label("swap the two blocks").click()
@@ -177,7 +177,7 @@ def test_on_paper_the_figure_stands_for_the_explorer(tab, name):
     assert name != "explorer" or on_screen == 0
 
 
-def test_a_pointer_chooses_a_pair_and_buttons_go_on_from_it(tab):
+def test_pair_is_chosen_by_pointer_and_buttons(tab):
     opened(tab, f"model={NEOX}")
     grid = tab.locator("[role=grid]")
     size = grid.bounding_box()["width"]
@@ -211,12 +211,12 @@ def test_colours_follow_the_theme(tab):
 
 
 @pytest.mark.parametrize("model", HERE)
-def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(tab, model):
+def test_phone_layout_fits_with_usable_controls(tab, model):
     opened(tab, f"model={model}&l=5&m=6", NARROW)
     assert phone.uncomfortable(tab) == []
 
 
-def test_the_data_keep_within_seven_megabytes_and_the_page_that_opens_within_three_and_a_half(tab):
+def test_data_and_opened_page_stay_within_size_limits(tab):
     sizes = {path.stem: path.stat().st_size for path in (HTML / "_static" / "explorer-data").glob("*.js")}
     wanted = {"settings"}
     for model in HERE:
@@ -232,7 +232,7 @@ def test_the_data_keep_within_seven_megabytes_and_the_page_that_opens_within_thr
         assert sum(Path(file).stat().st_size for file in files) < 3_500_000
 
 
-def test_the_part_is_chosen_and_its_own_file_is_loaded_for_it(tab):
+def test_choosing_the_shared_part_loads_its_data(tab):
     opened(tab, "model=smollm2-135m")
     unfolded(tab)
     whole = tab.locator(".cx-map .cx-note").inner_text()

@@ -18,7 +18,7 @@ FOLLOWED = """new Promise(done => {
 })"""
 
 
-def test_nothing_of_the_tab_is_loaded_before_it_is_opened_and_each_tab_keeps_what_it_showed(tab):
+def test_tabs_load_when_opened_and_keep_their_state(tab):
     tab.set_viewport_size(DESKTOP)
     tab.goto("about:blank")
     with requested(tab) as addresses:
@@ -44,7 +44,7 @@ def test_nothing_of_the_tab_is_loaded_before_it_is_opened_and_each_tab_keeps_wha
     assert tab.wrong == []
 
 
-def test_the_old_address_opens_the_tab_with_what_it_asked_for(tab):
+def test_old_address_opens_its_tab_and_prompt(tab):
     old = HTML / "book" / "own-prompt.html"
     tab.goto(f"{old.as_uri()}#prompt=Once&step=step0", wait_until="load")
     tab.wait_for_url("**/explorer.html#own-prompt&prompt=Once&step=step0")

@@ -38,7 +38,7 @@ def draw_two(data: pd.DataFrame) -> Figure:
 # -- numbers
 
 
-def test_figures_are_numbered_in_the_order_of_the_pages_and_once_wherever_they_are_shown():
+def test_figures_are_numbered_once_in_page_order():
     pages = {
         "front": [("b", "n1", "fig-b", ""), ("own", "front", "fig-own", shown("own"))],
         "one": [("a", "n1", "fig-a", ""), ("b", "n1", "fig-b", "")],
@@ -63,13 +63,13 @@ def test_figures_are_numbered_in_the_order_of_the_pages_and_once_wherever_they_a
 # -- what is seen
 
 
-def test_a_picture_is_described_by_its_extremes_and_not_by_its_caption_and_a_drawing_by_what_it_draws():
+def test_alternative_text_describes_extremes_or_the_drawing():
     measured, sketched = (next(figures_in(shown(provenance=origin))) for origin in ("model a", "a drawing; no model"))
     assert book_figures.alternative(measured) == "Coupling from 0.25 at block 1 to 0.5 at block 2, mean 0.375."
     assert book_figures.alternative(sketched) == "Drawing. A &amp; B"
 
 
-def test_a_map_says_for_each_network_which_pair_stands_out():
+def test_alternative_text_names_extreme_pairs_of_each_network():
     pairs = {"block_jacobian": [1, 1, 2] * 2, "block_vectors": [2, 3, 3] * 2}
     networks = ["trained"] * 3 + ["untrained"] * 3
     table = pd.DataFrame({"network": networks, **pairs, "mismatch": [0.5, 0.7, 0.6, 0.95, None, 0.95]})
@@ -79,7 +79,7 @@ def test_a_map_says_for_each_network_which_pair_stands_out():
     )
 
 
-def test_of_matrices_the_diagonal_is_told_and_models_are_named():
+def test_alternative_text_reports_diagonals_and_names_models():
     rows = [(1, 1, 0, 1.0, 0.0), (1, 1, 1, 0.0, 1.0), (1, 2, 0, 3.0, 4.0), (1, 2, 1, 5.0, 0.0)]
     table = pd.DataFrame(rows, columns=["block_jacobian", "block_vectors", "row", "entry_1", "entry_2"])
     assert alternative_text(table) == "Matrices of 2 by 2 with 18 % of their squared size on the diagonal."
@@ -121,7 +121,7 @@ def drawn(count: int, **options: object) -> tuple[str, list[panels.Box]]:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_every_panel_lies_in_its_own_window_and_the_legend_in_a_piece_under_them(count):
+def test_each_panel_and_legend_has_its_own_window(count):
     svg, places = drawn(count)
     *pieces, legend = panels.windows(svg)
     assert [(len(piece.windows), piece.loose) for piece in pieces] == [(1, False)] * count
@@ -136,7 +136,7 @@ def test_every_panel_lies_in_its_own_window_and_the_legend_in_a_piece_under_them
     assert 30 < entry.right - entry.left < 60
 
 
-def test_entries_of_a_legend_in_one_row_hold_nothing_of_each_other():
+def test_legend_entries_in_one_row_do_not_overlap():
     figure, row = parts.panels(["left", "right"], 2.0)
     for label in ("coupling", "untrained (step 0)", "coupling of the traceless part", "chance"):
         row[0].plot([0, 1], [1, 2], marker="o", label=label)
@@ -146,7 +146,7 @@ def test_entries_of_a_legend_in_one_row_hold_nothing_of_each_other():
     assert all(entry.right - entry.left > 40 for entry in entries)
 
 
-def test_a_panel_without_an_axis_of_its_own_gets_that_of_the_first():
+def test_panel_without_its_own_axis_borrows_the_first():
     svg, places = drawn(2, sharey=True)
     first, second, _ = panels.windows(svg)
     axis, panel = second.windows
@@ -154,7 +154,7 @@ def test_a_panel_without_an_axis_of_its_own_gets_that_of_the_first():
     assert axis.top == panel.top and places[0].bottom < axis.bottom < panel.bottom
 
 
-def test_panels_without_axes_are_panels_and_long_words_above_and_under_them_wrap():
+def test_panels_without_axes_are_cut_and_titles_wrap():
     figure, row = lines("left", "right")
     for axes in row:
         parts.blank(axes)
@@ -175,7 +175,7 @@ def test_a_second_scale_belongs_to_its_panel():
     assert panel.windows[0].right > 72 * style.WIDTH - 8 and legend.loose
 
 
-def test_a_phone_shows_a_panel_with_a_legend_beside_it_whole_and_the_legend_under_it():
+def test_legend_beside_a_panel_gets_its_own_window():
     figure, axes, right = parts.one_panel(3.0)
     axes.plot([0, 1], [0, 1], label="line")
     axes.set(xlabel="across", ylabel="upwards")
@@ -187,7 +187,7 @@ def test_a_phone_shows_a_panel_with_a_legend_beside_it_whole_and_the_legend_unde
     assert not panel.loose and legend.loose
 
 
-def test_panels_with_named_rows_fit_a_phone_beside_the_names():
+def test_panels_with_named_rows_fit_a_phone():
     figure, row = lines("", "", named=True, sharey=True)
     for axes in row:
         parts.rows_axis(axes, ["normalized_miscoupling", "another"])
@@ -209,7 +209,7 @@ def test_what_stands_under_a_column_stays_with_it():
     assert all(piece.windows[-1].right > middle for piece in pieces[4:])
 
 
-def test_one_panel_is_cut_from_its_legend_a_drawing_not_at_all_and_sizes_of_text_are_read():
+def test_single_panel_is_cut_and_a_drawing_not():
     svg, (place,) = drawn(1)
     (panel,), (entry,) = (piece.windows for piece in panels.windows(svg))
     assert panel.right - panel.left > place.right - place.left > 9 * (entry.right - entry.left)
@@ -260,7 +260,7 @@ def other_dot() -> bytes:
     return base64.b64encode(buffer.getvalue())
 
 
-def test_one_file_holds_a_drawing_in_the_colours_of_light_and_of_dark_pages():
+def test_one_file_holds_light_and_dark_colours():
     mark = (
         b'<defs><path id="m" d="M 0 0 L 9 9" style="stroke: #111"/></defs><use xlink:href="#m" style="stroke: #111"/>'
     )
@@ -288,7 +288,7 @@ def test_one_file_holds_a_drawing_in_the_colours_of_light_and_of_dark_pages():
 
 
 @pytest.mark.parametrize(("colours", "most"), [(2, 0.5), (256, 0.5), (257, 1.0)])
-def test_a_map_of_at_most_256_colours_keeps_every_pixel_in_half_the_bytes(colours, most):
+def test_palette_keeps_every_pixel_in_half_the_bytes(colours, most):
     cells = np.random.default_rng(0).permutation(np.arange(10_000) % colours).reshape(100, 100)
     # Some colours are seen through, as where a map has no value.
     pixels = np.stack([cells % 256, cells // 256, 255 - cells % 256, 255 - cells % 2], -1).astype(np.uint8)
@@ -299,7 +299,7 @@ def test_a_map_of_at_most_256_colours_keeps_every_pixel_in_half_the_bytes(colour
     assert len(less) <= most * len(full.getvalue()) and (less == full.getvalue()) == (colours > 256)
 
 
-def test_a_light_drawing_has_the_texts_and_the_marks_of_the_full_one():
+def test_smaller_drawing_keeps_its_texts_and_marks():
     full = style.save_svg(draw_two(pd.DataFrame({"block": [1, 2], "coupling": [0.25, 0.5]})))
     less = drawing.light(full)
     assert len(less) < 0.6 * len(full) and less.count(b"scale(") == full.count(b"scale(") - full.count(

@@ -13,13 +13,13 @@ pytestmark = pytest.mark.browser
 LARGEST_API_PAGE = 540_000
 
 
-def test_most_figures_are_cut_into_panels_for_a_phone():
+def test_over_a_third_of_figures_have_phone_panels():
     texts = [page.read_text(encoding="utf-8") for page in book_pages()]
     figures = [found for text in texts for found in re.findall(r'<figure class="tbc-figure"[^>]* id="[^>]*>', text)]
     assert len(figures) > 100 and sum("data-windows=" in figure for figure in figures) > len(figures) / 3
 
 
-def test_the_first_thing_that_a_phone_shows_of_the_front_page_is_a_whole_panel(tab):
+def test_phone_front_page_shows_a_whole_panel_first(tab):
     tab.set_viewport_size(PHONE | {"width": 590})
     show(tab, HTML / "book" / "index.html")
     panel = "#fig-coupling-before-and-after-training .tbc-window"
@@ -32,7 +32,7 @@ def test_the_first_thing_that_a_phone_shows_of_the_front_page_is_a_whole_panel(t
     assert first["x"] >= 0 and first["x"] + first["width"] <= PHONE["width"]
 
 
-def test_panels_are_cut_where_they_end_in_the_light_and_in_the_dark(tab):
+def test_panels_are_cut_exactly_in_both_themes(tab):
     # What a theme puts around a picture would move it under the windows that it is cut into.
     tab.set_viewport_size(PHONE)
     moved = "i => [getComputedStyle(i).padding, i.style.width, i.offsetWidth]"
@@ -45,7 +45,7 @@ def test_panels_are_cut_where_they_end_in_the_light_and_in_the_dark(tab):
         assert all(padding == "0px" and abs(width - wide) < 1 for padding, width, wide in shown), scheme
 
 
-def test_under_a_figure_its_source_leads_to_the_function_that_draws_it(tab):
+def test_figure_source_links_to_its_drawing_function(tab):
     show(tab, HTML / "book" / "depth.html")
     figure = tab.locator("#fig-depth-mismatch")
     figure.locator("summary", has_text="Source").click()
@@ -58,7 +58,7 @@ def test_under_a_figure_its_source_leads_to_the_function_that_draws_it(tab):
 
 
 @pytest.mark.thorough
-def test_the_pages_of_the_library_are_light_and_an_old_address_leads_to_the_new_one(tab):
+def test_api_pages_are_small_and_old_addresses_redirect(tab):
     api = HTML / "book" / "api"
     assert {page.stem: page.stat().st_size for page in [*api.glob("*.html"), HTML / "book" / "api.html"]
             if page.stat().st_size > LARGEST_API_PAGE} == {}  # fmt: skip
@@ -74,7 +74,7 @@ def test_the_pages_of_the_library_are_light_and_an_old_address_leads_to_the_new_
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_enter_enlarges_a_figure_and_escape_gives_the_focus_back(tab, scheme):
+def test_enter_enlarges_a_figure_and_escape_closes_it(tab, scheme):
     tab.emulate_media(color_scheme=scheme)
     tab.set_viewport_size(PHONE)
     show(tab, HTML / "book" / "depth.html")
@@ -92,7 +92,7 @@ def test_enter_enlarges_a_figure_and_escape_gives_the_focus_back(tab, scheme):
     assert button.evaluate("button => button === document.activeElement")
 
 
-def test_links_to_a_figure_a_term_and_a_citation_show_what_is_behind_them(tab):
+def test_links_preview_figures_terms_and_citations(tab):
     show(tab, HTML / "book" / "depth.html")
     preview = tab.locator("[role=tooltip].link-preview")
     tab.locator('a[href="#fig-depth-mismatch"][data-preview]').focus()
@@ -110,7 +110,7 @@ def test_links_to_a_figure_a_term_and_a_citation_show_what_is_behind_them(tab):
     expect(preview).to_contain_text("Papyan")
 
 
-def test_without_script_a_figure_shows_its_light_picture_and_its_origin_unfolds(plain_tab):
+def test_figure_without_script_shows_picture_and_origin(plain_tab):
     plain_tab.goto((HTML / "book" / "depth.html").as_uri())
     figure = plain_tab.locator("#fig-depth-mismatch")
     assert figure.locator("img.only-light").is_visible() and not figure.locator("img.only-dark").is_visible()

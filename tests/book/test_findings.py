@@ -57,7 +57,7 @@ def left(y, *given) -> np.ndarray:
     return y - design @ np.linalg.lstsq(design, np.asarray(y, dtype=float), rcond=None)[0]
 
 
-def test_coupling_of_figure_1a_goes_with_the_score_beyond_width(points, partial):
+def test_figure_1a_coupling_correlates_with_score_beyond_width(points, partial):
     c, s, d = points.coupling.to_numpy(), points.score.to_numpy(), np.log(points.width.to_numpy(dtype=float))
     size = np.log(points.parameters_b.to_numpy())
     anew = {
@@ -73,7 +73,7 @@ def test_coupling_of_figure_1a_goes_with_the_score_beyond_width(points, partial)
     assert (partial.p[["width", "mismatch", "within"]] < (0.006, 0.003, 0.03)).all()
 
 
-def test_it_does_so_among_models_of_one_width_and_among_base_models(points, partial):
+def test_correlation_holds_within_widths_and_base_models(points, partial):
     shared = points[points.groupby("width").width.transform("size") > 1]
     means = shared.groupby("width")[["coupling", "score"]].transform("mean")
     within = r(shared.coupling - means.coupling, shared.score - means.score)
@@ -84,7 +84,7 @@ def test_it_does_so_among_models_of_one_width_and_among_base_models(points, part
     assert round(partial.r["base"], 2) == round(r(left(base.coupling, d), left(base.score, d)), 2) == 0.47
 
 
-def test_over_families_the_interval_is_above_0_only_if_tuned_models_are_families_of_their_own(partial):
+def test_interval_over_families_depends_on_tuned_models(partial):
     family, root = partial.loc["family"], partial.loc["width"]
     assert (family.low, family.high) == pytest.approx((0.15, 0.77), abs=0.02) and family.families == 13
     assert (round(family.least, 2), round(family.most, 2)) == (0.44, 0.59)
@@ -92,7 +92,7 @@ def test_over_families_the_interval_is_above_0_only_if_tuned_models_are_families
     assert round(root.least, 2) == 0.27
 
 
-def test_width_explains_the_axis_of_figure_1a_and_the_raw_score_hides_the_rest(points):
+def test_width_explains_the_axis_of_figure_1a(points):
     found = figure_1a.statistics(points)
     assert round(found["curve-r-squared"], 2) == 0.93
     assert found["suppressed-r-squared"] < 0.001 and round(found["suppressor-r"], 2) == 0.34
@@ -122,14 +122,14 @@ def test_coupling_is_an_inverted_u_of_the_loss(suite):
     assert loss.min() < bend["peak"] < loss.max() and bend["trained-line"] < 0.05 < 0.4 < bend["trained-parabola"]
 
 
-def test_over_all_vision_transformers_more_coupling_goes_with_less_accuracy(grid, found):
+def test_vision_transformer_coupling_correlates_negatively_with_accuracy(grid, found):
     first = grid[grid.seed == 0]
     assert len(first) == 64
     assert round(found["accuracy-class"].value, 2) == round(r(first.coupling, first.test_accuracy), 2) == -0.78
     assert found["accuracy-class"].high < 0
 
 
-def test_within_a_rate_the_sign_changes_from_rate_to_rate(grid, found):
+def test_sign_within_a_rate_varies_between_rates(grid, found):
     first = grid[grid.seed == 0]
     along = {rate: r(part.coupling, part.test_accuracy) for rate, part in first.groupby("drop_path")}
     assert len(along) == 8 and {rate for rate, value in along.items() if value < 0} == {0, 0.15, 0.2, 0.4}
@@ -139,7 +139,7 @@ def test_within_a_rate_the_sign_changes_from_rate_to_rate(grid, found):
     assert found["steeper-class"].low < 0 < found["steeper-class"].high
 
 
-def test_stochastic_depth_raises_coupling_in_every_seed_and_weight_decays_are_near_copies(grid, found):
+def test_stochastic_depth_raises_coupling_in_every_seed(grid, found):
     seeded = grid[grid.weight_decay == 0.04]
     ranks = [part.coupling.corr(part.drop_path, method="spearman") for _, part in seeded.groupby("seed")]
     effect = found["rank-class"]
@@ -163,7 +163,7 @@ def test_the_folds_decide_between_line_and_exponential(points):
     assert (round(found.low, 1), round(found.high, 2)) == (-4.1, 0.23) and found.freedom < 3
 
 
-def test_the_paper_s_shapes_of_trajectories_depend_on_the_states_that_are_taken():
+def test_trajectory_shapes_depend_on_the_states_taken():
     texts = [prompt.text for prompt in load_prompts(n=24)]
     both = {
         name: cl.measure_trajectories(cl.load_model("nano-neox", untrained=name == "untrained"), texts)
@@ -182,7 +182,7 @@ def test_the_paper_s_shapes_of_trajectories_depend_on_the_states_that_are_taken(
     assert change["change-equidistance-normed-end"].value < 0 < change["change-equidistance-all"].value
 
 
-def test_along_one_run_the_path_is_straightest_where_coupling_peaks_and_bends_again():
+def test_path_is_straightest_where_coupling_peaks():
     texts = [prompt.text for prompt in load_prompts(n=12)]
     scores = [
         float(cl.measure_trajectories(cl.load_model("nano-neox", revision=step), texts).line_shape_score.median())
@@ -191,7 +191,7 @@ def test_along_one_run_the_path_is_straightest_where_coupling_peaks_and_bends_ag
     assert [round(score, 2) for score in scores] == [3.41, 1.31, 2.55]
 
 
-def test_two_models_of_the_suite_saw_far_more_tokens_than_the_others():
+def test_two_suite_models_saw_far_more_tokens():
     last = correlations.last_checkpoints(generalization.suite())
     budget = correlations.equal_tokens(last)
     longer = last[~last.model.isin(budget.model)]

@@ -12,7 +12,7 @@ from coupling_lib import paths
 from coupling_lib.errors import UntrustworthyResultError
 
 
-def test_the_program_prints_the_share_on_the_diagonal_and_no_number_but_the_library_s(monkeypatch):
+def test_program_prints_the_coupling_of_the_library(monkeypatch):
     text = pages.from_scratch_page()
     coupling, share = map(float, re.search(r"coupling (0\.\d+): (\d+)% of A", text).groups())
     assert 1 - (1 - share / 100) ** 0.5 == pytest.approx(coupling, abs=0.01) and coupling > 0.5
@@ -21,7 +21,7 @@ def test_the_program_prints_the_share_on_the_diagonal_and_no_number_but_the_libr
         pages.from_scratch_page()
 
 
-def test_another_family_needs_no_change_but_of_the_line_for_one_s_own_model(tmp_path):
+def test_program_needs_one_changed_line_per_model(tmp_path):
     tiny.save_llama(tmp_path)
     source = (paths.ROOT / "book" / "from_scratch.py").read_text(encoding="utf-8").replace("4, 6, 10", "0, 2, 4")
     line = f'NAME, TOKENIZER, BLOCKS = "{tmp_path}", "{tmp_path}", "model.layers"'
@@ -32,7 +32,7 @@ def test_another_family_needs_no_change_but_of_the_line_for_one_s_own_model(tmp_
     assert 1 - float(cl.miscoupling(A, normalized=True)) == pytest.approx(own["coupling"], abs=1e-5)
 
 
-def test_the_lines_for_one_s_own_model_print_coupling_beside_chance():
+def test_own_model_lines_print_coupling_beside_chance():
     own, text = pages.printed_by("own_lines.py")
     printed = ast.literal_eval(text.removeprefix("```text\n").removesuffix("```\n"))
     assert printed == {name: round(value, 3) for name, value in own["found"]._asdict().items()}

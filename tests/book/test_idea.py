@@ -25,7 +25,7 @@ def test_the_toy_shows_the_matrices_that_arithmetic_gives():
     np.testing.assert_allclose(np.linalg.norm(unrelated, axis=0), np.linalg.norm(np.diag(idea.FIRST) @ V, axis=0))
 
 
-def test_the_toy_s_couplings_fall_from_1_and_are_what_the_matrices_hold():
+def test_toy_couplings_match_matrices_and_fall_from_1():
     toy = idea.take_toy()
     for case in toy.case.values:
         A = toy.A.sel(case=case).values
@@ -44,7 +44,7 @@ def networks() -> dict[str, xr.Dataset]:
     return found
 
 
-def test_the_pair_shows_the_first_block_s_jacobian_in_the_vectors_of_the_second(networks):
+def test_pair_shows_first_jacobian_in_second_singular_vectors(networks):
     pair = idea.take_pair(side_by_side(**networks), (7, 5))
     assert list(pair.network.values) == ["untrained", "trained"]
     for name, ds in networks.items():

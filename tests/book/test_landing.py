@@ -11,7 +11,7 @@ PAGE = HTML / "book" / "index.html"
 
 @pytest.mark.browser
 @pytest.mark.parametrize("size", [DESKTOP, {"width": 1280, "height": 720}, PHONE], ids=["desktop", "laptop", "phone"])
-def test_the_answer_and_the_whole_story_figure_stand_in_the_first_screen(tab, size):
+def test_answer_and_story_figure_fit_first_screen(tab, size):
     tab.set_viewport_size(size)
     show(tab, PAGE)
     answer = tab.locator("article p").first
@@ -28,7 +28,7 @@ def test_the_verdicts_lead_to_the_claims(tab):
     tab.wait_for_url("**/book/claims.html")
 
 
-def test_the_strip_of_verdicts_counts_every_claim_in_every_place(monkeypatch):
+def test_verdict_strip_counts_every_claim_per_place(monkeypatch):
     monkeypatch.setattr(landing, "from_template", lambda name, counted: counted)
     counted, n = landing.verdicts_strip(), len(landing.judge_all(landing.paths.RESULTS))
     assert n > 20 and {place: sum(found.values()) for place, found in counted.items()} == dict.fromkeys(counted, n)

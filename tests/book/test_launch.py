@@ -55,7 +55,7 @@ def book(tmp_path_factory):
     return built(tmp_path_factory.mktemp("with"), ADDRESS + "/")
 
 
-def test_a_notebook_is_launched_as_it_ran_for_its_model(book):
+def test_notebook_is_launched_as_executed_for_its_model(book):
     links = outside(book / "results" / "tiny" / "depth.html")
     of = "results/tiny/depth.ipynb"
     assert links["Launch on Colab"] == f"https://colab.research.google.com/github/someone/coupling/blob/launch/{of}"
@@ -73,7 +73,7 @@ def test_a_page_is_edited_where_it_is_written(book):
     assert all(links["Open an issue"].startswith(f"{ADDRESS}/issues/new?") for links in (notebook, page, made))
 
 
-def test_cells_run_on_binder_and_comments_open_when_a_reader_asks(book):
+def test_cells_and_comments_load_only_on_request(book):
     page = (book / "results" / "tiny" / "depth.html").read_text(encoding="utf-8")
     assert "initThebeSBT()" in page and "initThebeSBT()" not in (book / "index.html").read_text(encoding="utf-8")
     config = re.search(r'<script type="text/x-thebe-config">(.*?)</script>', page, re.DOTALL)[1]
@@ -85,7 +85,7 @@ def test_cells_run_on_binder_and_comments_open_when_a_reader_asks(book):
     assert (book / "_static" / "comments.js").is_file()
 
 
-def test_what_is_launched_installs_the_library_on_colab_and_nowhere_else(book):
+def test_launched_notebook_installs_the_library_on_colab_only(book):
     notebook = nbformat.read(book / "_sources" / "results" / "tiny" / "depth.ipynb", as_version=4)
     nbformat.validate(notebook)
     install, *rest = [cell.source for cell in notebook.cells]
@@ -100,7 +100,7 @@ def test_what_is_launched_installs_the_library_on_colab_and_nowhere_else(book):
              "finally:\n    del sys.modules['google.colab']", {"given": elsewhere})  # fmt: skip
 
 
-def test_without_an_address_no_page_names_another_machine_and_notebooks_stay_as_they_are(tmp_path):
+def test_without_an_address_pages_have_no_outside_links(tmp_path):
     out = built(tmp_path, "")
     assert [outside(out / name) for name in ("results/tiny/depth.html", "index.html")] == [{}, {}]
     assert "reader-comments" not in (out / "index.html").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import coupling_lib as cl
 from coupling_lib import paths
 
 
-def test_the_lines_that_make_a_lens_run_and_its_file_holds_the_mean_of_all_tokens(tmp_path, monkeypatch):
+def test_lens_lines_run_and_average_all_tokens(tmp_path, monkeypatch):
     page = (paths.ROOT / "book" / "lenses.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"^```python\n(.+?)^```$", page, re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)

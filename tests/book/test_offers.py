@@ -32,7 +32,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def test_short_data_stand_in_the_page_and_long_ones_in_one_packed_file(tmp_path):
+def test_short_data_are_inlined_and_long_data_compressed(tmp_path):
     short = offers.link(book(tmp_path), "book/depth", "demo", CSV)
     assert short.startswith('<a download="demo.csv" href="data:text/csv;charset=utf-8,') and short.endswith(">CSV</a>")
     assert unquote(re.search(r'href="[^,]*,([^"]*)"', short)[1]) == CSV and not list(tmp_path.iterdir())
@@ -48,7 +48,7 @@ def shown(**changed: str) -> Shown:
     return Shown(**{**given, "csv": CSV, "images": "", **changed})
 
 
-def test_a_figure_is_cited_by_number_place_version_and_digest_of_its_data(tmp_path):
+def test_figure_citation_holds_number_address_version_and_digest(tmp_path):
     arguments = ("Figure 3", "book/depth", "fig-demo", "abc.svg", "Coupling from 0.", ["<a>Notebook</a>"])
     made = offers.of_figure(
         book(tmp_path, "https://example.org/"), "book/depth", shown(origin="model a · seed 0"), *arguments
@@ -80,7 +80,7 @@ TABLE = """<section class="tex2jax_ignore" id="sizes">
 <table class="table"><tbody><tr><td>no head</td></tr></tbody></table></section>"""
 
 
-def test_each_table_with_a_head_gets_an_anchor_its_data_and_an_entry(tmp_path):
+def test_tables_with_heads_get_anchor_data_and_citation(tmp_path):
     made = offers.with_tables(book(tmp_path), "book/models", "Models", TABLE)
     assert '<table id="table-sizes" class="table">' in made and '<table id="table-sizes-2" class="dataframe"' in made
     assert made.count("Table as CSV</a>") == made.count("<details") == 2 and 'id="id1"' not in made
@@ -93,7 +93,7 @@ def test_each_table_with_a_head_gets_an_anchor_its_data_and_an_entry(tmp_path):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
-def test_by_keys_a_figure_is_saved_as_drawing_and_as_pixels_in_the_colours_of_the_page(tab, scheme, tmp_path):
+def test_keyboard_saves_a_figure_in_page_colours(tab, scheme, tmp_path):
     tab.emulate_media(color_scheme=scheme)
     show(tab, HTML / "book" / "depth.html")
     menu = tab.locator("#fig-depth-mismatch .tbc-offers")
@@ -121,7 +121,7 @@ def test_by_keys_a_figure_is_saved_as_drawing_and_as_pixels_in_the_colours_of_th
 
 
 @pytest.mark.browser
-def test_every_figure_and_table_of_the_book_offers_its_data_and_an_entry():
+def test_every_figure_and_table_offers_data_and_citation():
     lacking = {}
     for page in book_pages():
         text = page.read_text(encoding="utf-8")
@@ -137,7 +137,7 @@ def test_every_figure_and_table_of_the_book_offers_its_data_and_an_entry():
 
 
 @pytest.mark.browser
-def test_an_open_menu_is_for_everyone_and_paper_shows_none(tab):
+def test_open_menus_are_accessible_and_not_printed(tab):
     tab.set_viewport_size(PHONE)
     show(tab, HTML / "book" / "definitions.html")
     tab.evaluate("document.querySelectorAll('.tbc-offers').forEach(menu => { menu.open = true })")

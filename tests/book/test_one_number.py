@@ -149,7 +149,7 @@ def page_texts() -> dict[str, str]:
     return texts | {"claims.toml": texts["claims.md"] + (paths.DATA / "claims.toml").read_text()}
 
 
-def test_quantities_that_two_pages_show_are_the_same_number_in_the_committed_notebooks():
+def test_committed_notebooks_give_each_quantity_one_value():
     found = collected(committed)
     assert {page for several in found.values() for page in (one.page for one in several)} >= {
         "depth.md", "emergence.md", "definitions.md", "vision.md", "claims.toml",
@@ -158,7 +158,7 @@ def test_quantities_that_two_pages_show_are_the_same_number_in_the_committed_not
 
 
 @pytest.mark.browser
-def test_quantities_that_two_pages_show_are_the_same_number_in_the_built_book():
+def test_built_book_gives_each_quantity_one_value():
     found = collected(built)
     assert {dict(one.conditions)["model"] for several in found.values() for one in several} >= {
         "smollm2-135m", "nano-neox", "nano-vit",
@@ -166,7 +166,7 @@ def test_quantities_that_two_pages_show_are_the_same_number_in_the_built_book():
     assert contradictions(found, page_texts()) == []
 
 
-def test_the_same_quantity_with_two_values_is_found_out():
+def test_contradicting_values_of_a_quantity_are_found():
     same = {"model": "a", "network": "trained", "prompts": 12, "part": ""}
 
     def number(page: str, value: float, **conditions: object) -> Known:
@@ -180,7 +180,7 @@ def test_the_same_quantity_with_two_values_is_found_out():
     assert contradictions(differing, pages | {"two.md": "6 prompts"}) == []
 
 
-def test_every_coupling_or_null_that_a_page_shows_belongs_to_a_quantity():
+def test_every_shown_coupling_belongs_to_a_quantity():
     own = (
         r"edits-.*", r"emergence-(phases|later)-.*",
         r"(generalization|tokens)-.*", r".*-(error|n|spread|p)", r"depth-(local|emerged|coupling-traceless|shared).*",

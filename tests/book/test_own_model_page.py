@@ -24,7 +24,7 @@ def lines(heading: str = "Under an intervention") -> list[str]:
     return re.findall(r"^```python\n(.+?)^```$", section, re.MULTILINE | re.DOTALL)
 
 
-def test_coupling_under_a_hook_is_that_of_the_model_whose_weights_do_the_same():
+def test_hooked_coupling_equals_that_of_edited_weights():
     hooked, _ = lines()
     assert len(hooked.splitlines()) == 5
     exec(hooked, known := {"cl": cl})
@@ -41,7 +41,7 @@ def test_coupling_under_a_hook_is_that_of_the_model_whose_weights_do_the_same():
     np.testing.assert_allclose(again.singular_values, plain.singular_values, rtol=1e-5)
 
 
-def test_what_is_measured_under_a_hook_is_neither_kept_nor_read(tmp_path, monkeypatch):
+def test_measurements_under_a_hook_bypass_the_store(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "RESULTS", tmp_path)
     model = cl.load_model("nano-llama")
     cl.trace(model, TEXTS[0]).jacobian(-1, boundary="hidden_states").dense()  # lets hooks of transformers stand

@@ -19,14 +19,14 @@ def small() -> cl.Model:
     return cl.load_model(own_prompt.MODEL, revision="step32")
 
 
-def test_a_weight_is_its_byte_times_the_scale_of_its_row():
+def test_weight_is_its_byte_times_row_scale():
     weights = torch.tensor([[1.0, -2.54, 0.013], [0.0, 0.0, 0.0]])
     scales, bytes_ = own_prompt.rounded(weights)
     assert scales.dtype == np.float32 and scales.tolist() == [pytest.approx(0.02), 0]
     assert bytes_.tolist() == [[50, -127, 1], [0, 0, 0]]
 
 
-def test_the_packed_weights_are_those_of_the_rounded_model_bit_for_bit():
+def test_packed_weights_equal_the_rounded_model_exactly():
     model = small()
     raw, listed = own_prompt.weights_of(model), own_prompt.tensors(model)
     scales, entries, vectors = (unpacked(raw[key], kind) for key, kind in zip(raw, ("<f4", "i1", "<f4"), strict=True))
@@ -51,7 +51,7 @@ def unpacked(text: str, dtype: str) -> np.ndarray:
     return np.frombuffer(gzip.decompress(base64.b64decode(text)), dtype)
 
 
-def test_the_first_step_the_most_coupled_and_the_last_are_chosen():
+def test_first_most_coupled_and_last_steps_are_chosen():
     measured = {0: 0.05, 32: 0.2, 1000: 0.4, 3162: 0.3, 10000: 0.1}
     arrays = {step: torch.full((2,), value) for step, value in measured.items()}
     assert own_prompt.chosen_steps(arrays) == {0: "untrained", 1000: "step 1,000", 10000: "step 10,000 (trained)"}
@@ -61,7 +61,7 @@ def parts_of(rows: dict[str, float]) -> dict[str, str]:
     return own_prompt.parts_of(rows, 0.0516, {"untrained": 0.00011, "step 100": 0.00076}, [0, 100, 10_000], 48)
 
 
-def test_the_prompts_that_are_offered_are_those_whose_maps_lie_farthest_from_each_other():
+def test_gallery_holds_prompts_with_the_most_different_maps():
     # On a line: the mean is 2.8; 10 lies farthest from it, 0 from 10, 4 from both, 2 from all three.
     at = np.array([0, 0, 1, 2, 2, 10, 4, 3.4])
     maps = np.broadcast_to(at[:, None, None, None], (8, 1, 3, 3)) * (1 - np.eye(3))
@@ -70,7 +70,7 @@ def test_the_prompts_that_are_offered_are_those_whose_maps_lie_farthest_from_eac
     assert [at[number] for number in chosen][:4] == [10, 0, 4, 2] and len(set(chosen)) == own_prompt.GALLERY
 
 
-def test_what_rounding_changes_and_the_gallery_s_rule_are_said_and_without_script_the_values_stand():
+def test_page_parts_state_rounding_gallery_and_static_values():
     parts = parts_of({"untrained": 0.0514, "a < b": 0.4567})
     part, rule = parts["own-prompt"], parts["own-prompt-gallery"]
     assert "by at most 0.0008." in parts["own-prompt-rounding"]

@@ -81,7 +81,7 @@ def relative(got: list, wanted: np.ndarray) -> float:
     ("text", "token"), [(text, -1) for text in PROMPTS] + [(PROMPTS[0], 0), (LONG, 40)],
     ids=["short", "one token", "long", "odd", "first token", "inner token"],
 )  # fmt: skip
-def test_tokens_logits_jacobians_and_all_pairs_are_the_library_s(page, models, which, text, token):
+def test_page_reproduces_the_library_numbers(page, models, which, text, token):
     name, model = list(models.items())[which]
     got = SimpleNamespace(**page.evaluate(RUN, [name, text, token]))
     trace = cl.trace(model, text)
@@ -98,7 +98,7 @@ def test_tokens_logits_jacobians_and_all_pairs_are_the_library_s(page, models, w
     assert relative(np.abs(got.matrix), A) < 1e-4 and got.residual < 1e-9
 
 
-def test_the_shipped_tokenizer_cuts_all_embedded_prompts_the_same(page):
+def test_shipped_tokenizer_agrees_on_all_embedded_prompts(page):
     texts = [prompt.text for prompt in cl.load_prompts()]
     encode = f"texts => texts.map(text => ownPrompt.tokenizer({CONFIG}.tokenizer).encode(text))"
     tokenizer = small().tokenizer
@@ -106,7 +106,7 @@ def test_the_shipped_tokenizer_cuts_all_embedded_prompts_the_same(page):
 
 
 @pytest.mark.parametrize("kind", ["zeros", "not a number"])
-def test_singular_vectors_that_are_not_found_are_an_error_and_not_a_result(page, kind):
+def test_singular_vectors_not_found_raise_an_error(page, kind):
     found = page.evaluate(
         "kind => { const J = new Float64Array(400).fill(kind === 'zeros' ? 0 : NaN);"
         " try { ownPrompt.topTriplets(J, 20, 10); return ''; } catch (error) { return error.message; } }",
@@ -115,7 +115,7 @@ def test_singular_vectors_that_are_not_found_are_an_error_and_not_a_result(page,
     assert found == "the singular vectors of a Jacobian were not found"
 
 
-def test_the_tab_opens_with_every_step_filled_and_what_is_shown_is_what_was_computed(tab, models):
+def test_tab_opens_with_computed_values_of_every_step(tab, models):
     opened(tab)
     _, peak, last = steps()
     ready(tab, f"{peak} 10 11")
@@ -170,7 +170,7 @@ def test_everything_can_be_done_by_keys(tab):
     assert address(tab).endswith("l=6&m=7") and tab.wrong == []
 
 
-def test_a_linked_view_is_restored_and_a_changed_address_is_followed(tab):
+def test_linked_view_is_restored_from_its_address(tab):
     first, *_, last = steps()
     opened(tab, prompt="Call me & <b>", step=last, token="1", l="2", m="9")
     count = len(small().tokenizer("Call me & <b>")["input_ids"])
@@ -200,7 +200,7 @@ def test_a_linked_view_is_restored_and_a_changed_address_is_followed(tab):
     ),
     ids=["empty", "too long", "no such token", "no number"],
 )
-def test_what_cannot_be_measured_is_said_in_one_line_and_the_next_prompt_is(tab, view, line):
+def test_unmeasurable_prompt_is_refused_in_one_line(tab, view, line):
     opened(tab, **view)
     ready(tab, "refused")
     assert re.fullmatch(line, tab.locator(".cx-status").text_content())
@@ -210,7 +210,7 @@ def test_what_cannot_be_measured_is_said_in_one_line_and_the_next_prompt_is(tab,
     assert tab.locator(".cx-result").is_visible() and tab.wrong == []
 
 
-def test_half_a_character_is_refused_before_it_is_measured(tab):
+def test_half_a_character_is_refused(tab):
     opened(tab)
     tab.locator("#own-prompt-text").evaluate("e => { e.value = 'a\\ud800'; e.dispatchEvent(new Event('input')); }")
     ready(tab, "refused")
@@ -219,7 +219,7 @@ def test_half_a_character_is_refused_before_it_is_measured(tab):
     )
 
 
-def test_the_page_with_all_its_steps_stays_below_eight_megabytes_and_no_request_leaves(tab):
+def test_page_stays_below_eight_megabytes_without_network_requests(tab):
     with requested(tab) as addresses:
         opened(tab)
         filled(tab, "10 11")
@@ -232,7 +232,7 @@ def test_the_page_with_all_its_steps_stays_below_eight_megabytes_and_no_request_
     assert {urlparse(url).scheme for url in asked} <= {"file", "data", "blob", "about"} and tab.wrong == []
 
 
-def test_a_newer_prompt_wins_over_one_that_is_still_computed(tab):
+def test_newer_prompt_replaces_one_being_computed(tab):
     opened(tab)
     field = tab.get_by_label("Prompt", exact=True)
     field.fill(LONG)
@@ -244,7 +244,7 @@ def test_a_newer_prompt_wins_over_one_that_is_still_computed(tab):
     assert tab.locator("#own-prompt-here").get_attribute("data-ready").endswith(f" {count}") and tab.wrong == []
 
 
-def test_the_gallery_offers_prompts_with_their_maps_and_the_library_s_lines_follow_what_is_typed(tab):
+def test_gallery_shows_its_maps_and_code_follows_input(tab):
     opened(tab)
     config, code = tab.evaluate(CONFIG), tab.locator(".own-prompt-command pre")
     assert f'prompt = "{own_prompt.START}"' in code.inner_text() and 'revision="step100"' in code.inner_text()
@@ -276,7 +276,7 @@ def test_the_gallery_offers_prompts_with_their_maps_and_the_library_s_lines_foll
     assert "revision='step0'" in ast.unparse(tree) and "token=0)" in ast.unparse(tree) and tab.wrong == []
 
 
-def test_a_step_or_a_block_that_is_not_there_is_said_and_the_address_holds_what_is_shown(tab):
+def test_missing_steps_and_blocks_are_reported(tab):
     opened(tab, step="step5", l="99", m="2")
     line = "nano-neox has no “step5”, no block 99 (it has 12). Shown instead: step 100, the strongest pair."
     assert tab.locator("#own-prompt-here .cx-notice").text_content() == line
@@ -284,13 +284,13 @@ def test_a_step_or_a_block_that_is_not_there_is_said_and_the_address_holds_what_
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_on_a_phone_all_fits_and_every_control_has_a_name_and_room_for_a_finger(tab, scheme):
+def test_phone_layout_fits_with_usable_controls(tab, scheme):
     tab.emulate_media(color_scheme=scheme)
     opened(tab, NARROW)
     assert phone.uncomfortable(tab) == []
 
 
-def test_the_data_in_the_page_are_those_the_checkpoints_give(page):
+def test_page_data_match_the_checkpoints(page):
     config = page.evaluate(CONFIG)
     model = small()
     assert {key: config[key] for key in ("blocks", "width", "heads", "longest")} == {

@@ -30,7 +30,7 @@ CITATION = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-
 # -- citing
 
 
-def test_entries_of_the_bibliography_stand_where_a_page_asks_for_them():
+def test_requested_bibliography_entries_are_filled_in():
     text = cited.entry("aubry2025", (BOOK / "references.bib").read_text(encoding="utf-8"))
     assert text.startswith("@inproceedings{aubry2025,") and text.endswith("\n}")
     assert text.count("@") == 1 and "Papyan, Vardan" in text
@@ -42,7 +42,7 @@ def test_entries_of_the_bibliography_stand_where_a_page_asks_for_them():
         cited.entry("nobody", "@book{x,\n}")
 
 
-def test_the_companion_is_cited_with_version_and_commit_and_once_released_with_doi_and_year():
+def test_citation_has_commit_before_and_doi_after_release():
     before = cited.companion(CITATION, "0123456789ab")
     assert re.search(r"version += \{0\.1\.0\}", before) and "commit 0123456789ab" in before and "doi" not in before
     after = cited.companion({**CITATION, "doi": "10.5281/zenodo.1", "date-released": "2027-01-31"}, None)
@@ -50,7 +50,7 @@ def test_the_companion_is_cited_with_version_and_commit_and_once_released_with_d
     assert "commit" not in after
 
 
-def test_the_commit_is_that_of_the_project_with_a_plus_after_a_change_and_none_outside_of_a_clone(tmp_path):
+def test_commit_is_marked_changed_or_absent_without_git(tmp_path):
     assert cited.commit(tmp_path) is None
     me = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     (tmp_path / "file").write_text("one")
@@ -69,11 +69,11 @@ def test_the_commit_is_that_of_the_project_with_a_plus_after_a_change_and_none_o
     ("seconds", "written"),
     [(None, "not run here"), (1, "5 s"), (58, "60 s"), (117, "115 s"), (118, "2 min"), (700, "12 min")],
 )
-def test_times_are_said_no_more_exactly_than_they_repeat(seconds, written):
+def test_times_are_rounded_to_their_repeatability(seconds, written):
     assert reproduce.time_text(seconds) == written
 
 
-def test_every_claim_has_one_command_with_its_time_and_its_tolerance(tmp_path):
+def test_every_claim_has_command_time_and_tolerance(tmp_path):
     for name in ("smollm2-135m/spectra", "nano-neox/spectra"):
         executed(tmp_path / f"{name}.ipynb", seconds=90.0)
     executed(tmp_path / "suite" / "generalization.ipynb", seconds=50.0)
@@ -111,7 +111,7 @@ def test_the_machine_is_described():
 # -- the glossary
 
 
-def test_every_term_that_a_page_names_is_in_the_glossary_and_the_glossary_is_in_order():
+def test_sorted_glossary_holds_every_term_used():
     text = (BOOK / "methods.md").read_text(encoding="utf-8").split("glossary}\n")[1].split("```")[0]
     terms = re.findall(r"^(\S.*)$", text, re.MULTILINE)
     assert len(terms) >= 30
@@ -147,7 +147,7 @@ def glossary() -> nodes.document:
     return document(addnodes.glossary("", nodes.definition_list("", item)))
 
 
-def test_links_carry_what_is_behind_them_and_others_nothing():
+def test_links_carry_previews_of_their_targets():
     definitions = previews.definitions(glossary())
     assert definitions == {"term-null": "By chance alone."}
     behind = {
@@ -168,7 +168,7 @@ def test_links_carry_what_is_behind_them_and_others_nothing():
 # -- the head of a page
 
 
-def test_the_description_is_the_first_plain_paragraph_cut_between_words():
+def test_description_is_the_first_plain_paragraph():
     mathematics = paragraph("a paragraph that is long enough and has ", nodes.math("", "J"), " in its middle")
     short, plain = paragraph("Too short."), paragraph("word " * 60)
     cell = nodes.entry("", paragraph("a long cell of a table, which is no description of a page"))
@@ -178,7 +178,7 @@ def test_the_description_is_the_first_plain_paragraph_cut_between_words():
     assert head.description(None, "otherwise") == "otherwise"
 
 
-def test_without_an_address_a_head_names_no_address_and_with_one_its_page_and_its_picture():
+def test_head_names_addresses_only_if_configured():
     without = head.metatags('A "title"', "What it is.", "Site", None, None)
     assert '<meta name="description" content="What it is." />' in without
     assert 'property="og:title" content="A &quot;title&quot;"' in without
@@ -190,7 +190,7 @@ def test_without_an_address_a_head_names_no_address_and_with_one_its_page_and_it
     assert "summary_large_image" in with_one
 
 
-def test_the_paper_is_a_scholarly_article_on_which_the_software_is_based():
+def test_linked_data_name_paper_and_software():
     text = head.scholarly({**CITATION, "abstract": "a </script> b", "doi": "10.5281/z"}, "https://example.org/")
     assert text.count("</script>") == 1
     record = json.loads(re.fullmatch(r'<script type="application/ld\+json">(.+)</script>\n', text)[1])
@@ -208,9 +208,7 @@ def test_the_paper_is_a_scholarly_article_on_which_the_software_is_based():
     [("", "", ""), ("https://a.org/b", "", "https://a.org/b/"),
      ("https://a.org/", "https://c.org/d/", "https://c.org/d/"), ("", "/", "")],
 )  # fmt: skip
-def test_the_address_comes_from_the_environment_or_the_configuration_and_ends_in_one_slash(
-    monkeypatch, given, environment, taken
-):
+def test_address_comes_from_environment_or_configuration(monkeypatch, given, environment, taken):
     monkeypatch.setenv("BOOK_ADDRESS", environment)
     config = SimpleNamespace(html_baseurl=given)
     head._take_address(None, config)
@@ -226,7 +224,7 @@ def made_up(tmp_path, address: str) -> SimpleNamespace:
     )
 
 
-def test_only_with_an_address_the_site_gets_its_map_and_its_picture_is_as_large_as_shared_ones_are(tmp_path):
+def test_site_map_is_written_only_with_an_address(tmp_path):
     head._finish(made_up(tmp_path, ""), None)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     head._finish(made_up(tmp_path, "https://example.org/book/"), None)
@@ -239,7 +237,7 @@ def test_only_with_an_address_the_site_gets_its_map_and_its_picture_is_as_large_
 # -- the container
 
 
-def test_the_container_has_a_python_that_the_project_allows_and_builds_the_book():
+def test_container_builds_the_book_with_allowed_python():
     text = (paths.ROOT / "Containerfile").read_text(encoding="utf-8")
     assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["docker.io/library/python:3.12-slim"]
     assert "make book" in text and "RUN make .venv/.ready" in text
@@ -248,7 +246,7 @@ def test_the_container_has_a_python_that_the_project_allows_and_builds_the_book(
 
 
 @pytest.mark.parametrize("page", sorted((paths.ROOT / "book").glob("*.md")), ids=lambda page: page.stem)
-def test_a_page_calls_the_quantised_model_by_its_full_name_first_and_in_tables(page):
+def test_quantised_model_is_first_named_in_full(page):
     lines = [line for line in page.read_text(encoding="utf-8").splitlines() if "SmolLM2-135M" in line]
     full = "SmolLM2-135M-Instruct (Q4_1)"
     # Headings, and the buttons of the explorer, are short.
@@ -258,7 +256,7 @@ def test_a_page_calls_the_quantised_model_by_its_full_name_first_and_in_tables(p
 
 
 @pytest.mark.parametrize("page", ["index", "depth"])
-def test_where_coupling_is_found_the_claim_that_one_reading_reverses_is_linked(page):
+def test_pages_on_coupling_link_the_reversed_claim(page):
     first = claims.read_claims()[0]["claim"]
     text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
     assert (

@@ -63,7 +63,7 @@ def shown_in(notebook: str) -> dict[str, list[str]]:
     return {name: [ast.unparse(argument) for argument in call.args] for name, call in named.items()}
 
 
-def test_every_item_of_the_paper_is_there_once_in_order_and_ranges_are_counted():
+def test_every_item_of_the_paper_appears_once():
     figures = [*(f"1{part}" for part in "abcde"), "2", "3", "4", "5a", "5b", "6a", "6b", *map(str, range(7, 37))]
     items = [item for row in ROWS for item in paper_map.items_of(row)]
     assert items == [*figures, *(f"T{number}" for number in range(1, 5))]
@@ -86,7 +86,7 @@ def test_what_a_row_names_exists(row):
 
 
 @each_row
-def test_a_figure_is_drawn_by_the_function_beside_it(row):
+def test_figures_are_drawn_by_the_named_function(row):
     """The twin calls `show` with that function and that name."""
     if not row["notebook"]:
         assert not row["functions"] and not row["figures"] and not row["parameters"]
@@ -112,7 +112,7 @@ def test_its_command_would_be_accepted(row):
 
 
 @each_row
-def test_what_runs_before_is_a_command_of_this_project_and_writes_what_the_notebook_reads(row):
+def test_preceding_command_exists_and_writes_the_table(row):
     if not row["before"]:
         assert "table" not in paper_map.parameters_of(row)
         return
@@ -143,7 +143,7 @@ def test_one_rule_gives_every_item_its_state(row):
         assert several, "several models side by side are named in the command"
 
 
-def test_the_page_has_a_row_for_each_item_and_each_command_once():
+def test_page_lists_every_item_and_command_once():
     page = paper_map.map_page()
     # Each item is in the index, where the book's search finds "figure 3" and "table 1".
     items = re.findall(r"\{index\}`(\d+\w?|T\d) <!(figure|table) (\d+\w?)>`", page)

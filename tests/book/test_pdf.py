@@ -13,19 +13,19 @@ from pypdf.annotations import Link
 TOC = {"root": "a", "parts": [{"caption": "Part", "chapters": [{"file": "b", "sections": [{"file": "c"}]}]}]}
 
 
-def test_pages_come_in_the_order_of_the_contents_with_their_depth():
+def test_pages_follow_the_contents_with_their_depth():
     found = pdf.entries(TOC, Path("/site"))
     assert [(entry.path.name, entry.depth, entry.caption) for entry in found] == [
         ("a.html", 0, ""), ("b.html", 0, "Part"), ("c.html", 1, "Part"),
     ]  # fmt: skip
 
 
-def test_a_form_of_contents_that_would_lose_pages_is_refused():
+def test_contents_that_would_lose_pages_are_refused():
     with pytest.raises(ValueError, match="pages in a form"):
         pdf.entries({**TOC, "chapters": [{"file": "d"}]}, Path("/site"))
 
 
-def test_contents_name_captions_titles_and_the_pages_they_are_printed_on():
+def test_contents_name_captions_titles_and_page_numbers():
     found = pdf.entries(TOC, Path("/site"))
     for entry, title, first in zip(found, ("A", "B & b", "C"), (0, 3, 5), strict=True):
         entry.title, entry.first = title, first
@@ -44,7 +44,7 @@ def part(folder: Path, name: str, sheets: int, *links: Link) -> PdfReader:
     return PdfReader(folder / name)
 
 
-def test_joined_links_lead_to_printed_pages_or_to_the_web_and_never_to_a_file(tmp_path):
+def test_joined_links_lead_to_pages_or_the_web(tmp_path):
     found = pdf.entries(TOC, tmp_path)
     addresses = (found[2].path.as_uri() + "#there", (tmp_path / "data.csv").as_uri(), "https://example.org/")
     links = [Link(rect=(0, at, 9, at + 9), url=url) for at, url in enumerate(addresses)]

@@ -33,7 +33,7 @@ def test_a_prediction_is_complete(experiment, question):
 
 # Leaving out one of many rows at a time takes long.
 @pytest.mark.parametrize(("experiment", "question"), questions(least_long=MANY))
-def test_the_smallest_effect_that_is_written_down_is_found_four_times_out_of_five(experiment, question):
+def test_registered_smallest_effect_has_eighty_percent_power(experiment, question):
     design = power.Design.of(experiment, question)
     for shape, column in power.SHAPES.items():
         draws = 250  # their standard error is 0.025
@@ -42,7 +42,7 @@ def test_the_smallest_effect_that_is_written_down_is_found_four_times_out_of_fiv
 
 
 @pytest.mark.thorough
-def test_without_an_effect_the_rule_is_silent_and_more_models_see_smaller_effects(capsys):
+def test_level_holds_and_power_grows_with_n():
     for design in (power.Design(26, 0), power.Design(26, 0, statistic="mean"), power.Design(26, 0, statistic="median")):
         assert power.power_of(0.0, design, "normal", 200) < 0.07  # one direction of two
         assert power.smallest(design._replace(n=60), "normal", 60) < power.smallest(design, "normal", 60)

@@ -39,7 +39,7 @@ def line_of_gemma(text):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_what_was_measured_has_a_line_and_what_was_not_a_command(tmp_path):
+def test_measured_decoders_have_rows_and_others_a_command(tmp_path):
     executed(tmp_path / "gemma3-270m" / "depth.ipynb", DEPTH)
     own = ["Gemma 3 270M (Q4_K_M)", "18 of 640"]
     alone = tables.decoders_table("depth", tmp_path)
@@ -72,7 +72,7 @@ def test_what_was_measured_has_a_line_and_what_was_not_a_command(tmp_path):
     ]  # fmt: skip
 
 
-def test_the_token_that_begins_a_text_has_a_line_for_each_part(tmp_path):
+def test_first_token_table_has_a_row_per_part(tmp_path):
     head = "# a comment\nmodel,part,first,usual,with,without,change,low,high"
     lines = ("gemma3-270m,whole,<bos>,True,0.07,0.08,-0.01,-0.02,0.005", "smollm2-135m,whole,<x>,False,0.1,0.1,0,-1,1")
     (tmp_path / "bos.csv").write_text("\n".join((head, *lines)))

@@ -16,7 +16,7 @@ SETTINGS = yaml.safe_load((paths.ROOT / "_config.yml").read_text(encoding="utf-8
 REDIRECTS = SETTINGS["redirects"]
 
 
-def test_every_redirect_leads_to_a_page_and_hides_none():
+def test_every_redirect_leads_to_an_existing_page():
     assert REDIRECTS
     for old, new in REDIRECTS.items():
         page = new.partition("#")[0]

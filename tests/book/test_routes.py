@@ -21,7 +21,7 @@ SOME = {
 }
 
 
-def test_each_family_stands_in_the_table_with_the_route_that_was_found(monkeypatch):
+def test_table_lists_the_found_route_of_each_family(monkeypatch):
     monkeypatch.setattr(families, "FAMILIES", [named(name) for name in SOME])
     rows = re.findall(r"^\| ([\w.-]+) \| `([\w-]+)` \| ([\w ]+) \| ([\w ]+) \|$", routes.families_page(), re.MULTILINE)
     assert {name: (route, grows) for name, _, route, grows in rows} == SOME

@@ -13,7 +13,7 @@ from coupling_lib import paths
 from coupling_lib.models.registry import lookup
 
 
-def test_operations_of_one_model_are_those_counted_by_hand():
+def test_operations_of_one_model_match_hand_counts():
     # 32 blocks of width 4,096 with 8e9 weights; 1,200 prompts; K = 10, and Krylov bases of 180 columns.
     found = scale.cost(lookup("llama3-8b"))
     assert found.formed == pytest.approx(2 * 4096 * 8e9 * 1200)
@@ -22,14 +22,14 @@ def test_operations_of_one_model_are_those_counted_by_hand():
     assert found.fetched == 16e9 and found.held == 8e9 * 4.5 / 8 + 4 * 8e9 / 32
 
 
-def test_a_narrow_model_is_formed_and_its_embeddings_are_no_block():
+def test_narrow_model_is_formed_without_its_embeddings():
     entry = lookup("gpt2")
     found = scale.cost(entry)
     assert found.formed == pytest.approx(2 * 768 * min(0.124e9, 12 * 20 * 768**2) * 1200)
     assert found.hours == pytest.approx(found.formed / scale.measured_rate() / 3600)
 
 
-def test_the_table_has_the_38_models_of_figure_1a_and_their_sum():
+def test_table_sums_the_38_models_of_figure_1a():
     rows = [line.split("|") for line in scale.scale_page().splitlines() if line.startswith("| `")]
     assert len(rows) == 38
     (total,) = re.findall(r"\| all 38 \|.*", scale.scale_page())
@@ -52,7 +52,7 @@ def test_one_prompt_takes_what_is_counted_by_hand():
     assert [float(cell.split()[0]) for cell in largest[4:6]] == pytest.approx([work / rate, work / rate / 8], rel=0.03)
 
 
-def test_an_h100_is_planned_at_the_rate_that_its_slowest_prompt_came_to():
+def test_planned_rate_is_that_of_the_slowest_prompt():
     plan = yaml.safe_load((paths.ROOT / "workflow" / "atlas.yaml").read_text(encoding="utf-8"))
     run = json.loads((paths.ROOT / "benchmarks" / "latest_gpu.json").read_text(encoding="utf-8"))
     weights = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336  # of Llama-3-8B's attention and its MLP

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.browser
 PAGE = HTML / "book" / "claims.html"
 
 
-def test_a_row_has_the_paper_s_value_ours_with_its_interval_and_a_verdict(tab):
+def test_rows_show_both_values_an_interval_and_verdict(tab):
     show(tab, PAGE)
     bodies = tab.locator(".claims .claim")
     assert bodies.count() == len(read_claims()) == 27
@@ -34,7 +34,7 @@ def test_a_row_has_the_paper_s_value_ours_with_its_interval_and_a_verdict(tab):
     assert tab.wrong == []
 
 
-def test_an_address_leads_to_the_row_of_its_claim(tab):
+def test_address_leads_to_its_claim_row(tab):
     target = f"claim-{read_claims()[-1]['id']}"
     tab.set_viewport_size(DESKTOP)
     tab.goto(f"{PAGE.as_uri()}#{target}", wait_until="load")
@@ -43,7 +43,7 @@ def test_an_address_leads_to_the_row_of_its_claim(tab):
     assert 0 <= top < DESKTOP["height"]
 
 
-def test_details_are_folded_under_a_summary_that_names_its_claim_and_open_by_key(tab):
+def test_details_are_folded_and_open_by_key(tab):
     show(tab, PAGE)
     details = tab.locator(".claim details")
     assert details.count() == 27 and tab.locator(".claim details[open]").count() == 0
@@ -55,7 +55,7 @@ def test_details_are_folded_under_a_summary_that_names_its_claim_and_open_by_key
     assert "What would refute it:" in details.first.inner_text()
 
 
-def test_a_verdict_is_told_by_its_shape_and_its_word(tab):
+def test_verdicts_differ_by_shape_and_word(tab):
     show(tab, PAGE)
     shapes = tab.eval_on_selector_all(
         ".verdict", "all => all.map(e => [e.textContent, e.querySelector('use').getAttribute('href')])"
@@ -65,7 +65,7 @@ def test_a_verdict_is_told_by_its_shape_and_its_word(tab):
     assert min(sizes) >= 10
 
 
-def test_on_a_phone_a_claim_is_a_block_with_labels_and_nothing_scrolls_sideways(tab):
+def test_phone_shows_labelled_claims_without_sideways_scrolling(tab):
     tab.set_viewport_size(PHONE)
     show(tab, PAGE)
     tab.evaluate("document.querySelectorAll('.claim details').forEach(e => { e.open = true; })")

@@ -9,7 +9,7 @@ import slim
 from coupling_lib import paths
 
 
-def test_notebooks_to_download_keep_their_cells_and_lose_their_outputs(tmp_path):
+def test_downloaded_notebooks_keep_cells_without_outputs(tmp_path):
     code = {"cell_type": "code", "source": ["1 + 1"], "outputs": [{"data": 2}], "execution_count": 3}
     ran = {"papermill": {"duration": 1.5}, "execution": {"shell.execute_reply": "now"}}
     text = {"cell_type": "markdown", "source": ["# Tiefe → depth"], "metadata": {}}
@@ -34,11 +34,11 @@ def test_one_bundle_of_mathjax_stays_with_its_fonts(tmp_path):
     assert not (tmp_path / "input").exists() and not (tmp_path / "output" / "svg").exists()
 
 
-def test_the_bundle_that_stays_is_the_one_that_pages_load():
+def test_kept_bundle_is_the_one_loaded():
     assert f"mathjax_path: mathjax/{slim.MATHJAX[0]}" in (paths.ROOT / "_config.yml").read_text(encoding="utf-8")
 
 
-def test_icons_that_something_names_stay_by_any_of_their_names(tmp_path):
+def test_icons_used_by_any_name_are_kept(tmp_path):
     icons = 'a={"arrow-up":[384,512,[8593],"f062","M1"],bolt:[1,2,["zap"],"f0e7","M3"],sun:[1,2,[],"f1",["M4","M5"]]}'
     (tmp_path / "fontawesome.js").write_text(icons)
     (tmp_path / "a.html").write_text('<i class="fa-solid fa-arrow-up"></i>')
@@ -47,7 +47,7 @@ def test_icons_that_something_names_stay_by_any_of_their_names(tmp_path):
     assert (tmp_path / "fontawesome.js").read_text() == icons.replace('sun:[1,2,[],"f1",["M4","M5"]]', "")
 
 
-def test_code_loses_the_marks_that_change_no_colour_and_those_of_dots(tmp_path):
+def test_code_loses_markup_that_changes_no_colour(tmp_path):
     of_text = ".highlight { background: #fff; color: #080808 }"
     rules = [".n { color: #080808 } /* Name */", ".k { color: #7928a1 }", ".gs { color: #080808; font-weight: bold }"]
     # A mark that has the colour of the text in one theme alone stays.
@@ -63,7 +63,7 @@ def test_code_loses_the_marks_that_change_no_colour_and_those_of_dots(tmp_path):
     assert (tmp_path / "a.html").read_text() == code.format('x.y <span class="o">=</span> ')
 
 
-def test_blanks_that_nobody_sees_are_taken_out_and_those_of_code_stay():
+def test_invisible_blanks_are_removed_except_in_code():
     code = "<pre>a\n\n   b</pre>"
     page = f"<p>\n\n  A <em>b</em> \n\tc</p>  \n{code}\n  <script>\n  x</script>\n"
     assert slim.without_blanks(page) == f"<p>\nA <em>b</em>\nc</p>\n{code}\n<script>\n  x</script>\n"

@@ -21,7 +21,7 @@ EXPLORED = paths.ROOT / "results" / "book" / "explorer" / "explorer-data"
 LEAST_FRAMES, SLOWER = 30, 4
 
 
-def test_the_decoders_have_the_coupling_that_their_notebooks_remember():
+def test_decoder_coupling_is_that_of_their_notebooks():
     known = read_table(paths.DATA / "decoders.csv").set_index(["model", "name"])["value"]
     found = story.decoders()
     assert {name: values.shape for name, values in found.items()} == {
@@ -35,7 +35,7 @@ def test_the_decoders_have_the_coupling_that_their_notebooks_remember():
 
 
 @pytest.mark.browser
-def test_the_training_is_that_of_the_cards_and_its_diagonal_comes_and_goes():
+def test_training_matches_cards_and_peaks_at_step_100():
     one = story.training(EXPLORED)
     for step in (0, 100, 1000, 10_000):
         card = json.loads((paths.DATA / "atlas" / f"nano-neox-step{step}.json").read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ def test_the_training_is_that_of_the_cards_and_its_diagonal_comes_and_goes():
 
 @pytest.mark.browser
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_keys_lead_through_the_story_with_figure_control_and_text_on_one_screen(tab, size):
+def test_keys_lead_through_the_story_on_one_screen(tab, size):
     tab.set_viewport_size(size)
     tab.emulate_media(reduced_motion="reduce")
     show(tab, PAGE)
@@ -95,7 +95,7 @@ def test_keys_lead_through_the_story_with_figure_control_and_text_on_one_screen(
 
 
 @pytest.mark.browser
-def test_the_story_plays_and_pauses_and_has_time_for_thirty_frames_a_second_on_a_slow_processor(tab):
+def test_story_plays_at_thirty_frames_per_second(tab):
     tab.set_viewport_size(DESKTOP)
     tab.emulate_media(reduced_motion="no-preference")
     show(tab, PAGE)
@@ -127,7 +127,7 @@ def _busy(meter) -> float:
 
 
 @pytest.mark.browser
-def test_on_paper_and_without_a_script_the_story_is_six_stills_and_its_text(tab, plain_tab):
+def test_printed_or_scriptless_story_shows_stills_and_text(tab, plain_tab):
     show(tab, PAGE)
     tab.emulate_media(media="print")
     plain_tab.goto(PAGE.as_uri())

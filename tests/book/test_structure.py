@@ -23,14 +23,14 @@ PROMPTS = cl.load_prompts(n=4)
 # -- post-norm blocks
 
 
-def test_the_shape_is_minilm_s_and_the_weights_come_from_the_seed_alone():
+def test_untrained_encoder_has_minilm_shape_and_seeded_weights():
     one, same, other = (structure.untrained_encoder(seed, vocab_size=64) for seed in (0, 0, 1))
     assert (one.n_blocks, one.d_model, one.hf.config.intermediate_size) == (6, 384, 1536)
     assert one.untrained and one.seed == 0 and one.blocks.norm_position == "post"
     assert tiny.same_weights(one.hf, same.hf) and not tiny.same_weights(one.hf, other.hf)
 
 
-def test_untrained_post_norm_blocks_couple_and_what_their_sub_layers_add_is_at_chance():
+def test_untrained_post_norm_blocks_couple_but_branches_not():
     table, records = structure.coupling_table({"untrained": structure.untrained_encoder(**SMALL)}, PROMPTS)
     block, branch = table.set_index("map").loc[["block", "branch"]].itertuples()
     assert block.coupling > 0.9 and block.low > 0.9
@@ -48,7 +48,7 @@ def coupling_of(J: torch.Tensor) -> float:
     return float(values[~torch.eye(len(J), dtype=torch.bool)].mean())
 
 
-def test_the_argument_of_the_last_norm_couples_as_trivially_and_the_mlp_alone_does_not():
+def test_only_the_last_norm_argument_couples_trivially():
     """The other candidates for the map that is offered: h + MLP(h), with and without the identity, and MLP(h)."""
     model = structure.untrained_encoder(**SMALL)
     trace = cl.trace(model, torch.arange(3, 19)[None])
@@ -73,7 +73,7 @@ def numbers(page: str) -> dict[tuple[str, str], tuple[float, float]]:
     return {(network, map_): (float(coupling), float(chance)) for network, map_, coupling, chance in rows}
 
 
-def test_without_the_real_model_the_page_says_so_in_one_line_with_the_command(monkeypatch):
+def test_page_names_the_command_for_an_absent_encoder(monkeypatch):
     package = packages.PACKAGES[structure.ALIAS]
     absent = packages.Package(**vars(package) | {"name": "no-such-package"})
     monkeypatch.setitem(packages.PACKAGES, structure.ALIAS, absent)
@@ -87,7 +87,7 @@ def test_without_the_real_model_the_page_says_so_in_one_line_with_the_command(mo
 
 
 @pytest.mark.thorough
-def test_the_real_encoder_couples_less_than_with_random_weights_until_its_norms_are_left_out(monkeypatch):
+def test_trained_encoder_couples_less_than_untrained_with_norms(monkeypatch):
     """The warning case: by block minus identity, what nobody trained couples more than what was."""
     monkeypatch.setattr(structure, "PROMPTS", 2)
     models, absent = structure.encoders()
@@ -110,7 +110,7 @@ def test_the_real_encoder_couples_less_than_with_random_weights_until_its_norms_
 
 
 @pytest.mark.parametrize("token", [-1, 3])
-def test_blocks_side_by_side_do_not_answer_to_the_state(token):
+def test_parallel_blocks_do_not_respond_to_the_state(token):
     model = cl.load_model("nano-neox")
     along, random = structure.answers_to_the_state(model, PROMPTS, token)
     assert along.shape == random.shape == (4, 12)
@@ -121,7 +121,7 @@ def test_blocks_side_by_side_do_not_answer_to_the_state(token):
         assert float((trace.jacobian(block, token).svd(k=10).Vh @ x).abs().max() / x.norm()) < 1e-4
 
 
-def test_an_mlp_that_comes_second_answers_to_what_attention_took_away():
+def test_sequential_mlp_responds_to_the_removed_attention_output():
     """J x is the MLP's derivative along minus Attn(x), but for the epsilon of the norms."""
     model = wrap_model(cl.load_model("nano-llama").hf.double())
     ids = torch.arange(20, 32)[None]
@@ -141,7 +141,7 @@ def test_an_mlp_that_comes_second_answers_to_what_attention_took_away():
         assert float((found - wanted).norm() / wanted.norm()) < (0.2 if number == 0 else 0.02)
 
 
-def test_the_ratio_of_both_kinds_stands_on_the_page():
+def test_page_shows_the_ratio_for_both_block_kinds():
     rows = re.findall(r"^\| `([\w-]+)` \| [\w ,]+ \| (.+) \| (.+) \|$", structure.homogeneous_page(), re.MULTILINE)
     assert [name for name, *_ in rows] == ["nano-neox", "nano-llama"]
     (_, neox, by_chance), (_, llama, _) = rows

@@ -19,7 +19,7 @@ def judged(*several: Evidence) -> list[str]:
     return [evidence.outcome for evidence in several]
 
 
-def test_the_probability_of_one_reading_is_that_of_a_t_test():
+def test_p_value_is_that_of_a_t_test():
     values = np.random.default_rng(0).normal(0.3, 1.0, 12)
     evidence = Evidence(values.mean(), scipy.stats.sem(values), 12, "above", null=0.1)
     assert evidence.p["differs"] == pytest.approx(scipy.stats.ttest_1samp(values, 0.1).pvalue)
@@ -39,12 +39,12 @@ def test_the_null_enters_with_its_own_error():
         ("other", 1.0, FOR), ("other", -1.0, FOR), ("other", 0.1, UNDECIDED),
     ],
 )  # fmt: skip
-def test_an_effect_that_differs_is_for_or_against_by_its_direction(claims, value, outcome):
+def test_direction_decides_between_for_and_against(claims, value, outcome):
     assert judged(Evidence(value, 0.1, 20, claims)) == [outcome]
 
 
 @pytest.mark.parametrize("claims", ["above", "below", "other"])
-def test_an_effect_shown_to_be_smaller_than_the_margin_is_negligible_for_and_against_alike(claims):
+def test_effect_within_the_margin_is_negligible(claims):
     tiny = Evidence(0.002, 0.0002, 50, claims, margin=0.01)
     assert tiny.p["differs"] < 1e-6 and judged(tiny) == [NEGLIGIBLE]
     assert judged(Evidence(-0.002, 0.0002, 50, claims, margin=0.01)) == [NEGLIGIBLE]
@@ -53,12 +53,12 @@ def test_an_effect_shown_to_be_smaller_than_the_margin_is_negligible_for_and_aga
 
 
 @pytest.mark.parametrize(("value", "outcome"), [(0.001, FOR), (0.05, AGAINST), (0.0098, UNDECIDED)])
-def test_no_effect_needs_the_margin_and_is_never_read_from_an_interval_that_contains_0(value, outcome):
+def test_claim_of_no_effect_needs_the_margin(value, outcome):
     assert judged(Evidence(value, 0.001, 20, "within", margin=0.01)) == [outcome]
     assert judged(Evidence(0.0, 1.0, 20, "within", margin=0.01)) == [UNDECIDED]
 
 
-def test_equivalence_is_two_one_sided_t_tests_each_at_half_the_level():
+def test_equivalence_is_two_one_sided_t_tests():
     values = np.random.default_rng(1).normal(0.02, 0.3, 40)
     above = scipy.stats.ttest_1samp(values, -0.2, alternative="greater").pvalue
     below = scipy.stats.ttest_1samp(values, 0.2, alternative="less").pvalue
@@ -66,7 +66,7 @@ def test_equivalence_is_two_one_sided_t_tests_each_at_half_the_level():
     assert evidence.p["small"] == pytest.approx(2 * max(above, below)) and "differs" not in evidence.p
 
 
-def test_a_correlation_its_null_and_its_margin_are_taken_on_fishers_scale():
+def test_correlations_are_judged_on_the_fisher_scale():
     x, y = np.random.default_rng(3).normal(size=(2, 14)) + np.random.default_rng(4).normal(size=14)
     effect = correlation_over(x, y)
     evidence = Evidence.of(effect, "above", null=0.2, margin=0.1, fisher=True)
@@ -82,7 +82,7 @@ def test_a_correlation_its_null_and_its_margin_are_taken_on_fishers_scale():
 
 
 @pytest.mark.parametrize("side", [1, -1])
-def test_skewed_values_are_judged_by_the_less_sure_of_student_s_and_hall_s(side):
+def test_skewed_values_use_the_more_conservative_test(side):
     values = side * (np.random.default_rng(5).exponential(size=12) - 2)
     effect = effect_of(values)
     p = Evidence.of(effect, "other").p["differs"]
@@ -94,14 +94,14 @@ def test_skewed_values_are_judged_by_the_less_sure_of_student_s_and_hall_s(side)
     assert half.p["differs"] == pytest.approx(2 * tail(abs(t), 11, np.sign(t) * lean))
 
 
-def test_what_is_small_in_the_unit_that_matters_is_negligible_however_close_the_correlation():
+def test_small_size_is_negligible_despite_close_correlation():
     size = Evidence(0.0021, 0.0002, 200, "other", margin=0.005)
     close = {"claims": "other", "margin": 0.1, "fisher": True}
     assert judged(Evidence(0.33, 0.07, 200, **close)) == [FOR]
     assert judged(Evidence(0.33, 0.07, 200, size=size, **close)) == [NEGLIGIBLE]
 
 
-def test_probabilities_of_a_verdict_are_corrected_together_by_holm():
+def test_p_values_are_corrected_together_by_holm():
     several = [Evidence(value, 0.1, 25, "above") for value in (0.29, 0.22, 0.4, 0.01)]
     alone = judged(Evidence(0.22, 0.1, 25, "above"))
     outcomes = judged(*several)
@@ -115,7 +115,7 @@ def test_probabilities_of_a_verdict_are_corrected_together_by_holm():
     assert several[0].detectable < in_family
 
 
-def test_of_one_reading_s_two_hypotheses_only_one_can_be_true_so_that_readings_are_counted():
+def test_holm_counts_readings_not_hypotheses():
     both = [Evidence(0.5, 0.1, 25, "above", margin=0.1), Evidence(0.001, 0.01, 25, "above", margin=0.1)]
     judged(*both)
     first, second = both[0], both[1]
@@ -125,7 +125,7 @@ def test_of_one_reading_s_two_hypotheses_only_one_can_be_true_so_that_readings_a
     assert [first.outcome, second.outcome] == [FOR, NEGLIGIBLE]
 
 
-def test_the_detectable_effect_is_found_four_times_out_of_five():
+def test_detectable_effect_has_eighty_percent_power():
     n, sigma = 12, 1.0
     size = Evidence(0.0, sigma / np.sqrt(n), n, "above").detectable
     draws = np.random.default_rng(2).normal(size, sigma, (4000, n))
@@ -157,7 +157,7 @@ STEP = "training step"
         ([(FOR, STEP), (UNDECIDED, STEP)], "inconclusive"),
     ],
 )
-def test_readings_make_a_verdict_and_a_split_within_one_definition_is_its_condition_s(readings, verdict):
+def test_readings_combine_into_the_expected_verdict(readings, verdict):
     outcomes, conditions = zip(*readings, strict=True) if readings else ((), ())
     assert verdicts.verdict([[one] for one in outcomes], conditions, "typical") == verdict
     assert verdict in verdicts.VERDICTS
@@ -182,7 +182,7 @@ def test_the_quantifier_says_how_many_outcomes_it_takes(outcomes, every, typical
     assert found == [every, typical, some]
 
 
-def test_models_differ_where_one_is_for_and_another_is_not_and_no_reading_is_so_split_from_another():
+def test_disagreement_within_a_reading_depends_on_the_model():
     def of(*readings):
         return verdicts.verdict(readings, [None] * len(readings), "typical")
 

@@ -16,7 +16,7 @@ from reader import Reader, shell
 pytestmark = pytest.mark.browser
 
 
-def test_1_what_coupling_is_stands_in_the_first_screen_with_a_picture_on_the_same_page(tab):
+def test_1_coupling_is_explained_in_the_first_screen(tab):
     reader = Reader(tab)
     first = tab.locator("article p").filter(has_text=re.compile(r"\bcoupl(ed|ing)\b"))
     assert reader.screens(first) < 0.6
@@ -24,7 +24,7 @@ def test_1_what_coupling_is_stands_in_the_first_screen_with_a_picture_on_the_sam
     assert reader.clicks == 0
 
 
-def test_2_whether_it_predicts_quality_is_answered_in_the_first_screen(tab):
+def test_2_quality_prediction_is_answered_in_first_screen(tab):
     reader = Reader(tab)
     reader.follow("generalization.html", text="predict|generali[sz]ation|quality")
     verdict = tab.locator("article p").filter(has_text=re.compile(r"quality|score|loss", re.IGNORECASE))
@@ -32,7 +32,7 @@ def test_2_whether_it_predicts_quality_is_answered_in_the_first_screen(tab):
     assert reader.clicks <= 1
 
 
-def test_3_two_blocks_are_chosen_in_the_explorer_by_keys(tab):
+def test_3_explorer_blocks_are_chosen_by_keys(tab):
     reader = Reader(tab)
     reader.follow("explorer.html", text="explore")
     tab.locator("#coupling-explorer[data-ready]").wait_for()
@@ -45,7 +45,7 @@ def test_3_two_blocks_are_chosen_in_the_explorer_by_keys(tab):
     assert reader.clicks <= 1
 
 
-def test_4_a_word_that_is_new_is_explained_where_it_stands(tab):
+def test_4_new_words_are_explained_in_place(tab):
     reader = Reader(tab)
     tab.locator("article a[data-preview][href*='#term-']:visible").first.hover()
     tooltip = tab.locator("[role=tooltip]")
@@ -56,7 +56,7 @@ def test_4_a_word_that_is_new_is_explained_where_it_stands(tab):
     assert reader.clicks == 0
 
 
-def test_5_which_models_there_are_and_what_was_measured_of_each_is_one_table(tab):
+def test_5_one_table_links_models_to_measurements(tab):
     reader = Reader(tab)
     reader.follow("models.html", text="models")
     table = tab.locator("article table").first
@@ -69,7 +69,7 @@ def test_5_which_models_there_are_and_what_was_measured_of_each_is_one_table(tab
     assert reader.clicks <= 2
 
 
-def test_6_the_command_for_one_s_own_model_is_whole_in_the_first_screen(tab):
+def test_6_own_model_command_fits_the_first_screen(tab):
     reader = Reader(tab)
     reader.follow("own-model.html", text="own model")
     command = tab.locator("article pre").filter(has_text="papermill")
@@ -78,7 +78,7 @@ def test_6_the_command_for_one_s_own_model_is_whole_in_the_first_screen(tab):
     assert reader.clicks <= 1
 
 
-def test_7_what_can_be_set_is_printed_by_the_command_of_that_page(tab, tmp_path):
+def test_7_help_command_prints_the_parameters(tab, tmp_path):
     reader = Reader(tab)
     reader.follow("own-model.html", text="own model")
     output = shell(reader.block("--help-notebook").strip(), tmp_path)
@@ -94,7 +94,7 @@ def on_a_phone(tab, page: str, text: str) -> None:
     assert reader.clicks <= 2
 
 
-def test_8_on_a_phone_the_menu_leads_to_a_chapter_that_fits(tab):
+def test_8_phone_menu_leads_to_a_fitting_chapter(tab):
     on_a_phone(tab, "depth.html", text="depth")
     assert tab.locator("article h1").first.is_visible()
     tab.locator("figure.tbc-figure img:visible").first.scroll_into_view_if_needed()

@@ -27,14 +27,14 @@ def figure_three(reader: Reader) -> str:
     return command
 
 
-def test_1_figure_3_is_two_clicks_from_its_command(tab):
+def test_1_figure_3_command_is_two_clicks_away(tab):
     reader = Reader(tab)
     assert shlex.split(figure_three(reader))[1:5] == ["notebooks/depth.ipynb", "out.ipynb", "-p", "model"]
     assert reader.clicks <= 2
 
 
 @pytest.mark.thorough
-def test_2_the_printed_command_draws_figure_3_for_a_model_that_is_here(tab, tmp_path):
+def test_2_printed_command_draws_figure_3(tab, tmp_path):
     command = figure_three(Reader(tab)).replace("out.ipynb", str(tmp_path / "out.ipynb"))
     # Of what is given twice papermill takes the last: a model of twelve blocks that fits any machine.
     small = "-p model nano-neox -p precision float32 -p blocks 5-8 -p k 4 -p others '' --no-progress-bar"
@@ -44,7 +44,7 @@ def test_2_the_printed_command_draws_figure_3_for_a_model_that_is_here(tab, tmp_
     assert "model nano-neox" in outputs["depth-matrices"]["data"]["text/html"]
 
 
-def test_3_time_and_memory_of_that_model_are_one_click_away(tab):
+def test_3_time_and_memory_are_one_click_away(tab):
     reader = Reader(tab)
     reader.follow("scale.html", text="scale")
     table = tab.locator("article table").filter(has_text="llama3-8b")
@@ -57,7 +57,7 @@ def test_3_time_and_memory_of_that_model_are_one_click_away(tab):
     assert reader.clicks <= 1
 
 
-def test_4_from_figure_3_to_the_function_that_draws_it(tab):
+def test_4_figure_3_links_to_its_drawing_function(tab):
     reader = Reader(tab)
     reader.follow("claims.html", text="claims")
     reader.press(tab.locator("summary", has_text="one by one"))
@@ -70,7 +70,7 @@ def test_4_from_figure_3_to_the_function_that_draws_it(tab):
     assert reader.clicks <= 3
 
 
-def test_5_the_null_is_a_chapter_with_its_closed_form(tab):
+def test_5_null_chapter_is_one_click_away(tab):
     reader = Reader(tab)
     reader.follow("definitions.html", text="no coupling|null|chance")
     assert tab.locator("article h1").first.is_visible() and "random" in tab.locator("article").inner_text()
@@ -78,7 +78,7 @@ def test_5_the_null_is_a_chapter_with_its_closed_form(tab):
     assert reader.clicks <= 1
 
 
-def test_6_the_numbers_of_a_figure_are_two_clicks_away(tab, tmp_path):
+def test_6_figure_data_are_two_clicks_away(tab, tmp_path):
     reader = Reader(tab)
     figure = tab.locator("figure.tbc-figure:has(.tbc-offers):visible").first
     reader.press(figure.locator(".tbc-offers summary"))
@@ -96,7 +96,7 @@ def test_6_the_numbers_of_a_figure_are_two_clicks_away(tab, tmp_path):
     assert reader.clicks <= 2
 
 
-def test_7_the_entry_to_cite_has_version_and_commit(tab):
+def test_7_citation_has_version_and_commit(tab):
     reader = Reader(tab)
     reader.follow("reproduce.html#cite", text="cite")
     version = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"]
@@ -114,7 +114,7 @@ def test_7_the_entry_to_cite_has_version_and_commit(tab):
         pytest.param("table 1", "claims.html", marks=pytest.mark.thorough),
     ],
 )
-def test_8_a_search_leads_to_the_page_that_answers(tab, words, leads_to):
+def test_8_search_leads_to_the_answering_page(tab, words, leads_to):
     reader = Reader(tab)
     best = [address for _, address in reader.search(words)[:3]]
     assert [address for address in best if leads_to in address], best
@@ -123,14 +123,14 @@ def test_8_a_search_leads_to_the_page_that_answers(tab, words, leads_to):
     assert reader.clicks <= 2
 
 
-def test_8_what_a_search_finds_of_two_models_has_two_names(tab):
+def test_8_search_results_have_distinct_titles(tab):
     found = Reader(tab).search("miscoupling")
     assert len(found) >= 9
     notebooks = [title for title, address in found if "results/" in address]
     assert notebooks and len(notebooks) == len(set(notebooks))
 
 
-def test_9_the_data_are_what_they_were_when_the_book_was_built(tab, tmp_path):
+def test_9_data_match_the_manifest_digests(tab, tmp_path):
     reader = Reader(tab)
     reader.follow("reproduce.html#cite", text="cite")
     command = reader.block("MANIFEST.sha256").strip()

@@ -25,12 +25,12 @@ def reader(request, tab) -> Reader:
     return reader
 
 
-def test_a_the_verdict_on_the_headline_question_stands_in_the_first_screen(reader):
+def test_a_headline_verdict_is_in_first_screen(reader):
     reader.within(0, reader.tab.locator("article p:has(strong)").filter(has_text="In small models the two correlate"))
     assert reader.tab.locator("article h1").inner_text().startswith("Does coupling predict quality?")
 
 
-def test_b_from_a_figure_to_the_code_that_draws_it(reader):
+def test_b_figure_links_to_its_drawing_code(reader):
     figure = reader.tab.locator("#fig-generalization-paper")
     reader.press(figure.locator("summary", has_text="Source"))
     reader.press(figure.get_by_role("link", name="figures.generalization."))
@@ -44,7 +44,7 @@ def test_b_from_a_figure_to_the_code_that_draws_it(reader):
     assert code.evaluate("e => e.getBoundingClientRect().top < innerHeight") and reader.clicks <= 3
 
 
-def test_c_the_command_for_a_model_of_one_s_own(reader):
+def test_c_own_model_command_is_one_click_away(reader):
     reader.follow("own-model.html", text="own model|your model")
     reader.within(1, reader.tab.locator("article pre").filter(has_text="papermill notebooks/depth.ipynb"))
 
@@ -59,7 +59,7 @@ def test_d_a_figure_as_svg(reader, tmp_path):
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<svg ")
 
 
-def test_e_the_explorer_s_map_by_keyboard_from_the_front_page(tab):
+def test_e_explorer_map_is_reached_by_keyboard(tab):
     reader, keys = Reader(tab), 0
     for link in ("a[href$='explorer.html']", ".cx-skip a"):
         tab.locator(link).first.wait_for(state="attached")
@@ -108,7 +108,7 @@ def test_i_cite_the_book(reader):
     assert "@software{" in reader.block("@software")
 
 
-def test_j_what_is_not_measured_here_and_the_command_for_it(reader):
+def test_j_unmeasured_models_have_a_command(reader):
     paragraph = reader.tab.locator("article p").filter(has_text="own models are not measured here")
     assert paragraph.count() == 1
     reader.follow("claims.html", text="claims|not measured")
@@ -117,7 +117,7 @@ def test_j_what_is_not_measured_here_and_the_command_for_it(reader):
     assert command.first.is_visible() and reader.clicks <= 3
 
 
-def test_without_a_script_the_verdict_the_command_and_the_entry_to_cite_are_as_near(plain_tab):
+def test_verdict_command_and_citation_work_without_script(plain_tab):
     plain_tab.goto((HTML / "book" / "index.html").as_uri())
     verdict = plain_tab.locator("article p").filter(has_text="In small models the two correlate")
     assert verdict.bounding_box()["y"] < plain_tab.viewport_size["height"]
@@ -128,7 +128,7 @@ def test_without_a_script_the_verdict_the_command_and_the_entry_to_cite_are_as_n
         assert plain_tab.locator("article pre").filter(has_text=holds).first.is_visible()
 
 
-def test_without_a_script_a_figure_offers_its_drawing_its_data_and_how_to_cite_it(plain_tab):
+def test_figure_offers_work_without_script(plain_tab):
     plain_tab.goto((HTML / "book" / "depth.html").as_uri())
     offers = plain_tab.locator("#fig-depth-mismatch .tbc-offers")
     offers.locator("summary").click()

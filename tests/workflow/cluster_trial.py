@@ -150,7 +150,7 @@ class Trial:
         self.log(f"{len(files)} prompts were measured, none of them twice")
 
     def output_of(self, *command: str) -> str:
-        """Run a command to its endand return its output."""
+        """Run a command to its end and return its output."""
         run = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stdout + run.stderr
         return run.stdout + run.stderr
@@ -164,7 +164,7 @@ class Trial:
         print(f"{time.monotonic() - self.start:5.0f} s  {text}", flush=True)
 
 
-def test_a_sweep_survives_the_loss_of_a_job_and_of_a_node(tmp_path):
+def test_sweep_survives_losing_a_job_and_a_node(tmp_path):
     # Whoever ends the trial ends its cluster.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

@@ -11,7 +11,7 @@ from companion.tables.files import read_table
 from workflow import bos
 
 
-def test_rows_are_the_measurements_with_and_without_the_token(tmp_path):
+def test_rows_measure_with_and_without_the_token(tmp_path):
     table = tmp_path / "bos.csv"
     assert bos.main(["nano-llama", "--prompts", "3", "--table", str(table)]) == 0
     assert bos.main(["nano-llama", "--prompts", "2", "--table", str(table)]) == 0
@@ -35,6 +35,6 @@ def test_rows_are_the_measurements_with_and_without_the_token(tmp_path):
 
 
 @pytest.mark.parametrize("model", ["nano-vit", "no-such-model"])
-def test_a_model_that_reads_no_text_is_one_line(model, tmp_path, capsys):
+def test_model_without_text_is_refused_in_one_line(model, tmp_path, capsys):
     assert bos.main([model, "--table", str(tmp_path / "bos.csv")]) == 1
     assert len(capsys.readouterr().err.strip().splitlines()) == 1 and not (tmp_path / "bos.csv").exists()

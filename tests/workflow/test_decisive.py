@@ -9,7 +9,7 @@ from coupling_lib import paths
 from workflow import decisive
 
 
-def test_a_model_is_measured_printed_and_written_with_the_command_that_repeats_it(tmp_path, monkeypatch, capsys):
+def test_model_is_measured_and_written_with_its_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "RESULTS", tmp_path / "results")
     tiny.save_llama(tmp_path / "m")
     assert decisive.main([str(tmp_path / "m"), str(tmp_path / "none"), "--prompts", "1"]) == 0

@@ -35,7 +35,7 @@ def test_choices_have_the_likelihood_of_whole_texts(name):
     assert decoder_scores.log_likelihoods(model, QUERY, alike) == pytest.approx(expected, rel=1e-4)
 
 
-def test_bits_per_byte_count_the_bytes_behind_the_first_token_of_a_window():
+def test_bits_per_byte_leave_out_the_first_token():
     model = cl.load_model("nano-neox")
     passage = " The café was closed – nobody knew why, and nobody asked."
     encoded = model.tokenizer(passage, return_offsets_mapping=True)
@@ -58,7 +58,7 @@ def test_passages_are_whole_words_spread_over_the_text():
     assert found == decoder_scores.passages(text, 8)[::2]  # fewer are some of the same
 
 
-def test_rows_are_means_over_questions_and_are_not_measured_twice(tmp_path, capsys, monkeypatch):
+def test_rows_are_question_means_measured_once(tmp_path, monkeypatch):
     questions = [{"query": QUERY, "choices": CHOICES, "gold": gold} for gold in (0, 1, 2)]
     for name in decoder_scores.SETS:
         (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps(one) for one in questions))
@@ -76,7 +76,7 @@ def test_rows_are_means_over_questions_and_are_not_measured_twice(tmp_path, caps
     assert decoder_scores.main(command) == 0 and table.read_text() == before
 
 
-def test_a_text_is_scored_anew_in_other_windows_and_in_none_longer_than_the_model_reads(tmp_path, capsys):
+def test_windows_are_rescored_and_limited_to_the_context(tmp_path, capsys):
     text, table = tmp_path / "text", tmp_path / "scores.csv"
     text.write_text("It was the best of times, it was the worst of times. " * 50)
     for asked, context in ((9, 9), (1000, 512)):
@@ -87,7 +87,7 @@ def test_a_text_is_scored_anew_in_other_windows_and_in_none_longer_than_the_mode
     assert capsys.readouterr().err.startswith("error: 'nano-vit' has no tokenizer; give")
 
 
-def test_an_answer_is_chosen_as_it_is_and_per_character():
+def test_answer_is_chosen_raw_and_per_character():
     model = cl.load_model("nano-neox")
     found = np.array(decoder_scores.log_likelihoods(model, QUERY, CHOICES))
     best = int(found.argmax()), int((found / [len(choice) for choice in CHOICES]).argmax())

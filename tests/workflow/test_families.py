@@ -46,7 +46,7 @@ def test_representatives_are_exact(mapping, kind):
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_what_is_not_measured_says_why_and_a_surrogate_derivative_is_refused():
+def test_types_not_measured_carry_a_reason():
     row = families.tried("masked", "bart")
     assert row["outcome"] == "refused" and row["why"].startswith("'FOLDER' is an encoder-decoder (bart)")
     row = families.tried("image and text", "kosmos-2")
@@ -69,7 +69,7 @@ def test_another_model_than_the_reference_is_wrong(tmp_path):
 # -- the committed table
 
 
-def test_the_table_has_every_registered_type_of_this_transformers_and_none_is_wrong():
+def test_table_has_every_registered_type_none_wrong():
     rows = committed()
     assert [(row["mapping"], row["type"]) for row in rows] == families.TYPES
     assert {row["transformers"] for row in rows} == {transformers.__version__}, "write it anew: make families"
@@ -87,7 +87,7 @@ def test_most_types_are_exact(mapping, least):
     assert sum((row["mapping"], row["outcome"]) == (mapping, "exact") for row in committed()) >= least
 
 
-def test_the_representatives_stand_in_the_table_as_they_are_found():
+def test_table_agrees_with_the_representatives():
     found = {(row["mapping"], row["type"]): (row["class"], row["route"]) for row in committed()}
     assert {each: found[each] for each in REPRESENTATIVES} == REPRESENTATIVES
 
@@ -95,7 +95,7 @@ def test_the_representatives_stand_in_the_table_as_they_are_found():
 # -- tiny configurations
 
 
-def test_settings_are_shrunk_by_name_and_layers_of_every_kind_are_kept():
+def test_shrunk_settings_keep_layers_of_every_kind():
     sizes = dict(hidden_size=4096, num_hidden_layers=6, num_attention_heads=32, num_key_value_heads=8)
     layers = dict(layer_types=[*"aabaab"], layers_with_experts=[*range(6)], vision_config=dict(depth=24, patch_size=14))
     others = dict(rms_norm_eps=1e-6, eos_token_id=[7, 900], image_token_id=901, id2label={0: "cat"})
@@ -126,7 +126,7 @@ def three(monkeypatch, tmp_path) -> list[str]:
     return asked
 
 
-def test_a_run_goes_on_where_it_was_and_writes_the_table_once_it_is_whole(three, capsys):
+def test_run_resumes_and_writes_only_a_whole_table(three, capsys):
     assert families.main(["gpt2"]) == 0
     assert three == ["gpt2"] and not families.TABLE.is_file()
     assert families.main([]) == 0
@@ -136,7 +136,7 @@ def test_a_run_goes_on_where_it_was_and_writes_the_table_once_it_is_whole(three,
     assert capsys.readouterr().out.endswith("causal, exact: 2\nmasked, exact: 1\n")
 
 
-def test_a_row_that_says_the_same_keeps_its_digits(three, monkeypatch):
+def test_unchanged_rows_keep_their_digits(three):
     families.main([])
     lines = [json.loads(line) for line in families.KEPT.read_text(encoding="utf-8").splitlines()]
     lines[0] |= {"exact_to": "3e-07", "why": "differs by 8.4e-01"}
@@ -155,7 +155,7 @@ def test_an_unknown_type_is_refused():
         families.main(["lama"])
 
 
-def test_a_process_that_dies_or_hangs_stops_no_other(monkeypatch):
+def test_dead_or_hung_process_stops_no_other(monkeypatch):
     now = [0.0]
 
     def tried(mapping, kind):

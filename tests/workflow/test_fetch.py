@@ -35,7 +35,7 @@ def test_files_that_are_at_hand_are_written_down(made, tmp_path):
         fetch.fetch(made, folder)
 
 
-def test_locks_that_nobody_holds_are_removed_and_others_stay(tmp_path):
+def test_only_stale_locks_are_removed(tmp_path):
     stale, held, other = (tmp_path / "models--a--b" / f"{name}.{end}" for name, end in
                           (("stale", "lock"), ("held", "lock"), ("kept", "json")))  # fmt: skip
     stale.parent.mkdir()
@@ -78,7 +78,7 @@ def test_the_book_shows_names_as_they_are(made):
     assert "<b>" not in page and "`" not in page and "$" not in page and "](" not in page and "&lt;b" in page
 
 
-def test_what_runs_a_sweep_is_read_by_nobody_s_shell():
+def test_sweep_commands_quote_all_but_plain_fields():
     """Only names made of letters and digits, and quoted paths, stand in the commands of the workflow."""
     text = (settings.ROOT / "workflow" / "Snakefile").read_text(encoding="utf-8")
     commands = text.split("shell:\n")[1:]

@@ -84,11 +84,11 @@ EXPECTED = {
 }
 
 
-def test_every_number_is_found_under_its_name_with_all_its_digits(results):
+def test_every_number_is_recorded_with_all_digits(results):
     assert golden.collect(results) == EXPECTED
 
 
-def test_a_record_is_sorted_lines_that_can_be_read_back(results, tmp_path, capsys):
+def test_record_is_sorted_and_read_back(results, tmp_path, capsys):
     file = tmp_path / "records" / "before.txt"
     assert golden.main(["write", str(file), "--results", str(results)]) == 0
     assert capsys.readouterr().out == f"{len(EXPECTED)} numbers written to {file}\n"
@@ -126,7 +126,7 @@ def test_equal_names_are_numbered(tmp_path):
     assert golden.collect(tmp_path) == {"m/n/glue/n": "1", "m/n/glue/n (2)": "2"}
 
 
-def test_what_cannot_be_recorded_or_read_is_said_in_one_line(results, tmp_path, capsys):
+def test_unusable_records_are_refused_in_one_line(results, tmp_path, capsys):
     (tmp_path / "wrong.txt").write_text("no record\n")
     (tmp_path / "empty").mkdir()
     for arguments, message in (

@@ -32,7 +32,7 @@ def names(files: list[dict]) -> list[str]:
     return [record["file"] for record in files]
 
 
-def test_shards_make_up_the_whole_and_the_record_changes_only_with_what_was_measured(made):
+def test_shards_merge_into_one_stable_record(made):
     (name,) = made["jobs"]
     receipts = [records.read(measuring.measure(made, name, f"{number}/2")) for number in (2, 1)]
     assert [[record["place"] for record in receipt["files"]] for receipt in receipts] == [[1, 3, 5], [0, 2, 4]]
@@ -61,7 +61,7 @@ def test_a_shard_of_nothing_is_merged_too(made):
     assert made["jobs"][name]["shards"] == 6
 
 
-def test_a_shard_that_was_measured_twice_is_found_out(made, tmp_path):
+def test_shard_measured_twice_is_refused(made, tmp_path):
     (name,) = made["jobs"]
     measuring.measure(made, name, "1/2")
     measuring.measure(made, name, "2/2")
@@ -74,7 +74,7 @@ def test_a_shard_that_was_measured_twice_is_found_out(made, tmp_path):
         merge.merge(made, name)
 
 
-def test_what_was_damaged_or_removed_is_measured_again_and_counts_once(made):
+def test_damaged_or_removed_files_are_measured_again(made):
     (name,) = made["jobs"]
     receipt = records.read(measuring.measure(made, name, "1/2"))
     measuring.measure(made, name, "2/2")
@@ -111,7 +111,7 @@ def test_what_is_missing_is_named(made):
         merge.merge(made, name)
 
 
-def test_a_line_that_a_kill_cut_off_is_passed_over(made):
+def test_truncated_journal_lines_are_skipped(made):
     (name,) = made["jobs"]
     measuring.measure(made, name, "1/2")
     journal = Path(made["root"], "journals", name, "1-of-2.jsonl")
@@ -121,7 +121,7 @@ def test_a_line_that_a_kill_cut_off_is_passed_over(made):
     assert len(list(records.lines(journal))) == 3
 
 
-def test_a_measurement_that_ends_early_says_so_in_its_record(made, tmp_path):
+def test_early_stop_is_noted_in_the_record(made, tmp_path):
     changed = {"models": [str(tmp_path / "tiny")], "measures": {"depth": {"ks": [4]}}, "prompts": 12, "until": 0.9}
     early = plan(changed, "early")
     (name,) = early["jobs"]
@@ -132,7 +132,7 @@ def test_a_measurement_that_ends_early_says_so_in_its_record(made, tmp_path):
     assert record["stopped"].startswith(f"after {FEWEST} of 12 prompts: half width")
 
 
-def test_another_version_or_job_is_refused_and_a_store_that_cannot_be_written_to(made, tmp_path, monkeypatch):
+def test_unknown_job_version_or_unwritable_store_is_refused(made, tmp_path, monkeypatch):
     (name,) = made["jobs"]
     with pytest.raises(CouplingError, match=f"the plan has no job 'x'; it has {name}"):
         measuring.measure(made, "x", "1/1")

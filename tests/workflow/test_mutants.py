@@ -20,7 +20,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("text", "expected"), CASES.values(), ids=CASES)
-def test_mutants_of(text, expected):
+def test_mutants_change_each_operator_and_number(text, expected):
     found = list(mutants.mutants_of("a.py", text.encode()))
     assert {(one.before, one.after) for one in found} == expected
     for one in found:
@@ -60,7 +60,7 @@ def _table(path, ends):
     return path
 
 
-def test_compare_names_what_is_no_longer_caught_of_common_mutants(tmp_path, capsys):
+def test_compare_names_mutants_no_longer_caught(tmp_path, capsys):
     before = _table(tmp_path / "before.csv", [CAUGHT, CAUGHT, SURVIVED])
     after = _table(tmp_path / "after.csv", [CAUGHT, SURVIVED, SURVIVED])
     assert mutants.main(["compare", str(before), str(after)]) == 1

@@ -90,7 +90,7 @@ def planned(names: list[str]) -> dict[str, Any]:
 
 @bounds(max_examples=100, deadline=None)
 @given(st.data())
-def test_whatever_folders_are_called_their_jobs_reach_the_commands_and_stay_apart(commands, options, data):
+def test_any_folder_name_reaches_its_own_command(commands, options, data):
     places = ["/" + name for name in dict.fromkeys(data.draw(folders()))]
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(Path, "is_file", lambda path: path.name == "config.json")
@@ -119,7 +119,7 @@ def _shape_or_text(path: Path, *how: Any, **more: Any) -> str:
 @pytest.mark.parametrize(
     "name", ["-h", "--", "a b", "it's", "é" * 100, "trailing ", "m-" + "x" * 29 + "-" * 40 + "x" * 45]
 )
-def test_a_model_is_measured_whatever_its_folder_is_called(name, tmp_path, capsys):
+def test_models_in_oddly_named_folders_are_measured(name, tmp_path, capsys):
     tiny.save_llama(tmp_path / name)
     asked = {"models": [str(tmp_path / name)], "measures": {"depth": {"ks": [4]}}, "prompts": 1}
     made = settings.plan(asked, "x") | {"root": str(tmp_path / "r"), "store": str(tmp_path / "s")}
@@ -150,7 +150,7 @@ def test_names_of_models_are_what_they_were(model, revision, name):
     assert settings._slug({"model": model, "revision": revision}) == name
 
 
-def test_a_revision_is_told_from_another_model_and_a_name_of_spaces_refused():
+def test_revision_is_told_from_another_model():
     made = planned(["org/a-b", {"model": "org/a", "revision": "b"}, "org/a-b", "nano-neox"])
     assert len(made["weights"]) == len(made["jobs"]) == len(made["figures"]) == 3
     assert {"nano-neox"} < set(made["weights"]) and {job["weights"] for job in made["jobs"].values()} == set(

@@ -102,7 +102,7 @@ def figures(kept: dict[str, dict[str, str]]) -> dict[str, str]:
     return {name: data["text/html"] for name, data in kept.items() if "text/html" in data}
 
 
-def test_every_notebook_has_its_text_twin_and_is_run_here_for_a_model_of_one_s_own():
+def test_every_notebook_has_a_twin_and_small_parameters():
     assert set(SMALL) | OF_MANY_MODELS == {path.stem for path in NOTEBOOKS}
     texts = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("*.py")}
     assert {name for name, text in texts.items() if text.startswith("# ---\n")} == {path.stem for path in NOTEBOOKS}
@@ -115,7 +115,7 @@ def representatives(*names: str) -> list:
 
 # `make book` runs each for models of the book; for one's own, a chapter stands for all.
 @pytest.mark.parametrize("name", representatives("depth"))
-def test_a_notebook_regenerates_its_figures_for_a_local_folder(name, folders, shell):
+def test_notebook_regenerates_figures_for_a_local_folder(name, folders, shell):
     model = folders["image" if name == "vision" else "text"]
     made, committed = (
         execute(shell, name, model=str(model), **SMALL[name]),
@@ -151,13 +151,13 @@ def test_a_paired_text_runs_as_a_program(name, folders, capsys, monkeypatch):
     assert f"papermill notebooks/{name}.ipynb out.ipynb" in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_emergence_of_a_folder_with_one_state_says_what_it_needs(folders, shell):
+def test_emergence_refuses_a_folder_with_one_state(folders, shell):
     with pytest.raises(CouplingError, match=re.escape(str(folders["text"]))):
         execute(shell, "emergence", model=str(folders["text"]), prompts=2)
 
 
 @each_notebook
-def test_names_of_figures_and_numbers_begin_with_the_notebook_s_own(path):
+def test_figure_and_number_names_begin_with_the_notebook(path):
     kept = records(path)
     assert figures(kept) and set(kept) - set(figures(kept))
     assert [name for name in kept if not name.startswith(f"{path.stem}-")] == []
@@ -184,7 +184,7 @@ def test_names_of_figures_and_numbers_begin_with_the_notebook_s_own(path):
     ],
     ids=["k above the width", "no such block", "text for a number", "unknown name"],
 )
-def test_a_wrong_parameter_is_refused_in_one_line_that_names_it(given, message, folders, shell):
+def test_wrong_parameter_is_refused_by_name(given, message, folders, shell):
     with pytest.raises(ParameterError) as refused:
         execute(shell, "depth", model=str(folders["text"]), **given)
     assert str(refused.value) == message.replace("MODEL", str(folders["text"]))
@@ -215,7 +215,7 @@ def test_a_twin_is_what_jupytext_would_write(path):
 
 
 @each_notebook
-def test_notebooks_were_executed_in_order_are_short_and_hold_nothing_of_the_machine(path):
+def test_notebooks_ran_in_order_without_machine_traces(path):
     nbformat.validate(nbformat.read(path, as_version=4))
     cells = code_cells(path)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
@@ -228,7 +228,7 @@ def test_notebooks_were_executed_in_order_are_short_and_hold_nothing_of_the_mach
 
 
 @each_notebook
-def test_cells_that_are_seen_use_no_name_that_a_hidden_cell_made(path):
+def test_visible_cells_use_no_names_of_hidden_cells(path):
     """Imports, parameters and what visible cells measured are enough to run one again elsewhere."""
     hidden: set[str] = set()
     for cell in code_cells(path):

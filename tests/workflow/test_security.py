@@ -27,7 +27,7 @@ from coupling_lib.errors import ModelUnavailableError
 from coupling_lib.models.registry import entries
 from coupling_lib.paths import ROOT
 
-FOLDERS = ("coupling_lib", "book", "notebooks", "workflow", "benchmarks")
+FOLDERS = ("coupling_lib", "companion", "book", "notebooks", "workflow", "benchmarks")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 EVIL = "</svg></text><script>alert(1)</script><img src=x onerror='alert(2)'>\"`$$"
 
@@ -47,7 +47,7 @@ class Trap:
 
 
 @pytest.mark.parametrize("name", PICKLED)
-def test_a_folder_with_pickled_weights_alone_is_refused_and_nothing_in_it_runs(tmp_path, name):
+def test_pickled_weights_are_refused_and_never_run(tmp_path, name):
     folder, marker = tmp_path / "model", tmp_path / "ran"
     tiny.save_llama(folder)
     (folder / "model.safetensors").unlink()
@@ -57,7 +57,7 @@ def test_a_folder_with_pickled_weights_alone_is_refused_and_nothing_in_it_runs(t
     assert len(str(error.value).splitlines()) == 1 and not marker.exists()
 
 
-def test_a_pickle_under_the_name_of_safe_weights_is_refused_and_not_run(tmp_path):
+def test_disguised_pickle_is_refused_and_never_run(tmp_path):
     for name in ("model.safetensors", "weights.gguf"):
         folder, marker = tmp_path / name, tmp_path / "ran"
         tiny.save_llama(folder)
@@ -152,7 +152,7 @@ def titled(data: xr.DataArray, title: str) -> Figure:
     return figure
 
 
-def test_a_figure_shows_names_and_prompts_as_text_in_its_page_and_in_its_drawing():
+def test_figures_escape_names_and_prompts():
     data = xr.DataArray(np.ones(2), coords={"token": [EVIL, "b"]}, dims="token", name="value")
     shown = show(titled, data, name=EVIL, caption=EVIL, provenance=f"model {EVIL}", title=style.short_name(EVIL))
     page = Seen(shown.data)
@@ -165,7 +165,7 @@ def test_a_figure_shows_names_and_prompts_as_text_in_its_page_and_in_its_drawing
         assert "path" in names and not names & {"script", "foreignObject", "image", "a"}
 
 
-def test_dollars_in_a_token_or_a_name_begin_no_formula():
+def test_dollars_in_tokens_and_names_start_no_formula():
     figure = Figure()
     axes = figure.subplots()
     axes.set_title(style.short_name(r"organisation/$\evil$"))
@@ -173,7 +173,7 @@ def test_dollars_in_a_token_or_a_name_begin_no_formula():
     assert style.save_svg(figure).startswith(b"<?xml")
 
 
-def test_the_tables_of_the_book_show_what_the_registry_says_as_text():
+def test_model_tables_escape_registry_entries():
     entry = next(entry for entry in entries() if entry.hub_id)
     strange = type(entry)(**vars(entry) | {"alias": EVIL, "hub_id": f"o/{EVIL}", "family": EVIL})
     row = pages.model_table([strange]).splitlines()[-1]

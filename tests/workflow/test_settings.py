@@ -22,7 +22,7 @@ def with_(**changes) -> dict:
     return LEAST | changes
 
 
-def test_the_shipped_example_is_a_plan_of_models_networks_and_figures():
+def test_shipped_example_plans_models_networks_and_figures():
     made = read(settings.ROOT / "workflow" / "config.yaml")
     jobs = made["jobs"].values()
     assert made["name"] == "example" and list(made["weights"]) == ["nano-neox", "nano-llama", "nano-neox-step1000"]
@@ -47,7 +47,7 @@ def test_jobs_are_named_by_what_they_measure_alone():
     assert len({label for other in others for label in plan(other, "x")["jobs"]} | {name}) == 8
 
 
-def test_forming_jacobians_and_a_new_version_each_make_another_job(monkeypatch):
+def test_forming_or_a_new_version_makes_another_job(monkeypatch):
     plans = {formed: plan(with_(measures={"depth": {"ks": [10], "formed": formed}}), "x") for formed in (True, False)}
     assert [job["settings"]["formed"] for made in plans.values() for job in made["jobs"].values()] == [True, False]
     assert len({name for made in (*plans.values(), plan(LEAST, "x")) for name in made["jobs"]}) == 3
@@ -56,7 +56,7 @@ def test_forming_jacobians_and_a_new_version_each_make_another_job(monkeypatch):
     assert list(plan(LEAST, "x")["jobs"]) != [before]
 
 
-def test_no_figure_would_measure_anew_what_a_sweep_did_not_form():
+def test_figures_of_formed_jacobians_refuse_unformed_sweeps():
     def planned(formed, notebook):
         return plan(with_(measures={"depth": {"ks": [10], "formed": formed}}, figures={notebook: None}), "x")
 
@@ -193,7 +193,7 @@ def test_each_mistake_is_one_line(given, message, tmp_path):
         (b"models: [nano-neox]\nmeasures: {depth: {ks: [" + LAUGHS + b"]}}", "depth has ks = [[1, 1], [[1, 1]"),
     ],
 )
-def test_what_is_no_configuration_ends_in_one_line_and_runs_nothing(content, message, tmp_path):
+def test_invalid_configuration_is_refused_and_runs_nothing(content, message, tmp_path):
     file = tmp_path / "bad.yaml"
     file.write_bytes(content)
     with pytest.raises(ConfigError) as refused:
@@ -205,7 +205,7 @@ def test_what_is_no_configuration_ends_in_one_line_and_runs_nothing(content, mes
 
 
 @pytest.mark.thorough
-def test_the_command_says_it_in_one_line_and_ends_with_1(tmp_path):
+def test_command_reports_a_mistake_in_one_line(tmp_path):
     file = tmp_path / "bad.yaml"
     file.write_text("models: [../../etc]\nmeasures: {depth: }\n")
     code = "import runpy; runpy.run_module('workflow.plan', run_name='__main__')"

@@ -35,9 +35,8 @@ def model():
     return cl.load_model(MODEL)
 
 
-def test_every_measure_of_a_language_chapter_ships_in_3_mb_with_true_lenses(shipped):
-    both = {"depth", "tokens", "trajectories", "spectra", "dynamics", "perturbation", "nulls", "decisive"}
-    both |= {"readouts"}
+def test_every_chapter_measure_ships_within_3_mb(shipped):
+    both = {"depth", "tokens", "trajectories", "spectra", "dynamics", "perturbation", "nulls", "decisive", "readouts"}
     assert set(shipped.measure) == both | {"precision"}
     for measure in both:
         assert set(shipped[shipped.measure == measure].untrained) == {True, False}, measure
@@ -90,7 +89,7 @@ def key(**changes: object) -> dict:
     return {"measure": "depth", "untrained": 0, "settings": settings}
 
 
-def test_what_a_chapter_draws_ships_and_the_rest_is_named():
+def test_drawn_variables_ship_and_the_rest_is_named():
     ds = measured()
     found = ship.shipped(key(), ds)
     assert found.attrs["not_shipped"].split(", ")[0] == "miscoupling"
@@ -106,7 +105,7 @@ def test_what_a_chapter_draws_ships_and_the_rest_is_named():
     assert int(ship.shipped(key() | {"untrained": 1}, ds).shared_matrix.notnull().sum()) == 0
 
 
-def test_a_comparison_of_readings_ships_the_pairs_that_are_ranked_or_chosen():
+def test_readings_ship_only_ranked_or_chosen_pairs():
     ds, several = measured(), {"ks": [10, 30]}
     trained = ship.shipped(key(**several), ds)
     blank = ship.shipped(key(**several) | {"untrained": 1}, ds)
@@ -125,7 +124,7 @@ def test_what_no_chapter_asks_for_stays_behind():
     assert ship.shipped(key() | {"measure": "nulls"}, whole) is whole
 
 
-def test_a_model_that_is_measured_in_parts_keeps_what_ships_of_it(tmp_path, monkeypatch):
+def test_shipping_again_keeps_what_already_ships(tmp_path, monkeypatch):
     (own,) = paths.SHIPPED.glob("qwen2.5-coder-0.5b")
     before = {path.name: path.read_bytes() for path in own.iterdir()}
     shutil.copytree(own, tmp_path / "ships" / own.name)

@@ -19,7 +19,7 @@ def one(value: float) -> xr.Dataset:
     return ds.assign_coords(prompt=["the prompt"])
 
 
-def test_it_is_enough_where_half_the_interval_is_below_what_was_asked():
+def test_job_stops_when_half_the_interval_is_narrow():
     draws = np.random.default_rng(0).normal(3.0, 0.5, 200).tolist()
     n = next(number for number in range(1, 201) if until.is_reached(draws[:number], 0.1))
     # 1.96 * 0.5 / sqrt(n) is 0.1 at n = 96; the sample's own spread stands for 0.5.
@@ -32,7 +32,7 @@ def test_it_is_enough_where_half_the_interval_is_below_what_was_asked():
     assert found == {"stopped": reason, "until": 0.1, "half_width": after}
 
 
-def test_it_is_never_enough_before_the_fewest_and_says_where_it_was_not_reached():
+def test_job_never_stops_before_the_fewest_prompts():
     assert [until.is_reached([1.0] * n, 0.01) for n in range(1, 10)] == [False] * 7 + [True] * 2 and until.FEWEST == 8
     assert until.half_width([1.0] * 8) == 0
     wide = [float(place % 2) for place in range(12)]
@@ -41,7 +41,7 @@ def test_it_is_never_enough_before_the_fewest_and_says_where_it_was_not_reached(
     assert reason.startswith("not early, after 12 of 12 prompts: half width 0.3")
 
 
-def test_coupling_across_depth_is_what_is_looked_at_by_default(tmp_path):
+def test_default_number_is_coupling_across_depth(tmp_path):
     tiny.save_llama(tmp_path)
     ds = cl.measure_depth(cl.load_model(tmp_path), ["It was the best of times", "one"], ks=(2, 4))
     off = ~np.eye(ds.sizes["block_1"], dtype=bool)

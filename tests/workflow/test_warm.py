@@ -41,7 +41,7 @@ def run_of(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize("over", [True, False])
-def test_program_in_a_fork_has_what_it_would_have_alone(program: Path, over: bool) -> None:
+def test_forked_program_behaves_as_run_alone(program: Path, over: bool) -> None:
     above = [*WARM, "over", LARGE] if over else []
     ended = run_of([*above, *WARM, "run", str(program), "b", "a"], program.parent)
     assert ended.stdout == f"['a', 'b'] passed {program.parent} {over} typed __main__\n"
@@ -50,7 +50,7 @@ def test_program_in_a_fork_has_what_it_would_have_alone(program: Path, over: boo
 
 
 @pytest.mark.parametrize("large", ["TMPDIR", "WORD"])
-def test_a_long_path_and_a_large_environment_make_it_plain_python(program: Path, monkeypatch, large: str) -> None:
+def test_long_paths_or_environments_run_plain_python(program: Path, monkeypatch, large: str) -> None:
     folder = program.parent / ("f" * 120)
     folder.mkdir()
     # Two, since one may not be long enough by itself; whatever other variables there are.
@@ -61,7 +61,7 @@ def test_a_long_path_and_a_large_environment_make_it_plain_python(program: Path,
     assert ended.returncode == 7 and not list(folder.iterdir())
 
 
-def test_module_is_run_by_name_or_by_its_path_and_finds_its_neighbours(program: Path) -> None:
+def test_module_runs_by_name_or_path(program: Path) -> None:
     (program.parent / "beside.py").write_text("WORD = 'found'\n", encoding="utf-8")
     program.write_text("import beside, sys; print(beside.WORD, sys.argv[0].endswith('program.py'))", encoding="utf-8")
     for arguments in (["-m", "program"], [str(program)]):
@@ -85,7 +85,7 @@ def test_end_of_a_fork_is_that_of_python(program: Path, last: str, code: int, er
     assert ended.stderr.endswith(error)
 
 
-def test_programs_of_one_command_do_not_see_each_other(program: Path) -> None:
+def test_programs_of_one_command_are_isolated(program: Path) -> None:
     program.write_text("import os, sys; print(os.environ.pop('GIVEN'), len(sys.argv)); sys.argv.append('x')", "utf-8")
     one = " ".join([*WARM, "run", str(program)])
     ended = run_of([*WARM, "over", LARGE, "bash", "-c", f"{one}; {one} a b; exit 3"], program.parent)
@@ -93,7 +93,7 @@ def test_programs_of_one_command_do_not_see_each_other(program: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_reaches_the_fork_and_its_end_comes_back(program: Path, number: int, code: int) -> None:
+def test_signals_reach_the_fork_and_status_returns(program: Path, number: int, code: int) -> None:
     program.write_text("import time; print('running', flush=True); time.sleep(60)", encoding="utf-8")
     one = " ".join([*WARM, "run", str(program)])
     command = [*WARM, "over", LARGE, "bash", "-c", f"{one} & read; kill -{number} $!; wait $!; echo ended $?"]
@@ -104,7 +104,7 @@ def test_signal_reaches_the_fork_and_its_end_comes_back(program: Path, number: i
         assert ran.stdout.readline() == f"ended {code}\n".encode()
 
 
-def test_fork_ends_with_the_program_that_asked_for_it(program: Path) -> None:
+def test_fork_ends_with_its_parent_program(program: Path) -> None:
     program.write_text("import os, time; print(os.getpid(), flush=True); time.sleep(60)", encoding="utf-8")
     one = " ".join([*WARM, "run", str(program)])
     command = [*WARM, "over", LARGE, "bash", "-c", f"{one} & read; kill -9 $!; wait"]

@@ -140,7 +140,7 @@ def environment(request, wheel, tmp_path_factory) -> tuple[str, Path]:
     return request.param, python
 
 
-def test_the_wheel_is_small_and_carries_one_model_at_its_last_step(wheel):
+def test_wheel_is_small_and_holds_one_checkpoint(wheel):
     assert wheel.stat().st_size < 5_200_000
     listed = run([sys.executable, "-m", "zipfile", "-l", str(wheel)], wheel.parent)
     assert re.findall(r"data/(\S+\.safetensors)", listed) == ["checkpoints/nano-neox/model.safetensors"]
@@ -155,9 +155,7 @@ def of_the_checkout(tmp_path_factory) -> dict:
 
 
 @pytest.mark.thorough
-def test_it_measures_what_the_checkout_measures_beside_the_lowest_and_the_newest(
-    environment, of_the_checkout, tmp_path
-):
+def test_wheel_measures_the_same_as_the_checkout(environment, of_the_checkout, tmp_path):
     (which, python), here = environment, of_the_checkout
     there = json.loads(run([str(python), "-c", MEASURE], tmp_path))
     assert Path(here["file"]).is_relative_to(ROOT) and Path(there["file"]).is_relative_to(python.parents[1])
@@ -170,6 +168,6 @@ def test_it_measures_what_the_checkout_measures_beside_the_lowest_and_the_newest
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("environment", ["lowest"], indirect=True)
-def test_what_it_does_not_hold_is_named_in_one_line(environment, tmp_path):
+def test_wheel_names_what_it_lacks_in_one_line(environment, tmp_path):
     lines = run([str(environment[1]), "-c", REFUSED], tmp_path).splitlines()
     assert [line for pattern, line in zip(MESSAGES, lines, strict=True) if not re.fullmatch(pattern, line)] == []

@@ -31,12 +31,12 @@ def named(name: str) -> dict:
 each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 
-def test_there_are_cards_links_the_newest_pages_a_release_and_tests():
+def test_workflows_are_the_expected_seven():
     assert [path.stem for path in FILES] == ["card", "links", "newest", "pages", "release", "test", "thorough"]
 
 
 @each
-def test_each_has_a_name_a_reason_to_run_and_may_only_read(path):
+def test_each_workflow_is_named_triggered_and_read_only(path):
     workflow = parsed(path)
     assert workflow["name"] == path.stem
     assert "workflow_dispatch" in workflow[True]  # YAML reads the key `on` as a truth value
@@ -45,7 +45,7 @@ def test_each_has_a_name_a_reason_to_run_and_may_only_read(path):
 
 
 @each
-def test_every_action_is_pinned_to_one_release_the_same_everywhere(path):
+def test_every_action_is_pinned_to_one_release(path):
     uses = [step["uses"] for step in steps(path) if "uses" in step]
     assert [use for use in uses if not re.fullmatch(r"actions/[\w-]+@v\d+\.\d+\.\d+", use)] == []
     versions = {use for other in FILES for use in re.findall(r"uses: (\S+)", other.read_text(encoding="utf-8"))}
@@ -53,7 +53,7 @@ def test_every_action_is_pinned_to_one_release_the_same_everywhere(path):
 
 
 @each
-def test_what_is_run_is_there(path):
+def test_workflows_run_existing_targets_and_files(path):
     commands = "\n".join(step["run"] for step in steps(path) if "run" in step)
     targets = re.findall(r"\bmake (\S+)", commands)
     known = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE)) | {".venv/.ready"}
@@ -63,14 +63,14 @@ def test_what_is_run_is_there(path):
     assert [name for name in named_files if not (paths.ROOT / name).exists()] == []
 
 
-def test_tests_run_on_every_python_that_the_project_allows():
+def test_tests_run_on_every_allowed_python():
     project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     low, high = (int(part) for part in re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"]).groups())
     matrix = named("test")["jobs"]["test"]["strategy"]["matrix"]
     assert matrix["python"] == [f"3.{minor}" for minor in range(low, high)]
 
 
-def test_pages_puts_up_the_folder_that_make_book_builds_and_only_what_publishes_may_write():
+def test_pages_publishes_the_book_with_least_permissions():
     jobs = named("pages")["jobs"]
     (upload,) = [step for step in jobs["build"]["steps"] if "upload-pages-artifact" in step.get("uses", "")]
     assert f"the book is in {upload['with']['path']}/index.html" in MAKEFILE
@@ -84,7 +84,7 @@ def git(folder, *words: str) -> str:
     return subprocess.run(["git", *me, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
-def test_what_is_launched_is_the_project_and_its_executed_notebooks_on_a_branch_that_replaces_the_last(tmp_path):
+def test_launch_branch_holds_only_the_latest_notebooks(tmp_path):
     git(tmp_path, "init", "-q", "--bare", "origin")
     git(tmp_path, "clone", "-q", "origin", "clone")
     clone = tmp_path / "clone"
@@ -106,7 +106,7 @@ def test_what_is_launched_is_the_project_and_its_executed_notebooks_on_a_branch_
     assert git(tmp_path / "origin", "rev-list", "--count", "launch").strip() == "2"
 
 
-def test_a_proposed_change_can_be_looked_at_and_a_release_carries_the_book_on_paper():
+def test_proposals_upload_the_book_and_releases_the_pdf():
     (upload,) = [step for step in named("test")["jobs"]["test"]["steps"] if "upload-artifact" in step.get("uses", "")]
     assert upload["with"]["path"] == "_build/html" and "pull_request" in upload["if"]
     (attach,) = [step for step in named("release")["jobs"]["attach"]["steps"] if "gh release upload" in str(step)]
@@ -114,7 +114,7 @@ def test_a_proposed_change_can_be_looked_at_and_a_release_carries_the_book_on_pa
     assert f"_build/{printed[1]}" in attach["run"]
 
 
-def test_measurements_are_kept_between_deployments_as_long_as_the_packages_stay():
+def test_measurements_are_cached_per_lock_file():
     steps_of = named("pages")["jobs"]["build"]["steps"]
     (at,) = [at for at, step in enumerate(steps_of) if step.get("uses", "").startswith("actions/cache@")]
     assert steps_of[at]["with"]["restore-keys"].startswith("measurements-${{ hashFiles('requirements.lock') }}")
@@ -122,7 +122,7 @@ def test_measurements_are_kept_between_deployments_as_long_as_the_packages_stay(
     assert "make .venv/.ready" in steps_of[at - 1]["run"] and "touch results/.fresh" in steps_of[at + 1]["run"]
 
 
-def test_the_newest_run_locks_the_newest_of_the_ranges_and_installs_that_before_it_tests():
+def test_newest_workflow_upgrades_the_lock_before_testing():
     commands = "\n".join(step.get("run", "") for step in named("newest")["jobs"]["newest"]["steps"])
     places = [commands.index(one) for one in ("make lock MORE=--upgrade", "make .venv/.ready", "-m pytest")]
     assert places == sorted(places)
@@ -130,7 +130,7 @@ def test_the_newest_run_locks_the_newest_of_the_ranges_and_installs_that_before_
     assert "uv pip compile" in recipe and "$(MORE)" in recipe and "-o requirements.lock" in recipe
 
 
-def test_the_checklist_of_a_release_names_files_that_are_there():
+def test_release_checklist_names_existing_files():
     text = (paths.ROOT / "RELEASING.md").read_text(encoding="utf-8")
     named_files = re.findall(r"`([\w./-]+\.(?:toml|cff|md|json|yml))`", text)
     assert {"pyproject.toml", "CITATION.cff", "CHANGELOG.md", ".zenodo.json"} <= set(named_files)
