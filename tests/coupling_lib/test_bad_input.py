@@ -48,7 +48,7 @@ def assert_one_line(error: BaseException, message: str) -> None:
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.filterwarnings("ignore::coupling_lib.errors.PostNormWarning")
 @pytest.mark.parametrize("bad", [*LIBRARY, *SWEEPS], ids=lambda row: row.name)
-def test_the_library_refuses_in_one_line_and_leaves_everything_as_it_was(rig: Rig, bad: Bad):
+def test_library_refuses_bad_input_in_one_line(rig: Rig, bad: Bad):
     with pytest.raises(CouplingError) as caught:
         bad.call(rig)
     assert_one_line(caught.value, bad.message)
@@ -56,7 +56,7 @@ def test_the_library_refuses_in_one_line_and_leaves_everything_as_it_was(rig: Ri
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize(("given", "message"), PARAMETERS, ids=[str(given)[:50] for given, _ in PARAMETERS])
-def test_a_notebook_s_parameters_are_refused_before_anything_is_loaded(given: dict, message: str):
+def test_bad_notebook_parameters_are_refused_before_loading(given: dict, message: str):
     with pytest.raises(CouplingError) as caught:
         check(given)
     assert_one_line(caught.value, message)
@@ -66,7 +66,7 @@ def test_a_notebook_s_parameters_are_refused_before_anything_is_loaded(given: di
 @pytest.mark.parametrize(
     ("given", "message"), [*PAPERMILL, *(pytest.param(*row, marks=pytest.mark.thorough) for row in PAPERMILL_TOO)]
 )
-def test_papermill_ends_in_that_line_and_a_code_that_is_not_zero(given: list[str], message: str, tmp_path):
+def test_papermill_fails_with_the_error_line(given: list[str], message: str, tmp_path):
     source = paths.ROOT / "notebooks" / "depth.ipynb"
     command = [sys.executable, "-m", "papermill", str(source), "-", "--no-progress-bar", *given]
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=900, check=False)
@@ -74,7 +74,7 @@ def test_papermill_ends_in_that_line_and_a_code_that_is_not_zero(given: list[str
     assert re.match(message, run.stderr.rstrip().splitlines()[-1]), run.stderr[-1000:]
 
 
-def test_the_table_is_long_and_repeats_nothing():
+def test_bad_input_tables_hold_60_unique_rows():
     names = [row.name for row in (*LIBRARY, *SWEEPS)] + [str(given) for given, _ in PARAMETERS]
     assert len(set(names)) == len(names) >= 60
     assert sum(CODE in str(row) for row in PARAMETERS) >= 3

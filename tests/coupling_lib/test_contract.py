@@ -10,7 +10,7 @@ import coupling_lib as cl
 from coupling_lib.inputs.prompts import PARIS
 
 
-def test_public_names_are_reached_models_take_arguments_and_drawing_no_torch():
+def test_public_names_are_reachable():
     assert all(callable(getattr(cl, name)) or isinstance(getattr(cl, name), dict) for name in cl.__all__)
     assert set(cl.__all__) <= set(dir(cl)) and len(cl.__all__) <= 42
     with pytest.raises(AttributeError, match="no attribute 'measure_deth'"):
@@ -22,7 +22,7 @@ def test_public_names_are_reached_models_take_arguments_and_drawing_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_trace_and_jacobian(model):
+def test_trace_and_jacobian_have_documented_shapes(model):
     trace = cl.trace(model, PARIS)
     assert (trace.n_blocks, trace.d_model) == (12, 96) and trace.n_tokens == len(trace.tokens)
     assert trace.hidden.shape == (13, trace.n_tokens, 96)

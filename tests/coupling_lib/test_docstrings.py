@@ -33,7 +33,7 @@ def definitions(node: ast.AST, public: set[str], inside: str = "") -> Iterator[t
 ROOMS = (Path(PACKAGE), *(ROOT / room for room in ("companion", "book", "workflow")))
 
 
-def test_what_is_not_public_is_said_in_one_line():
+def test_private_docstrings_have_one_line():
     long = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in sorted(path for room in ROOMS for path in room.rglob("*.py"))
@@ -44,7 +44,7 @@ def test_what_is_not_public_is_said_in_one_line():
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_public_function_says_what_it_takes_returns_and_shows_an_example(name):
+def test_public_docstrings_have_arguments_returns_and_example(name):
     function = getattr(cl, name)
     text, taken = inspect.getdoc(function), set(inspect.signature(function).parameters)
     sections = re.split(r"^(Args|Returns|Yields|Raises|Example|Examples):$", text, flags=re.MULTILINE)

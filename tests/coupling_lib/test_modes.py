@@ -47,7 +47,7 @@ def default_dtype(dtype: torch.dtype):
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.set_grad_enabled(False)])
-def test_without_gradients_every_number_is_the_same(model, mode):
+def test_numbers_are_the_same_without_gradients(model, mode):
     wanted = numbers(model)
     with mode():
         found = numbers(model)
@@ -56,7 +56,7 @@ def test_without_gradients_every_number_is_the_same(model, mode):
     assert [name for name in wanted if not torch.equal(found[name], wanted[name])] == []
 
 
-def test_inference_mode_and_double_precision_keep_the_numbers(model):
+def test_inference_mode_and_default_dtype_keep_the_numbers(model):
     with torch.inference_mode():
         other = cl.load_model("nano-neox")
     assert torch.equal(numbers(other)["matrix"], numbers(model)["matrix"])
@@ -71,7 +71,7 @@ def test_inference_mode_and_double_precision_keep_the_numbers(model):
         torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-6, msg=name)
 
 
-def test_what_was_traced_before_is_not_narrowed_by_autocast(model):
+def test_computing_under_autocast_is_refused(model):
     trace = cl.trace(model, TEXT)
     J, top = trace.jacobian(5), trace.jacobian(7).svd(10)
     A = cl.coupling_matrix(J, top, k=10)
@@ -108,7 +108,7 @@ def in_threads(*jobs) -> list:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("models", [("nano-neox", "nano-llama"), ("nano-neox", "nano-neox")])
-def test_two_threads_give_what_one_gives_bit_for_bit(models):
+def test_two_threads_agree_with_one_bit_for_bit(models):
     loaded = {name: cl.load_model(name) for name in models}
     texts = [TEXT, "Call me Ishmael. Some years ago, never mind how long precisely"]
 
@@ -153,7 +153,7 @@ def trained(measured: bool) -> tuple[list[Tensor], torch.nn.Module]:
     return [weight.detach().clone() for weight in hf.parameters()], hf
 
 
-def test_training_goes_on_after_measuring_which_gives_a_model_back_as_it_was():
+def test_measuring_leaves_training_unchanged():
     plain, measured = trained(measured=False)[0], trained(measured=True)[0]
     assert all(torch.equal(a, b) for a, b in zip(plain, measured, strict=True))
     hf = llama().train()

@@ -70,7 +70,7 @@ def needed(module: str) -> set[Path]:
     return {MODULES.get(name) or ROOT / name.replace(".", "/") / "__init__.py" for name in found}
 
 
-def test_rooms_import_from_rooms_before_them_and_files_are_few_and_short():
+def test_packages_import_one_way_and_files_are_short():
     assert {room(module) for module in MODULES} == set(ROOMS)
     assert upward(GRAPH) == []
     wrong = {"coupling_lib.measures.depth": {"companion.figures.depth"}, "coupling_lib.errors": set()}
@@ -95,7 +95,7 @@ def core() -> list[str]:
     return ["coupling_lib." + file.replace("/", ".") for file in files]
 
 
-def test_files_of_the_core_need_only_those_before_them_and_traces_no_others():
+def test_core_files_import_only_earlier_ones():
     order = core()
     assert len(order) == 24
     assert {each: GRAPH[each] - set(order[:n]) for n, each in enumerate(order)} == {each: set() for each in order}
@@ -117,7 +117,7 @@ def written(files: set[Path]) -> tuple[int, int]:
     return len(texts), sum(len(text.splitlines()) for text in texts)
 
 
-def test_figures_need_few_files_and_no_torch_and_the_library_none_of_its_own():
+def test_figures_load_few_files_and_no_torch():
     files = needed("companion.figures.depth")
     code = "import sys, companion.figures.depth; print(*(getattr(m, '__file__', None) for m in sys.modules.values()))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

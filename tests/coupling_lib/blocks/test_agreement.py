@@ -55,7 +55,7 @@ def errors(hf: PreTrainedModel, block: int = 1) -> tuple[cl.Trace, float]:
     return trace, max(worst, far)
 
 
-def test_attention_is_measured_as_it_is_by_default():
+def test_attention_implementation_of_the_model_is_kept():
     hf = causal("FalconConfig", **STACK, alibi=True, multi_query=False)
     plain = copy.deepcopy(hf)
     plain.set_attn_implementation("eager")
@@ -80,7 +80,7 @@ def test_attention_is_measured_as_it_is_by_default():
     assert trace.route == "sequence" and error < 1e-5
 
 
-def test_an_attention_is_remembered_and_others_are_refused(monkeypatch):
+def test_attention_changed_after_wrapping_is_refused(monkeypatch):
     hf = causal("FalconConfig", **STACK, alibi=True, multi_query=False)
     llama = tiny.llama()
     for each, name in ((hf, "sdpa"), (llama, attention.NAME)):
@@ -116,13 +116,13 @@ FELL_BACK = {
 
 
 @pytest.mark.parametrize("kind", FELL_BACK)
-def test_where_the_first_route_fails_the_next_is_exact(kind):
+def test_next_route_is_exact_where_first_fails(kind):
     config, arguments = FELL_BACK[kind]
     trace, error = errors(causal(config, **arguments))
     assert trace.route in ("cache", "sequence") and error < 1e-5
 
 
-def test_saved_mamba_2_written_over_layers_and_single_tokens_are_measured():
+def test_in_place_clipping_and_single_tokens_are_exact():
     hf = causal("OlmoConfig", **dict(STACK, hidden_size=512, intermediate_size=512), clip_qkv=1.0)
     trace, u = cl.trace(cl.wrap_model(hf), IDS), torch.ones(512)
     reference = copy.deepcopy(hf).double()
@@ -161,7 +161,7 @@ def test_positions_and_lengths_are_the_models_own():
     assert hf.config.rope_parameters["original_max_position_embeddings"] == 8192
 
 
-def test_a_replay_is_compared_with_what_a_block_adds_to_each_token():
+def test_replay_error_is_relative_to_each_tokens_update():
     trace = cl.trace(cl.wrap_model(tiny.llama()), IDS)
     call = trace.calls[1]
     x, added = 100 * call.input, call.output - call.input
@@ -172,7 +172,7 @@ def test_a_replay_is_compared_with_what_a_block_adds_to_each_token():
     assert 5 < replay_error(call, off, x + added, x) < 11
 
 
-def test_blocks_called_several_times_or_never_or_in_training_are_refused():
+def test_blocks_not_called_exactly_once_are_refused():
     hf = built(AutoModelForMaskedLM.from_config, "AlbertConfig", **STACK, inner_group_num=3, embedding_size=16)
     refused(UnsupportedModelError, "block 1 of AlbertForMaskedLM .* is called 3 times in one pass", cl.wrap_model, hf)
 
@@ -191,7 +191,7 @@ def test_blocks_called_several_times_or_never_or_in_training_are_refused():
     refused(ParameterError, r"in training mode, in which .* many answers; call model\.hf\.eval", cl.trace, model, IDS)
 
 
-def test_a_jacobian_that_is_rounding_is_shown_and_not_used():
+def test_jacobian_lost_in_rounding_is_refused_in_products():
     class Cancelling(nn.Module):
         def __init__(self, mlp):
             super().__init__()

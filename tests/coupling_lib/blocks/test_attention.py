@@ -11,7 +11,7 @@ IDS = torch.arange(3, 12)[None]
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2-window", "gpt-oss", "gpt2", "bert", "mixtral"])
-def test_a_model_gives_the_same_output_bit_for_bit(name):
+def test_registered_attention_keeps_outputs_bit_for_bit(name):
     hf = named(name).build()
     hf.set_attn_implementation("eager")
     plain = hf(input_ids=IDS)[0]
@@ -24,7 +24,7 @@ def test_a_model_gives_the_same_output_bit_for_bit(name):
     assert {kv.keys.shape[2] for kv in keys_values.values()} == {9}
 
 
-def test_keys_and_values_take_their_own_places_and_own_attention_stays():
+def test_keys_and_values_take_their_own_positions():
     constants = KeysValues(torch.zeros(1, 2, 5, 3), torch.ones(1, 2, 5, 3))
     own = KeysValues(torch.full((2, 2, 1, 3), 7.0), torch.full((2, 2, 1, 3), 8.0))
     both = constants.with_tokens(own, torch.tensor([[1], [4]]))
@@ -61,7 +61,7 @@ def plain(query, own, constants, positions, mask, scaling):
 @pytest.mark.parametrize("prompts", [1, 3])
 @pytest.mark.parametrize("masked", [None, 1, 6], ids=["no mask", "one mask", "a mask per head"])
 @pytest.mark.parametrize("chosen", [1, 2])
-def test_the_kept_derivative_is_autograd_s(monkeypatch, largest, prompts, masked, chosen):
+def test_kept_attention_derivative_equals_autograd(monkeypatch, largest, prompts, masked, chosen):
     monkeypatch.setattr(attention, "_LARGEST", largest)
     torch.manual_seed(0)
     T, heads, groups, n, width, value_width = 3, 6, 2, 7, 5, 4

@@ -25,7 +25,7 @@ def recorded(name: str):
 @pytest.mark.parametrize(
     "name", ["llama", "gpt-oss", "mistral-window", "falcon-alibi", "bloom-alibi", "mpt-alibi", "mamba2", "rwkv"]
 )
-def test_every_route_gives_the_blocks_own_output_at_the_token_that_is_read(name):
+def test_every_route_reproduces_the_output_of_its_block(name):
     found, calls = recorded(name)
     for call, block, route in zip(calls, found.modules, found.routes, strict=True):
         for positions in ([[10]], [[4]], [[2, 7]]):
@@ -34,7 +34,7 @@ def test_every_route_gives_the_blocks_own_output_at_the_token_that_is_read(name)
             torch.testing.assert_close(out[:, -1], call.output[0][index[:, -1]], rtol=1e-6, atol=1e-6)
 
 
-def test_mask_rows_are_wrong_unless_the_read_token_comes_last():
+def test_token_map_masks_where_naive_replay_fails():
     """It slices a causal mask of its own by length and takes every query for the last tokens: silently wrong."""
     (found, calls), index = recorded("gpt-neo"), torch.tensor([[4]])
     for number, wrong in ((0, False), (1, True)):  # a global layer has no window, a local one has
@@ -73,7 +73,7 @@ ROUTES = {
 }
 
 
-def test_blocks_take_the_routes_of_their_kind_and_memory_for_their_states():
+def test_blocks_take_the_routes_of_their_kind():
     for name in ROUTES:
         found, calls = recorded(name)
         assert found.routes == ROUTES[name] and found.route == " and ".join(sorted(set(ROUTES[name])))
@@ -90,7 +90,7 @@ def test_blocks_take_the_routes_of_their_kind_and_memory_for_their_states():
     refused(ValueError, "more than once", cache.update, one, one)
 
 
-def test_states_are_taken_token_by_token_and_left_as_they_were():
+def test_recurrent_states_advance_one_token_at_a_time():
     """Mamba's form for many tokens begins anew, without a word: from a state, tokens are taken one by one."""
     found, calls = recorded("mamba")
     call, block = calls[1], found.modules[1]
@@ -118,7 +118,7 @@ def test_states_are_taken_token_by_token_and_left_as_they_were():
 
 
 @pytest.mark.parametrize(("name", "grows"), [("mamba2", False), ("qwen3-next", False), ("lfm2", False), ("rwkv", True)])
-def test_what_a_cotangent_costs_does_not_grow_with_the_tokens_before(name, grows):
+def test_pullback_cost_is_independent_of_sequence_length(name, grows):
     model, counts = loaded(named(name)), []
     for n in (16, 48):
         traced = trace(model, torch.arange(1, n + 1)[None])

@@ -44,7 +44,7 @@ def folders(tmp_path_factory):
         ([1, 1], [-5, -3], None),
     ],
 )
-def test_parts_are_shared_out_whole_and_in_order_and_all_cards_filled_alike(sizes, rooms, expected):
+def test_parts_are_shared_out_evenly_in_order(sizes, rooms, expected):
     assert places.share_out(sizes, rooms) == expected
 
 
@@ -67,7 +67,7 @@ class Machine:
         return places.choose(type(self.hf), self.hf.config, self.stored, arguments, self.cards, "tiny", **options)
 
 
-def test_a_model_lies_on_one_card_unless_it_shall_be_spread_or_is_over_its_budget(monkeypatch, capsys):
+def test_model_that_fits_lies_on_one_card(monkeypatch, capsys):
     machine = Machine(monkeypatch, 9, 9)
     first, second = machine.cards
     placing = machine.choose()
@@ -82,7 +82,7 @@ def test_a_model_lies_on_one_card_unless_it_shall_be_spread_or_is_over_its_budge
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16", "nf4"])
-def test_a_model_that_fits_on_no_card_but_on_all_is_spread_by_itself_and_one_line_says_so(monkeypatch, capsys, stored):
+def test_model_too_large_for_one_card_is_spread(monkeypatch, capsys, stored):
     machine = Machine(monkeypatch, 0.8, 0.8, stored=stored)
     placing = machine.choose()
     assert {placing.device, *placing.blocks} == set(machine.cards) and len(placing.blocks) == 3 and not placing.on_disk
@@ -96,7 +96,7 @@ def test_a_model_that_fits_on_no_card_but_on_all_is_spread_by_itself_and_one_lin
         assert place == (placing.device if block is None else placing.blocks[int(block)])
 
 
-def test_what_the_cards_do_not_hold_together_goes_to_disk_or_is_refused(monkeypatch, capsys):
+def test_model_too_large_for_cards_stays_on_disk(monkeypatch, capsys):
     machine = Machine(monkeypatch, 0.6, 0.3)
     for spread in (False, True):
         placing = machine.choose(spread=spread)
@@ -108,7 +108,7 @@ def test_what_the_cards_do_not_hold_together_goes_to_disk_or_is_refused(monkeypa
         refused(ModelUnavailableError, message, machine.choose, spread=True)
 
 
-def test_as_many_untrained_blocks_are_drawn_at_once_as_there_are_threads_and_room(monkeypatch):
+def test_number_of_blocks_drawn_at_once_follows_threads(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
     machine = Machine(monkeypatch, 9, 9)
     outside, block = 4 * machine.division.outside, 8 * machine.division.largest
@@ -119,7 +119,7 @@ def test_as_many_untrained_blocks_are_drawn_at_once_as_there_are_threads_and_roo
     assert machine.choose().at_once == 1
 
 
-def test_auto_is_every_card_the_current_one_first_and_the_cpu_where_there_is_none(monkeypatch, folders):
+def test_device_auto_lists_the_current_card_first(monkeypatch, folders):
     assert places.devices("auto") == places.devices(None) == [CPU]
     assert cl.load_model(folders / "llama", device="auto").device == CPU
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
@@ -142,7 +142,7 @@ def check_same(spread, whole) -> None:
 @pytest.mark.parametrize("untrained", [False, True])
 @pytest.mark.parametrize("stored", ["float32", "bfloat16", "nf4"])
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_blocks_behind_hooks_give_the_same_numbers_bit_for_bit(folders, monkeypatch, kind, stored, untrained):
+def test_spread_model_equals_the_whole_bit_for_bit(folders, monkeypatch, kind, stored, untrained):
     given = dict(precision=stored, untrained=untrained)
     whole = cl.load_model(folders / kind, **given)
     monkeypatch.setattr(places, "devices", lambda device: [CPU, CPU])
@@ -155,7 +155,7 @@ def test_blocks_behind_hooks_give_the_same_numbers_bit_for_bit(folders, monkeypa
     check_same(spread, whole)
 
 
-def test_a_model_that_accelerate_spread_layer_by_layer_gives_the_same_numbers(folders):
+def test_model_dispatched_by_accelerate_gives_the_same_numbers(folders):
     whole = cl.load_model(folders / "llama")
     hf = cl.load_model(folders / "llama").hf
     where = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
@@ -170,7 +170,7 @@ def near(ours: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "given"), [("llama", {}), ("gpt2", dict(precision="bfloat16", untrained=True))])
-def test_no_tensor_meets_one_of_another_card(folders, monkeypatch, kind, given):
+def test_no_operation_mixes_tensors_of_two_cards(folders, monkeypatch, kind, given):
     whole = cl.load_model(folders / kind, **given)
     wanted = cl.trace(whole, IDS)
     dense = [wanted.jacobian(block, boundary="hidden_states").dense() for block in range(3)]
@@ -194,7 +194,7 @@ def test_no_tensor_meets_one_of_another_card(folders, monkeypatch, kind, given):
                 np.testing.assert_allclose(found[name], expected[name], rtol=1e-3, atol=1e-6)
 
 
-def test_the_pretended_cards_refuse_what_cards_refuse(monkeypatch):
+def test_pretended_cards_refuse_tensors_of_two_devices(monkeypatch):
     with two_cards(monkeypatch):
         a, b = torch.ones(3, device=CARDS[0]), torch.ones(3).to(CARDS[1])
         with pytest.raises(RuntimeError, match="met tensors on lazy:0, lazy:1"):

@@ -134,7 +134,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_another_derivative_is_refused_at_load_and_after_it(kind):
+def test_wrong_derivative_is_refused_at_and_after_load(kind):
     hf = tiny.llama()
     WRONG[kind](hf)
     refused(UnsupportedModelError, OTHER, cl.wrap_model, hf)
@@ -145,7 +145,7 @@ def test_another_derivative_is_refused_at_load_and_after_it(kind):
 
 
 @pytest.mark.parametrize("register", ["register_module_full_backward_hook", "register_module_full_backward_pre_hook"])
-def test_a_global_backward_hook_is_refused_before_a_trace_and_after_it(register):
+def test_global_backward_hook_is_refused(register):
     model = cl.wrap_model(tiny.llama())
     trace = cl.trace(model, IDS)
     hook = getattr(of_torch, register)(lambda module, *gradients: tuple(3 * g for g in gradients[0] if g is not None))
@@ -184,7 +184,7 @@ def assert_exact(trace: cl.Trace, *blocks: int) -> None:
         assert (trace.jacobian(block).dense() - J).norm() < 1e-6 * J.norm()
 
 
-def test_subclasses_settings_and_modules_exchanged_are_differentiated_as_they_are():
+def test_exchanged_modules_and_settings_are_differentiated_exactly():
     hf = gpt2()
     hf.transformer.h[1].mlp.act = OtherSiLU()
     assert_exact(cl.trace(cl.wrap_model(hf), IDS), 0, 1)
@@ -197,7 +197,7 @@ def test_subclasses_settings_and_modules_exchanged_are_differentiated_as_they_ar
 
 
 @pytest.mark.parametrize("name", ["silu", "layer_norm"])
-def test_a_function_exchanged_after_load_is_seen(name, monkeypatch):
+def test_exchanged_torch_function_is_noticed_after_load(name, monkeypatch):
     model = cl.wrap_model(gpt2())
     trace, plain = cl.trace(model, IDS), getattr(functional, name)
     monkeypatch.setattr(functional, name, lambda *given, **more: plain(*given, **more) ** 2)
@@ -208,7 +208,7 @@ def test_a_function_exchanged_after_load_is_seen(name, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["MLP", "activation", "linear layer"])
-def test_a_forward_of_a_class_exchanged_after_load_is_seen(kind, monkeypatch):
+def test_exchanged_forward_of_a_class_is_differentiated(kind, monkeypatch):
     model = cl.wrap_model(gpt2())
     before, mlp = cl.trace(model, IDS), model.hf.transformer.h[0].mlp
     home = type({"MLP": mlp, "activation": mlp.act, "linear layer": mlp.c_fc}[kind])
@@ -234,7 +234,7 @@ def compared(hf) -> list[central_differences.Compared]:
 
 
 @each_family()
-def test_every_family_agrees_in_float64(family: Family):
+def test_autograd_agrees_with_differences_in_every_family(family: Family):
     with warnings.catch_warnings(action="ignore"):
         found = compared(family.build().float())
     assert all(each.dtype == torch.float64 and each.error < 1e-6 for each in found), found
@@ -282,7 +282,7 @@ class Bent(nn.Module):
         return hidden_states + (hidden_states - self.kink).relu()
 
 
-def test_kinks_are_warned_of_and_float32_taken_where_float64_does_not_fit(monkeypatch):
+def test_kinks_are_warned_of(monkeypatch):
     x = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(0))
     block = Bent(x).requires_grad_(False)
     with pytest.warns(RuntimeWarning, match="has kinks or jumps"):

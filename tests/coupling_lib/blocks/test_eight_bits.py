@@ -41,7 +41,7 @@ def defined(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("threshold", [0.0, 6.0])
 @pytest.mark.parametrize("width", [96, 160, 128, 1100])
-def test_the_product_is_that_of_the_definition(width, threshold, bias):
+def test_int8_product_equals_its_definition(width, threshold, bias):
     """1e-4: release 0.50.2 writes 1/127^2 with 2e-5 of error; at 1100 the whole numbers outgrow float32."""
     layer = made(width, threshold, bias=bias)
     x = torch.randn(9, width, generator=torch.Generator().manual_seed(3))
@@ -53,7 +53,7 @@ def test_the_product_is_that_of_the_definition(width, threshold, bias):
         assert relative_error(nn.functional.linear(rows.double(), eight_bits(layer)), wanted) > 1e-3
 
 
-def test_an_input_of_four_dimensions_is_one_of_rows():
+def test_input_of_four_dimensions_is_taken_as_rows():
     """DeepSeek's keys and values come from one; bitsandbytes 0.50.2 takes the largest of another dimension there."""
     layer = made(96)
     ours.take_over(layer)
@@ -63,7 +63,7 @@ def test_an_input_of_four_dimensions_is_one_of_rows():
 
 
 @pytest.mark.parametrize("width", [96, 160, 128])
-def test_the_weights_of_jacobians_are_one_scale_a_row(width):
+def test_dequantised_weights_have_one_scale_per_row(width):
     layer = made(width)
     W = eight_bits(layer)
     for dtype, most in ((torch.float64, 1e-15), (torch.float32, 1e-7)):

@@ -60,7 +60,7 @@ def made(kind: str = "nf4", rows: int = 80, width: int = 96, *, bias: bool = Tru
     return layer
 
 
-def test_kernels_are_wrong_where_widths_are_no_multiple_of_64_and_tables_right():
+def test_4bit_kernel_errs_unless_64_divides_the_width():
     """What it was measured to do: a relative error of .2 and more, without a word."""
     for width in [96, 160, 128]:
         layer = made("nf4", 96, width)
@@ -81,7 +81,7 @@ def test_kernels_are_wrong_where_widths_are_no_multiple_of_64_and_tables_right()
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
 @pytest.mark.parametrize("width", [96, 160, 128])
-def test_states_and_jacobians_are_those_of_the_table(folders, wrong_kernel, width, kind, nested):
+def test_4bit_states_and_jacobians_match_the_table(folders, wrong_kernel, width, kind, nested):
     folder = folders / str(width)
     model = cl.wrap_model(of_a_user(folder, kind)) if nested else cl.load_model(folder, precision=kind)
     layers = [module for module in model.hf.modules() if isinstance(module, LAYERS)]
@@ -98,7 +98,7 @@ def test_states_and_jacobians_are_those_of_the_table(folders, wrong_kernel, widt
         assert relative_error(trace.jacobian(block).dense(), wanted) < 5e-6
 
 
-def test_nf4_of_the_shipped_model_is_its_table_in_float64(wrong_kernel):
+def test_nf4_jacobians_of_shipped_model_match_the_table(wrong_kernel):
     """Block by block, at the states of the model itself, so that rounding before a block does not enter."""
     model = cl.load_model("nano-neox", precision="nf4")
     wide = dense(model.hf, cl.load_model("nano-neox").hf.double())
@@ -118,7 +118,7 @@ def test_nf4_of_the_shipped_model_is_its_table_in_float64(wrong_kernel):
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
 @pytest.mark.parametrize(("rows", "width"), [(96, 96), (7, 9), (1, 3), (5, 128), (300, 160)])
-def test_the_table_in_any_type_and_size(wrong_kernel, kind, rows, width, nested):
+def test_dequantised_weights_match_the_table(wrong_kernel, kind, rows, width, nested):
     """Odd sizes leave half a byte and a short last block; 300 x 160 has more scales than one block of nested ones."""
     layer = made(kind, rows, width, nested=nested)
     wanted = four_bits(layer)
@@ -128,7 +128,7 @@ def test_the_table_in_any_type_and_size(wrong_kernel, kind, rows, width, nested)
         assert relative_error(found, wanted) < most
 
 
-def test_other_storage_and_blocksizes(wrong_kernel):
+def test_other_storage_types_and_blocksizes_are_dequantised(wrong_kernel):
     W = torch.randn(64, 96, generator=torch.Generator().manual_seed(0))
     for blocksize in (32, 64, 128, 256, 4096):
         for storage in (torch.uint8, torch.bfloat16, torch.float32):
@@ -142,7 +142,7 @@ def test_other_storage_and_blocksizes(wrong_kernel):
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16, None])
-def test_a_layer_by_the_table_its_copies_and_its_derivatives(wrong_kernel, compute, bias):
+def test_layer_and_its_copies_follow_the_table(wrong_kernel, compute, bias):
     layer = made(bias=bias, compute=compute)
     layer.support_avx512bf16_for_cpu = True  # as on a CPU that repacks
     ours.take_over(layer)
@@ -165,7 +165,7 @@ def test_a_layer_by_the_table_its_copies_and_its_derivatives(wrong_kernel, compu
     assert torch.equal(layer.weight.data, before)
 
 
-def test_a_model_that_was_hooked_or_wrapped_before(folders, wrong_kernel):
+def test_model_hooked_by_accelerate_gives_the_same_numbers(folders, wrong_kernel):
     """accelerate and nnsight hold on to the method of a layer that they find."""
     wanted = tracing.trace(cl.wrap_model(of_a_user(folders / "96")), IDS)
     hooked = of_a_user(folders / "96")
@@ -189,7 +189,7 @@ def test_a_model_that_was_hooked_or_wrapped_before(folders, wrong_kernel):
 
 
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
-def test_a_product_of_another_device_is_kept_where_it_agrees_and_replaced_where_not(folders, monkeypatch, capsys, kind):
+def test_product_of_another_device_is_replaced_where_wrong(folders, monkeypatch, capsys, kind):
     """The CPU stands for a GPU, whose own product is used unless it is wrong."""
     monkeypatch.setattr(quantised, "BY_THE_TABLE", ())
     with kernel_in_place(by_entry):
@@ -208,7 +208,7 @@ def test_a_product_of_another_device_is_kept_where_it_agrees_and_replaced_where_
 
 
 @pytest.mark.parametrize(("where", "wrong"), [(by_entry, False), (by_row, True)])
-def test_the_check_that_the_gotchas_page_shows_tells_the_two_apart(capsys, where, wrong):
+def test_check_on_the_gotchas_page_detects_wrong_kernel(capsys, where, wrong):
     section = (ROOT / "book" / "gotchas.md").read_text(encoding="utf-8").split("## 4-bit weights with the scales")[1]
     (lines,) = re.findall(r"```python\n(  import bitsandbytes.*?)  ```", section, flags=re.DOTALL)
     torch.manual_seed(0)

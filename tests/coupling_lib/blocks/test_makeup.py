@@ -30,7 +30,7 @@ class Kept(nn.Module):
         ("relu", "gelu", False),
     ],
 )
-def test_a_setting_counts_and_a_state_does_not(before, after, same):
+def test_makeup_changes_with_settings_but_not_states(before, after, same):
     block = Kept(before)
     first = makeups([block])
     block.kept = after

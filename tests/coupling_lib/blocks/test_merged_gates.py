@@ -73,18 +73,18 @@ def x() -> Tensor:
 
 
 @pytest.mark.parametrize("kind", MERGED | LEFT)
-def test_a_gate_is_one_product_and_what_is_none_is_left(x, kind):
+def test_only_gated_layers_are_merged_into_one(x, kind):
     one = kind in MERGED or kind == "one layer alone"
     assert products(Gated((MERGED | LEFT)[kind]), x) == (1 if one else 2)
 
 
-def test_what_overflows_is_left(x):
+def test_overflowing_gates_are_not_merged(x):
     module = Gated(MERGED["an activation of the library"])
     with linearised(module), picking_rows(module), merging_gates(module):
         assert not module((1e200 * x).requires_grad_(True) * 1.0).isfinite().all()
 
 
-def test_layers_with_different_inputs_or_tokens_are_left(x):
+def test_layers_with_different_inputs_are_not_merged(x):
     assert products(Gated(MERGED["an activation of the library"], before=torch.sin), x) == 2
     module = Gated(MERGED["an activation of the library"])
     both = torch.cat([x, 2 * x], dim=1)
@@ -94,7 +94,7 @@ def test_layers_with_different_inputs_or_tokens_are_left(x):
         torch.testing.assert_close(found[:, token], wanted.to(found), rtol=0, atol=1e-14)
 
 
-def test_products_go_through_the_merged_layer_and_plain_evaluation_is_as_before(x):
+def test_merged_layer_supports_second_derivatives(x):
     module = Gated(MERGED["an activation of the library"])
     point, y = evaluated(module, x)
     u, v = torch.zeros_like(y, requires_grad=True), torch.arange(D, dtype=torch.float64).view_as(x)
@@ -106,7 +106,7 @@ def test_products_go_through_the_merged_layer_and_plain_evaluation_is_as_before(
     assert torch.equal(y, module(x)) and not any(part._forward_pre_hooks for part in module.modules())
 
 
-def test_a_llama_block_of_real_width_multiplies_with_its_gate_once(monkeypatch):
+def test_merging_saves_one_product_in_a_llama(monkeypatch):
     monkeypatch.undo()
     d, width, heads, n = 512, 1024, 8, 9
     config = LlamaConfig(

@@ -56,7 +56,7 @@ def given_to(model) -> torch.Tensor:
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_hidden_states_and_jacobians_are_those_of_the_whole_model_bit_for_bit(folders, kind, stored):
+def test_offloaded_model_equals_the_whole_bit_for_bit(folders, kind, stored):
     folder = folders / kind
     whole = whole_model(folder, stored)
     small = cl.load_model(folder, precision=stored, memory=least(folder, getattr(torch, stored)))
@@ -75,7 +75,7 @@ def test_hidden_states_and_jacobians_are_those_of_the_whole_model_bit_for_bit(fo
     assert {p.device.type for p in small.blocks.modules.parameters()} == {"meta"}
 
 
-def test_measurements_boundaries_and_derivatives_are_the_same_from_disk(folders):
+def test_measurements_from_disk_equal_those_from_memory(folders):
     folder = folders / "llama"
     whole, small = whole_model(folder), cl.load_model(folder, memory=least(folder))
     for boundary in ("block", "hidden_states"):
@@ -88,7 +88,7 @@ def test_measurements_boundaries_and_derivatives_are_the_same_from_disk(folders)
     assert relative_error(cl.trace(model, IDS).jacobian(1).dense(), wanted) < 1e-5
 
 
-def test_weights_stay_in_their_files_and_dense_copies_are_plain_blocks(folders):
+def test_offloaded_weights_stay_in_their_files(folders):
     for kind, written in (("llama", 0), ("mixtral", 6)):
         folder = folders / kind
         model = cl.load_model(folder, memory=least(folder))
@@ -146,7 +146,7 @@ class Reading:
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
-def test_what_stays_on_disk_is_not_read_while_the_rest_is_loaded(folders, stored, monkeypatch):
+def test_offloaded_weights_are_not_read_during_load(folders, stored, monkeypatch):
     folder, dtype = folders / "llama", getattr(torch, stored)
     sizes = {name: weight.nbytes for file in folder.glob("*.safetensors") for name, weight in load_file(file).items()}
     outside = {name: size for name, size in sizes.items() if ".layers." not in name}
@@ -164,7 +164,7 @@ def test_what_stays_on_disk_is_not_read_while_the_rest_is_loaded(folders, stored
     assert reading.read == outside | inside
 
 
-def test_a_model_that_fits_is_held_and_the_least_budget_is_one_block_and_the_rest(folders):
+def test_model_over_its_memory_budget_is_offloaded(folders):
     folder = folders / "llama"
     saved = whole_model(folder).hf
     total = 4 * sum(p.numel() for p in saved.parameters())
@@ -186,7 +186,7 @@ def test_a_model_that_fits_is_held_and_the_least_budget_is_one_block_and_the_res
         cl.load_model(folder, memory=least(folder) - 1)
 
 
-def test_what_cannot_stay_on_disk_or_does_not_fit_is_refused(folders, monkeypatch):
+def test_quantised_weights_on_disk_are_refused(folders, monkeypatch):
     folder, budget = folders / "llama", least(folders / "llama")
     for message, arguments in (
         ("nf4 cannot stay on disk: pass precision='bfloat16'", {"precision": "nf4"}),
@@ -199,7 +199,7 @@ def test_what_cannot_stay_on_disk_or_does_not_fit_is_refused(folders, monkeypatc
     refused(ModelUnavailableError, message, cl.load_model, folder, memory=budget)
 
 
-def test_damaged_files_are_refused_and_nothing_is_left_behind(folders, tmp_path, monkeypatch):
+def test_damaged_files_are_refused_without_temporary_files_left(folders, tmp_path, monkeypatch):
     folder = tmp_path / "mixtral"
     shutil.copytree(folders / "mixtral", folder)
     budget = least(folder)

@@ -96,7 +96,7 @@ def block_alone(folder: Path, config: LlamaConfig, number: int, x: torch.Tensor,
 
 
 @pytest.mark.thorough
-def test_a_model_of_3_gb_is_measured_under_a_hard_limit_of_2_gb(tmp_path, record_property):
+def test_3_gb_model_is_measured_in_2_gb(tmp_path, record_property):
     folder, result = tmp_path / "large", tmp_path / "result.pt"
     try:
         config = write_large_llama(folder)

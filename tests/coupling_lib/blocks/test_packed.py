@@ -90,7 +90,7 @@ def test_jacobians_are_those_of_the_dense_model(stored, kind):
         assert relative_error(found, brute) < 5e-6
 
 
-def test_almost_all_weights_of_a_wide_mixture_are_narrow(tmp_path, recwarn):
+def test_share_of_quantised_weights_exceeds_99_percent(tmp_path, recwarn):
     """Sides of 256, of which norms and routers make under a percent; no word then, and the plan counts them."""
     sizes = dict(hidden_size=256, intermediate_size=256, num_hidden_layers=1, num_attention_heads=8, head_dim=32)
     config = transformers.MixtralConfig(**named("mixtral").arguments | sizes)
@@ -104,7 +104,7 @@ def test_almost_all_weights_of_a_wide_mixture_are_narrow(tmp_path, recwarn):
     assert need["nf4"] == pytest.approx(held, rel=0.02)
 
 
-def test_dense_copies_follow_the_model_and_transformers_own_says_what_is_left(tmp_path):
+def test_experts_left_in_float32_are_warned_of(tmp_path):
     transformers.MixtralForCausalLM(named_config("mixtral")).save_pretrained(tmp_path)
     model = cl.load_model(tmp_path, precision="nf4")
     before = {name: value.clone() for name, value in model.hf.state_dict().items()}
@@ -129,7 +129,7 @@ def named_config(name: str) -> transformers.PreTrainedConfig:
     return getattr(transformers, family.config)(**family.arguments)
 
 
-def test_a_plain_model_has_all_of_its_weights_in_its_precision_and_no_word_of_it(tmp_path):
+def test_plain_model_has_share_in_precision_of_one(tmp_path):
     tiny.save_llama(tmp_path, with_tokenizer=False)
     model = cl.load_model(tmp_path, precision="bfloat16")
     assert model.share_in_precision == 1.0
@@ -137,7 +137,7 @@ def test_a_plain_model_has_all_of_its_weights_in_its_precision_and_no_word_of_it
 
 
 @pytest.mark.parametrize("kind", ["nf4", "int8"])
-def test_another_precision_is_named_where_a_quantised_model_does_not_run(kind, tmp_path):
+def test_quantised_model_that_fails_names_another_precision(kind, tmp_path):
     """Mamba multiplies by the weights of its `dt_proj` itself; what the line advises works."""
     transformers.MambaForCausalLM(named_config("mamba")).save_pretrained(tmp_path)
     message = r"does not run on 7 random tokens .*; if a layer does not run in few bits, pass precision='bfloat16'$"

@@ -57,7 +57,7 @@ def named(name: str) -> Family:
 
 
 @each_family(EVERY.values())
-def test_every_family_is_known_for_what_it_is(family):
+def test_norm_position_is_found_in_every_family(family):
     found, name = loaded(family).blocks, family.name
     # The first block of an RWKV normalises the embedding before it adds to it.
     post_norm = [0, 1, 2] if name in [family.name for family, _ in POST_NORM] else [0] if name == "rwkv" else []
@@ -68,13 +68,13 @@ def test_every_family_is_known_for_what_it_is(family):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["bert", "openai-gpt", "llama", "gemma2-window", "gpt-neox", "mamba"])
-def test_half_precision_changes_nothing_and_does_not_overflow(name, dtype):
+def test_norm_position_is_found_in_half_precision(name, dtype):
     found = loaded(named(name), dtype).blocks
     assert found.norm_position == ("post" if name in ("bert", "openai-gpt") else "pre")
     assert all(len(norms) == 2 for norms in found.post_norm.values())
 
 
-def test_massive_activations_are_let_through_and_nan_is_refused():
+def test_massive_activations_pass_and_nan_is_refused():
     """Massive activations: one block of a language model may write a thousand times what it read."""
     hf = named("llama").build()
     with torch.no_grad():
@@ -91,7 +91,7 @@ def test_massive_activations_are_let_through_and_nan_is_refused():
         postnorm.passing(BlockCall(block, x, x, "hidden_states", {}), block)
 
 
-def test_a_model_of_both_kinds_is_called_mixed_and_its_blocks_are_told_apart():
+def test_model_with_one_post_norm_block_is_mixed():
     llama = transformers.models.llama.modeling_llama
 
     class EndsInNorm(llama.LlamaDecoderLayer):
@@ -113,7 +113,7 @@ def test_a_model_of_both_kinds_is_called_mixed_and_its_blocks_are_told_apart():
 
 
 @each_post_norm
-def test_the_branch_is_the_sum_of_what_the_sub_layers_add(family, ends):
+def test_branch_is_the_sum_of_sub_layer_outputs(family, ends):
     model = loaded(family)
     trace = cl.trace(model, IDS)
     for block in (0, 2):
@@ -138,7 +138,7 @@ def test_hooks_are_gone_after_a_branch_was_formed():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_untrained_block_minus_identity_couples_and_the_branch_does_not(seed):
+def test_untrained_block_boundary_couples_and_branch_does_not(seed):
     """A BERT of random weights as the library draws them: nothing has been learned that could couple."""
     torch.manual_seed(seed)
     with pytest.warns(PostNormWarning):
@@ -151,7 +151,7 @@ def test_untrained_block_minus_identity_couples_and_the_branch_does_not(seed):
     assert coupling["branch"] == pytest.approx(0.05, abs=0.015)
 
 
-def test_the_all_ones_vector_and_the_state_are_where_a_normed_output_cannot_change():
+def test_post_norm_jacobian_has_eigenvalue_minus_one():
     """Why it couples: J has the eigenvalue -1 along both, in every block, seen from the output."""
     torch.manual_seed(0)
     with pytest.warns(PostNormWarning):
@@ -162,7 +162,7 @@ def test_the_all_ones_vector_and_the_state_are_where_a_normed_output_cannot_chan
             assert float((J.T @ fixed + fixed).norm() / fixed.norm()) < 1e-5
 
 
-def test_branches_of_pre_norm_blocks_and_of_hidden_norms_are_refused(monkeypatch):
+def test_branch_boundary_of_pre_norm_blocks_is_refused(monkeypatch):
     trace = cl.trace(cl.load_model("nano-neox"), PARIS)
     assert not trace.post_norm
     with pytest.raises(ParameterError, match="of nano-neox add to their stream.*pass boundary='block'"):
@@ -186,7 +186,7 @@ def test_branches_of_pre_norm_blocks_and_of_hidden_norms_are_refused(monkeypatch
     assert cl.trace(model, IDS).jacobian(1).dense().shape == (32, 32)
 
 
-def test_loading_warns_once_and_records_say_it_of_post_norm_blocks_alone():
+def test_post_norm_model_is_warned_of_once():
     with pytest.warns(PostNormWarning, match=r"bert: 3 of 3 .*pass boundary='branch'.*see Gotchas") as caught:
         model = cl.wrap_model(named("bert").build(), name="bert")
         assert cl.trace(model, IDS).post_norm
@@ -205,7 +205,7 @@ def test_loading_warns_once_and_records_say_it_of_post_norm_blocks_alone():
 
 
 @pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
-def test_pre_norm_models_are_measured_bit_for_bit_as_without_the_question(name, monkeypatch):
+def test_norm_check_leaves_pre_norm_measurements_unchanged(name, monkeypatch):
     def measured():
         model = cl.load_model(name)
         return cl.measure_depth(model, [PARIS], ks=(10,)), model.blocks.post_norm
@@ -217,7 +217,7 @@ def test_pre_norm_models_are_measured_bit_for_bit_as_without_the_question(name, 
 
 
 @pytest.mark.parametrize("precision", ["nf4", "int8", "float16", "bfloat16"])
-def test_blocks_in_few_bits_are_told_apart_and_measured_on_their_dense_copies(tmp_path, precision):
+def test_branch_of_quantised_blocks_is_exact(tmp_path, precision):
     tiny.save_bert(tmp_path)
     with pytest.warns(PostNormWarning):
         model = cl.load_model(tmp_path, precision=precision)
@@ -233,7 +233,7 @@ def test_blocks_in_few_bits_are_told_apart_and_measured_on_their_dense_copies(tm
     assert J.dtype == torch.float32 and relative_error(J, wanted) < 1e-5
 
 
-def test_blocks_on_disk_are_told_apart_and_give_the_same_branch(tmp_path):
+def test_branch_of_offloaded_blocks_is_the_same(tmp_path):
     hf = tiny.save_bert(tmp_path)
     size = sum(weight.numel() for weight in hf.parameters()) * 4
     with pytest.warns(PostNormWarning):

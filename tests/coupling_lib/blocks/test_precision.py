@@ -32,7 +32,7 @@ def of_a_replay(trace: cl.Trace, dense: nn.Module, block: int) -> torch.Tensor:
     return rows(out, leaf)[:, -1] - torch.eye(128, dtype=torch.float64)
 
 
-def test_int8_jacobian_is_that_of_the_dequantised_weights_at_the_states_of_the_int8_model(folder):
+def test_int8_jacobian_is_that_of_dequantised_weights(folder):
     model = cl.load_model(folder, precision="int8")
     dense = table_weights.dense(model.hf, cl.load_model(folder).hf.double())
     trace = tracing.trace(model, IDS)
@@ -53,7 +53,7 @@ def test_half_precision_weights_are_differentiated_in_float32(folder, name):
         assert relative_error(J, of_a_replay(trace, dense, block)) < 1e-5
 
 
-def test_packed_4bit_weights_and_forward_mode_would_give_silent_wrong_numbers(folder):
+def test_repacked_4bit_weights_are_refused(folder):
     """P1: with the flag set as bitsandbytes ships it, the block's linear layers drop out after one forward."""
     model = cl.load_model(folder, precision="nf4")
     layers = [module for module in model.hf.modules() if isinstance(module, bnb.nn.Linear4bit)]
@@ -82,7 +82,7 @@ def test_packed_4bit_weights_and_forward_mode_would_give_silent_wrong_numbers(fo
     assert float(pushed().norm()) == 0.0
 
 
-def test_wide_blocks_are_not_copied_and_4bit_types_are_explicit(folder):
+def test_dense_copy_of_float32_block_is_the_block(folder):
     block = cl.load_model(folder).blocks.modules[0]
     assert storage.dense_copy(block, torch.float32) is block
     copy = storage.dense_copy(block, torch.float64)

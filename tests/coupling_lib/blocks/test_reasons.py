@@ -43,7 +43,7 @@ def compiled_in_place() -> transformers.PreTrainedModel:
 @pytest.mark.parametrize(
     "made", [with_own_attention, compiled_in_place, lambda: torch.compile(llama().double(), backend="eager")]
 )
-def test_attention_of_ones_own_and_compiled_models_are_exact(made):
+def test_custom_attention_and_compiled_models_are_exact(made):
     plain, trace = llama().double(), cl.trace(cl.wrap_model(made()), IDS)
     wanted = brute_force_jacobian(plain, plain.model.layers[1], {"input_ids": IDS}, 8, 8)
     assert relative_error(trace.jacobian(1).dense(), wanted) < 1e-6
@@ -78,11 +78,11 @@ def blip_2() -> transformers.PreTrainedModel:
         (lambda: transformers.Wav2Vec2Model(transformers.Wav2Vec2Config(**AUDIO)), f"Wav2Vec2Model {WRONG_INPUT}"),
     ],
 )
-def test_what_is_refused_says_why_and_what_to_do(made, message):
+def test_refusal_names_its_reason_and_a_remedy(made, message):
     refused(UnsupportedModelError, message, cl.wrap_model, made().eval())
 
 
-def test_parts_that_an_error_names_and_stacks_that_read_the_text_are_measured():
+def test_text_and_vision_parts_are_measured_alone():
     hf = clip().eval()
     assert cl.trace(cl.wrap_model(hf.text_model), IDS).jacobian(1).dense().any()
     pixels = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))

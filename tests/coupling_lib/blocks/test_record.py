@@ -19,7 +19,7 @@ from coupling_lib.inputs.images import load_images, normalisation
 IDS = torch.arange(3, 12)[None]
 
 
-def test_blocks_output_both_kinds_and_no_tensor_of_another_shape():
+def test_block_outputs_may_be_tensors_or_tuples():
     """P13: some families return a tuple, others a bare tensor, whose `[0]` would be batch element 0."""
     kinds = set()
     for name in ("gpt-neo", "bloom-alibi", "llama", "gpt2"):
@@ -66,7 +66,7 @@ def test_blocks_are_found_by_depth_or_refused():
     refused(UnsupportedModelError, "no list of 3 blocks", find.find_blocks, hf)
 
 
-def test_calls_are_brought_to_one_device_and_recorded_on_several():
+def test_recorded_calls_move_to_one_device():
     x = torch.ones(1, 3, 4)
     given = {"mask": x, "tables": (x, [x, None]), "named": {"a": x}, "flag": True}
     call = blocks.BlockCall(nn.Identity(), x, x + 1, "x", given)
@@ -89,7 +89,7 @@ def test_calls_are_brought_to_one_device_and_recorded_on_several():
 
 
 @pytest.mark.parametrize("family", ["CLIP", "MetaClip2", "Siglip"])
-def test_of_two_stacks_that_of_images_is_found_and_measured(family):
+def test_image_classifier_is_measured_on_its_vision_stack(family):
     """Their configuration has the image's size, and the depth of the stack that reads it, in its `vision_config`."""
     shape = dict(num_attention_heads=2, intermediate_size=32)
     vision = dict(shape, hidden_size=16, num_hidden_layers=2, image_size=16, patch_size=8)
@@ -107,7 +107,7 @@ def test_of_two_stacks_that_of_images_is_found_and_measured(family):
     refused(ParameterError, r"reads \(1, 3, 16, 16\)", cl.trace, model, pixels[..., :8])
 
 
-def test_images_are_normalised_as_clip_s_were():
+def test_clip_images_are_normalised_by_clip_statistics():
     config = transformers.CLIPConfig(vision_config=dict(image_size=8))
     (picture,) = load_images("digits", config, 1)
     mean, std = normalisation(config.vision_config)

@@ -22,7 +22,7 @@ class Other(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen3-moe", "gpt-oss", "deepseek-v3"])
-def test_the_experts_that_the_model_took_are_kept_when_a_block_is_differentiated(family):
+def test_jacobian_uses_the_experts_of_the_pass(family):
     hf = named(family).build()
     model = cl.wrap_model(hf)
     assert model.blocks.choosing
@@ -35,7 +35,7 @@ def test_the_experts_that_the_model_took_are_kept_when_a_block_is_differentiated
     assert relative_error(found, wanted) < 1e-5
 
 
-def test_experts_are_those_of_the_model_and_of_plain_models_none():
+def test_recorded_experts_are_those_of_the_model():
     model = cl.wrap_model(named("llama").build())
     assert not model.blocks.choosing and all(call.chosen == () for call in cl.trace(model, IDS).calls)
     model = cl.wrap_model(named("mixtral").build().to(torch.bfloat16))
@@ -47,7 +47,7 @@ def test_experts_are_those_of_the_model_and_of_plain_models_none():
         assert trace.jacobian(number).dense().isfinite().all()
 
 
-def test_choices_are_taken_call_by_call_and_row_by_row():
+def test_fixed_choices_replace_topk_call_by_call():
     scores = torch.tensor([[0.1, 0.9, 0.5], [0.7, 0.2, 0.3]])
     first, second = torch.tensor([[2, 0], [1, 2]]), torch.tensor([[0], [0]])
     with routing.FixedChoices([first, second]):

@@ -37,7 +37,7 @@ def pulled(layer: nn.Module, cotangents: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("cotangents", COTANGENTS.values(), ids=COTANGENTS)
-def test_it_is_the_product(kind, cotangents):
+def test_picked_rows_are_the_product_with_weights(kind, cotangents):
     layer = LAYERS[kind]().requires_grad_(False)
     W = layer.weight if kind == "Linear" else layer.weight.mT
     torch.testing.assert_close(pulled(layer, cotangents), cotangents @ W, rtol=0, atol=1e-6)
@@ -60,7 +60,7 @@ def test_nothing_is_multiplied_for_unit_vectors(kind):
 @pytest.mark.parametrize("columns", [2048, 2112, 2050])  # slabs of 256, of 64, and none
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("count", [1, 16, 60, 400])
-def test_few_rows_times_many_weights_are_the_product_in_float64(columns, turned, count):
+def test_product_with_large_weights_matches_float64(columns, turned, count):
     generator = torch.Generator().manual_seed(1)
     W = torch.randn(2100, columns, generator=generator)
     W = W.mT.contiguous().mT if turned else W
@@ -70,7 +70,7 @@ def test_few_rows_times_many_weights_are_the_product_in_float64(columns, turned,
     torch.testing.assert_close(rules._times(rows, W), wanted, rtol=0, atol=2100**0.5 * 1e-5)
 
 
-def test_weights_stay_cotangents_are_differentiable_and_activations_one_product():
+def test_rules_keep_weights_and_second_derivatives():
     first, second = (nn.Linear(4, 4).requires_grad_(False) for _ in range(2))
     before = first.weight.clone(), second.weight.clone()
     x = torch.ones(4, requires_grad=True)
@@ -101,7 +101,7 @@ class Adapted(nn.Linear):
     """Computes something else."""
 
 
-def test_rules_are_for_what_they_know_and_for_large_layers(monkeypatch):
+def test_rules_apply_to_large_known_layers_only(monkeypatch):
     for rule, block, hooks in [
         (picking_rows, nn.Sequential(Adapted(3, 3), nn.Linear(3, 3), nn.LayerNorm(3)), [0, 1, 0]),
         (linearised, nn.Sequential(nn.PReLU(), nn.SiLU()), [0, 1]),

@@ -22,7 +22,7 @@ def scaled(share: float, *blocks: int):
 
 
 @pytest.mark.parametrize("share", [0.005, 0.057, 0.2, 0.6, 0.9, 0.97, 1.03, 2.0, -1.0])
-def test_a_scaled_stream_is_warned_of_once_with_its_number(share):
+def test_scaled_stream_is_warned_of_with_its_factor(share):
     message = f"scales its stream by {share:.3g} in block 1 .*the traceless part"
     with pytest.warns(ScaledStreamWarning, match=message) as seen:
         model = cl.wrap_model(scaled(share, 1), name="mine")
@@ -32,7 +32,7 @@ def test_a_scaled_stream_is_warned_of_once_with_its_number(share):
     assert record["stream_scales"] == f"block 1: {model.blocks.scales[1]:.3g}"
 
 
-def test_several_blocks_are_counted_and_those_near_1_are_not():
+def test_only_blocks_scaled_away_from_1_count():
     with pytest.warns(ScaledStreamWarning, match="in 2 of 3 blocks, by 0.6 in block 0"):
         cl.wrap_model(scaled(0.6, 0, 2))
     model = cl.wrap_model(tiny.llama())
@@ -59,7 +59,7 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_weight_that_scales_one_of_many_blocks_alike_is_found(dtype):
+def test_scaling_weights_of_single_blocks_are_found(dtype):
     hf, shares = tiny.llama(num_hidden_layers=7), [1.0, 0.6, 1.0, 1.0, 1.0, 0.005, 1.0]
     hf.model.layers = nn.ModuleList(map(Scaled, hf.model.layers, shares))
     with pytest.warns(ScaledStreamWarning, match="in 2 of 7 blocks, by 0.60?2? in block 1"):

@@ -37,7 +37,7 @@ def logits(hf, n: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("n", [12, 100, 1100])
-def test_loading_and_tracing_leave_a_model_as_it_was(n):
+def test_loading_and_tracing_leave_a_model_unchanged(n):
     wanted = logits(big_bird(), n)
     model = cl.wrap_model(hf := big_bird())
     cl.trace(model, ids_of(12))
@@ -46,7 +46,7 @@ def test_loading_and_tracing_leave_a_model_as_it_was(n):
 
 
 @pytest.mark.parametrize("n", [12, 100])
-def test_a_block_is_differentiated_as_the_pass_had_it(n):
+def test_jacobian_uses_the_settings_of_its_pass(n):
     plain = big_bird()
     wanted = brute_force_jacobian(plain, plain.bert.encoder.layer[1], {"input_ids": ids_of(n)}, n - 1, n - 1)
     trace = cl.trace(cl.wrap_model(big_bird()), ids_of(n))
@@ -78,7 +78,7 @@ class Counts(nn.Module):
 
 
 @pytest.mark.parametrize("where", ["model.layers.0.mlp.down_proj", "model.embed_tokens", "lm_head"])
-def test_counters_containers_buffers_and_random_generators_are_put_back(where):
+def test_module_state_and_random_generators_are_restored(where):
     hf = llama()
     parent, _, name = where.rpartition(".")
     counter = Counts(hf.get_submodule(where))
@@ -114,7 +114,7 @@ class OwnCache(nn.Module):
 
 
 @pytest.mark.parametrize(("token_in", "token_out"), [(4, 4), (2, 6)])
-def test_a_block_is_differentiated_through_buffers_that_it_writes(token_in, token_out):
+def test_jacobian_includes_buffers_that_a_block_writes(token_in, token_out):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Embedding(100, 12), nn.Sequential(OwnCache(12), OwnCache(12))).double()
     blocks = copy.deepcopy(net[1])
@@ -126,7 +126,7 @@ def test_a_block_is_differentiated_through_buffers_that_it_writes(token_in, toke
     assert not net[1][1].keys.any() and net[1][1].last is None
 
 
-def test_weights_written_over_are_told_of_and_failed_passes_undone():
+def test_overwritten_weights_are_warned_of():
     hf = llama()
     hf.lm_head = Counts(hf.lm_head, breaks=True)
     message = r"1 weights of LlamaForCausalLM \(lm_head\.inner\.weight, \.\.\.\) were written"
@@ -141,7 +141,7 @@ def test_weights_written_over_are_told_of_and_failed_passes_undone():
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", "mamba", "gptj", "vit", "qwen3-next", "mixtral"])
-def test_a_plain_model_is_changed_by_nothing(name):
+def test_forward_pass_leaves_plain_models_unchanged(name):
     model = cl.wrap_model(hf := named(name).build())
     given = {hf.main_input_name: torch.randn(1, 3, 16, 16) if name == "vit" else torch.arange(3, 12)[None]}
     cl.trace(model, *given.values())
@@ -164,7 +164,7 @@ class RescaledOnce(nn.Linear):
 
 
 @pytest.mark.filterwarnings("ignore:.*were written over")
-def test_weights_that_a_family_rescales_once_are_rescaled_once():
+def test_weights_rescaled_once_are_not_rescaled_again():
     """Undoing the note alone would halve them again in every pass."""
     hf = llama()
     old = hf.model.layers[1].mlp.down_proj

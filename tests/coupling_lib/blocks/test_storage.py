@@ -34,14 +34,14 @@ def in_bytes() -> nn.Sequential:
 
 
 @pytest.mark.parametrize(("block", "kind"), [(in_bytes(), "as torch.uint8"), (nn.Linear(2, 2, device="meta"), "on no")])
-def test_weights_that_nothing_knows_are_refused(monkeypatch, block, kind):
+def test_weights_of_unknown_storage_are_refused(monkeypatch, block, kind):
     monkeypatch.setattr(storage, "REGISTERED", [])
     with pytest.raises(UnsupportedModelError, match=f"is stored {kind}.* wrap the model by cl.wrap_model") as caught:
         storage.dense_copy(block, torch.float32)
     assert "\n" not in str(caught.value)
 
 
-def test_a_registered_storage_builds_the_layer_and_is_counted(monkeypatch):
+def test_registered_storage_builds_dense_layers(monkeypatch):
     monkeypatch.setattr(storage, "REGISTERED", [Halved()])
     block = in_bytes()
     copy = storage.dense_copy(block, torch.float64)
@@ -50,7 +50,7 @@ def test_a_registered_storage_builds_the_layer_and_is_counted(monkeypatch):
     assert storage.share_in("uint8", block) == 6 / 10 and block[0].weight.dtype == torch.uint8
 
 
-def test_the_core_takes_token_ids_alone_and_plain_models_with_no_storage(monkeypatch):
+def test_core_trace_takes_token_ids_only(monkeypatch):
     model = cl.wrap_model(hf := tiny.llama())
     refused(ParameterError, "the input is a str; give a tensor of input_ids", tracing.trace, model, "a text")
     object.__setattr__(model, "recheck", None)

@@ -82,7 +82,7 @@ def products(hf: nn.Module, u: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("width", MODELS)
-def test_a_hook_on_any_module_is_in_the_derivative(width, name, kind):
+def test_forward_hook_on_any_module_is_differentiated(width, name, kind):
     model, reference = wrapped(width)
     u = torch.randn(width, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
     with ExitStack() as hooks:
@@ -102,7 +102,7 @@ def test_a_hook_on_any_module_is_in_the_derivative(width, name, kind):
 
 @pytest.mark.parametrize("before", [True, False], ids=["before wrapping", "after wrapping"])
 @pytest.mark.parametrize("width", MODELS)
-def test_formed_jacobians_hold_hooks_of_every_kind_and_time(width, before):
+def test_hooks_before_and_after_wrapping_are_differentiated(width, before):
     def given_less(module, args, kwargs):
         return tuple(x / 3 for x in args), kwargs
 
@@ -125,7 +125,7 @@ def test_formed_jacobians_hold_hooks_of_every_kind_and_time(width, before):
     assert relative_error(u.float() @ J, products(reference, u)[LAST]) < 1e-5
 
 
-def test_a_hook_that_steers_the_stream_is_part_of_the_block():
+def test_hook_on_a_block_is_part_of_it():
     hf = tiny.llama()
     model = cl.wrap_model(hf)
     hf.model.layers[1].register_forward_pre_hook(lambda module, args: (1.5 * args[0], *args[1:]))
@@ -139,7 +139,7 @@ def test_a_hook_that_steers_the_stream_is_part_of_the_block():
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "nf4"])
-def test_a_hook_is_in_the_derivative_of_a_dense_copy_and_a_jacobian_of_zeros_is_refused(tmp_path, precision):
+def test_jacobian_of_zeros_is_refused_in_every_precision(tmp_path, precision):
     tiny.save_llama(tmp_path)
     model = cl.load_model(tmp_path, precision=precision)
     plain = cl.trace(model, IDS).jacobian(1).dense()
@@ -150,7 +150,7 @@ def test_a_hook_is_in_the_derivative_of_a_dense_copy_and_a_jacobian_of_zeros_is_
 
 
 @pytest.mark.parametrize("after", [True, False])
-def test_a_replaced_forward_is_what_is_differentiated(after):
+def test_replaced_forward_is_differentiated(after):
     hf = tiny.llama()
     model = cl.wrap_model(hf) if after else None
     layer = hf.model.layers[1].mlp.down_proj
@@ -161,7 +161,7 @@ def test_a_replaced_forward_is_what_is_differentiated(after):
     assert relative_error(trace.jacobian(1).dense(), wanted) < 1e-5
 
 
-def test_a_replaced_forward_is_refused_where_a_copy_would_run_without_it(tmp_path):
+def test_replaced_forward_is_refused_in_bfloat16(tmp_path):
     tiny.save_llama(tmp_path)
     model = cl.load_model(tmp_path, precision="bfloat16")
     layer = model.hf.model.layers[1].mlp.down_proj
@@ -170,7 +170,7 @@ def test_a_replaced_forward_is_refused_where_a_copy_would_run_without_it(tmp_pat
 
 
 @pytest.mark.parametrize("width", MODELS)
-def test_a_parametrised_weight_is_the_one_that_is_differentiated(width):
+def test_parametrised_weight_is_differentiated(width):
     class Halved(nn.Module):
         def forward(self, weight):
             return weight / 2
@@ -183,7 +183,7 @@ def test_a_parametrised_weight_is_the_one_that_is_differentiated(width):
     assert relative_error(found, products(reference, u)[LAST]) < 1e-5
 
 
-def test_a_hook_put_on_or_taken_off_since_the_trace_is_noticed():
+def test_hook_changed_since_the_trace_is_refused():
     hf = tiny.llama()
     model = cl.wrap_model(hf)
     trace = cl.trace(model, IDS)
@@ -206,7 +206,7 @@ def raising(y):
     ("change", "message"),
     [(raising, "ValueError: no such direction"), (lambda y: y[..., :-1], "RuntimeError: The size")],
 )
-def test_a_hook_that_fails_or_changes_a_shape_is_named(change, message):
+def test_failing_hook_is_named_in_the_error(change, message):
     hf = tiny.llama()
     model = cl.wrap_model(hf)
     hf.model.layers[1].mlp.down_proj.register_forward_hook(hook(change))
@@ -215,7 +215,7 @@ def test_a_hook_that_fails_or_changes_a_shape_is_named(change, message):
     assert message in line and "\n" not in line
 
 
-def test_hooks_of_transformers_and_of_all_modules_are_told_apart():
+def test_global_hooks_count_and_those_of_transformers_not():
     hf = tiny.llama()
     model = cl.wrap_model(hf)
     hf(input_ids=IDS, output_hidden_states=True, output_attentions=True)
@@ -228,7 +228,7 @@ def test_hooks_of_transformers_and_of_all_modules_are_told_apart():
     assert is_bare(hf.lm_head)
 
 
-def test_backward_hooks_and_those_with_another_answer_each_time_are_refused():
+def test_backward_hooks_and_random_hooks_are_refused():
     hf = tiny.llama()
     model = cl.wrap_model(hf)
     generator = torch.Generator().manual_seed(7)

@@ -50,13 +50,13 @@ def forgetting(block):
     ],
     ids=["training", "another input", "memory"],
 )
-def test_a_model_without_one_stream_is_refused(change, message):
+def test_model_without_a_residual_stream_is_refused(change, message):
     hf = named("gpt2").build()
     change(hf)
     refused(UnsupportedModelError, message, checks.validate, hf)
 
 
-def test_mixed_tokens_other_steps_and_wrong_mask_rows_take_the_next_route(monkeypatch):
+def test_block_that_fails_a_route_takes_the_next(monkeypatch):
     """The self-check at load: a block whose MLP looks at its neighbours is not a function of frozen keys and values."""
 
     class Mixing(nn.Module):
@@ -113,7 +113,7 @@ def test_one_block_of_each_kind_is_compared(change, monkeypatch):
 
 
 @each_family()
-def test_self_check_is_far_below_its_limit_in_every_family(family):
+def test_route_error_is_small_in_every_family(family):
     model = loaded(family)
     hf, found = model.hf, model.blocks
     given = random_input(hf, torch.Generator().manual_seed(3), n_tokens=9)
@@ -122,7 +122,7 @@ def test_self_check_is_far_below_its_limit_in_every_family(family):
         assert agreement.route_error(call, call, module, route, found.attention) < 1e-4
 
 
-def test_a_block_that_autograd_refuses_is_refused():
+def test_block_without_an_autograd_derivative_is_refused():
     class Overwriting(nn.Module):
         def forward(self, x):
             y = x.exp()
@@ -140,7 +140,7 @@ def test_a_block_that_autograd_refuses_is_refused():
     )
 
 
-def test_errors_that_are_no_numbers_are_not_lost_and_all_are_named(monkeypatch):
+def test_nan_route_errors_are_not_taken_for_agreement(monkeypatch):
     hf = named("llama").build()
     found = checks.validate(hf)
     call = blocks.record(hf, found, {"input_ids": torch.arange(3, 12)[None]})[0]
@@ -162,7 +162,7 @@ def test_errors_that_are_no_numbers_are_not_lost_and_all_are_named(monkeypatch):
     )
 
 
-def test_experts_run_one_at_a_time_and_post_norm_is_said_of_every_block():
+def test_experts_are_set_to_run_eagerly():
     """The grouped kernel rejects float64 and has no forward mode; `load_model` and `wrap_model` switch it off."""
     hf = named("mixtral").build()
     hf.set_experts_implementation("grouped_mm")
@@ -188,7 +188,7 @@ def spoilt(bad: dict[str, list[float]]) -> nn.Module:
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16", "nf4"])
-def test_weights_that_are_nan_are_named_at_load(tmp_path, stored):
+def test_nan_weights_are_named_at_load(tmp_path, stored):
     folder = tmp_path / "m"
     spoilt({UP: [NAN] * 3}).save_pretrained(folder)
     line = refused(ModelUnavailableError, f"weights {UP} hold .*NaN of 2,048", cl.load_model, folder, precision=stored)
@@ -201,7 +201,7 @@ def test_weights_that_are_nan_are_named_at_load(tmp_path, stored):
 FURTHER = rf"{EMBEDDING} hold 8,960 infinite of 8,960 entries \(and .*other tensors are not finite\); fetch it again"
 
 
-def test_weights_are_counted_by_kind_in_every_block_and_read_where_they_overflow(monkeypatch):
+def test_non_finite_weights_are_counted_by_kind(monkeypatch):
     for bad, message in [
         ({UP: [NAN, -INF]}, f"'mine': weights {UP} hold 1 NaN and 1 infinite of 2,048 entries;"),
         ({EMBEDDING: [INF] * 8960, UP: [NAN, -INF]}, FURTHER),

@@ -32,7 +32,7 @@ def on_disk(hf, folder):
     return cl.load_model(folder, memory=placing.plan(hf).bytes(torch.float32))
 
 
-def test_of_blocks_on_disk_no_others_are_read_than_those_that_are_put_to_the_test(tmp_path, monkeypatch):
+def test_only_compared_blocks_are_read_from_disk(tmp_path, monkeypatch):
     read, one = [], offload.StoredWeights.__getitem__
     monkeypatch.setattr(
         offload.StoredWeights,
@@ -46,7 +46,7 @@ def test_of_blocks_on_disk_no_others_are_read_than_those_that_are_put_to_the_tes
 
 
 @pytest.mark.parametrize(("wrong", "message"), [(0, "hold 1 NaN"), (4, "hold 1 NaN"), (7, "hold 1 NaN"), (3, "")])
-def test_states_that_are_no_numbers_are_refused_before_any_number_is_given(tmp_path, wrong, message):
+def test_nan_weights_on_disk_are_refused(tmp_path, wrong, message):
     if message:
         with pytest.raises(ModelUnavailableError, match=f"layers.{wrong}.mlp.up_proj.weight {message}"):
             on_disk(spoilt_at(wrong), tmp_path)
@@ -64,7 +64,7 @@ class Fed(LlamaDecoderLayer):
 
 
 @pytest.mark.parametrize("wrong", [0, 3])
-def test_what_happens_between_two_blocks_is_seen_in_every_trace(tmp_path, wrong):
+def test_change_between_two_blocks_is_refused(tmp_path, wrong):
     model = on_disk(deep(), tmp_path)
     model.hf.model.layers[wrong + 1].__class__ = Fed
     message = f"block {wrong + 2} of LlamaForCausalLM .* does not read what block {wrong + 1} wrote"
@@ -72,7 +72,7 @@ def test_what_happens_between_two_blocks_is_seen_in_every_trace(tmp_path, wrong)
     refused(UnsupportedModelError, message, checks.validate, model.hf)
 
 
-def test_hooks_on_blocks_on_disk_are_part_of_them_and_two_answers_refused(tmp_path):
+def test_hooks_on_offloaded_blocks_are_differentiated(tmp_path):
     def shifted(module, args, kwargs):
         return (args[0] + args[0].tanh(), *args[1:]), kwargs
 
@@ -89,7 +89,7 @@ def test_hooks_on_blocks_on_disk_are_part_of_them_and_two_answers_refused(tmp_pa
 
 
 @pytest.mark.parametrize("wrong", [0, 4, 7])
-def test_tokens_that_mix_in_a_block_on_disk_are_noticed(tmp_path, wrong, monkeypatch):
+def test_offloaded_block_that_mixes_tokens_takes_sequence_route(tmp_path, wrong, monkeypatch):
     plain = LlamaMLP.forward
 
     def mixing(module, x):

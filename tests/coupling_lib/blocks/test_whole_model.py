@@ -78,7 +78,7 @@ V = torch.randn(32, generator=torch.Generator().manual_seed(2), dtype=torch.floa
         (keeps_something_aside, "something", 0.05),
     ],
 )
-def test_what_blocks_hand_on_beside_their_stream_is_refused_by_name(made, argument, far, monkeypatch):
+def test_lens_refuses_paths_beside_the_residual_stream(made, argument, far, monkeypatch):
     message = rf"hands on {argument} from block to block beside its stream, .* targets='later'"
     for dtype in (torch.float64, torch.float32):
         refused(UnsupportedModelError, message, cl.lens, cl.trace(made(dtype), IDS))
@@ -88,13 +88,13 @@ def test_what_blocks_hand_on_beside_their_stream_is_refused_by_name(made, argume
 
 
 @pytest.mark.parametrize("made", [shares_keys, hands_on_router_states])
-def test_the_same_is_seen_without_a_graph_where_memory_holds_none(made, monkeypatch):
+def test_lens_refuses_other_paths_without_a_graph(made, monkeypatch):
     monkeypatch.setattr(whole_model, "_arithmetics", lambda hf: [])
     refused(UnsupportedModelError, "hands on '.*states' from block to block", cl.lens, cl.trace(made(), IDS))
 
 
 @pytest.mark.parametrize("n", [2, 9, 400])
-def test_bidirectional_models_are_refused_at_every_length(n, monkeypatch):
+def test_lens_refuses_bidirectional_models_at_every_length(n, monkeypatch):
     torch.manual_seed(0)
     config = transformers.BertConfig(**BASE | dict(max_position_embeddings=512))
     traced = cl.trace(cl.wrap_model(transformers.BertModel(config).eval()), torch.randint(1, 64, (1, n)))
@@ -109,7 +109,7 @@ def test_bidirectional_models_are_refused_at_every_length(n, monkeypatch):
     "precision",
     ["float32", "bfloat16", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("float16", "nf4", "int8"))],
 )
-def test_rounding_is_no_reason_to_refuse(precision, monkeypatch):
+def test_lens_accepts_models_of_every_precision(precision, monkeypatch):
     model = cl.load_model("nano-llama", precision=precision)
     traced = cl.trace(model, "It was the best of times, it was the worst of times, it was the age of wisdom")
     for arithmetics in (whole_model._arithmetics, lambda hf: [torch.float32], lambda hf: []):
@@ -117,7 +117,7 @@ def test_rounding_is_no_reason_to_refuse(precision, monkeypatch):
         assert cl.lens(traced).shape == (13, 96, 96)
 
 
-def test_large_norms_lengths_and_tied_scores_are_no_reason_to_refuse():
+def test_lens_accepts_large_norms_and_tied_scores():
     for dtype in [torch.float32, torch.bfloat16]:
         hf = spread(transformers.LlamaForCausalLM(transformers.LlamaConfig(**GQA)))
         with torch.no_grad():

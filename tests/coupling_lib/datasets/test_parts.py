@@ -27,7 +27,7 @@ def in_float64(jacobians: list[torch.Tensor]) -> list[np.ndarray]:
     return [J.double().numpy() - np.trace(J.double().numpy()) / len(J) * np.eye(len(J)) for J in jacobians]
 
 
-def test_depth_of_the_shared_part_is_that_of_the_matrices_without_their_trace(model, measured):
+def test_depth_of_shared_part_matches_traceless_matrices(model, measured):
     shared, traced = cl.shared_part(measured), cl.trace(model, PARIS)
     whole = [traced.jacobian(block).dense() for block in range(model.n_blocks)]
     rest = in_float64(whole)
@@ -44,7 +44,7 @@ def test_depth_of_the_shared_part_is_that_of_the_matrices_without_their_trace(mo
     assert known_shared_part(measured, VARIANT).equals(shared)
 
 
-def test_tokens_of_the_shared_part_are_those_of_the_matrices_without_their_trace(model):
+def test_tokens_of_shared_part_match_traceless_matrices(model):
     ds = cl.measure_tokens(model, [PARIS], block=3, other=6, kind="input", fixed=1, k=K, tokens=3)
     shared, traced = cl.shared_part(ds), cl.trace(model, PARIS)
     places = ds.position.values[0].tolist()
@@ -54,7 +54,7 @@ def test_tokens_of_the_shared_part_are_those_of_the_matrices_without_their_trace
     assert shared.text.equals(ds.text) and shared.position.equals(ds.position)
 
 
-def test_depth_and_nulls_say_the_same_of_the_shared_part(model, measured):
+def test_depth_and_nulls_agree_on_shared_part(model, measured):
     """Coupling and its value for random bases, which two chapters give."""
     of_nulls = nulls.measure_nulls(model, [PARIS, "It was the best of times"], ks=(K,))
     for n, prompt in enumerate(measured.prompt.values):
@@ -66,7 +66,7 @@ def test_depth_and_nulls_say_the_same_of_the_shared_part(model, measured):
         assert float(at.normalised_null[n]) == pytest.approx(null, abs=4e-4)
 
 
-def test_the_shared_part_is_a_measurement_with_effects_of_its_own(measured):
+def test_shared_part_is_a_measurement_with_effects(measured):
     shared = cl.shared_part(measured)
     assert float(cl.null_of(shared, VARIANT).error.max()) < 1e-4
     summary = cl.depth_summary(shared, VARIANT)["mean"].sel(k=K)
@@ -85,7 +85,7 @@ def test_the_shared_part_is_a_measurement_with_effects_of_its_own(measured):
     assert effects.of_shared_depth(pair, "miscoupling", K) == {}
 
 
-def test_products_alone_have_no_shared_part_and_say_so(model):
+def test_measurement_by_products_has_no_shared_part(model):
     ds = cl.measure_depth(model, [PARIS], ks=(K,), formed=False)
     assert known_shared_part(ds, VARIANT) is None
     assert with_shared_part(side_by_side(trained=ds)).network.values.tolist() == ["trained"]

@@ -12,7 +12,7 @@ from coupling_lib.datasets.statistics import linear_fit, mean_interval, skewness
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 
 
-def test_skewness_is_scipy_s_or_more_and_any_axis_may_hold_the_values():
+def test_skewness_equals_scipy_where_small_along_any_axis():
     values = np.random.default_rng(0).normal(size=(9, 400))
     shown = scipy.stats.skew(values, bias=False)
     np.testing.assert_allclose(skewness(values), shrunken_skewness(values))
@@ -31,7 +31,7 @@ def test_skewness_is_scipy_s_or_more_and_any_axis_may_hold_the_values():
 
 @pytest.mark.parametrize("n", [8, 12, 16, 24])
 @pytest.mark.parametrize("width", [0.55, 0.72, 1.0])
-def test_lognormal_values_show_a_third_of_the_root_of_their_lean(n, width):
+def test_skewness_of_lognormal_samples_underestimates_the_truth(n, width):
     values = np.random.default_rng(n).lognormal(sigma=width, size=(n, 20_000))
     seen = np.median(scipy.stats.skew(values, bias=False)) / np.sqrt(n)
     lean = float(scipy.stats.lognorm(width).stats("s")) / np.sqrt(n)
@@ -45,14 +45,14 @@ def test_lognormal_values_show_a_third_of_the_root_of_their_lean(n, width):
     [("exponential", {}), ("lognormal", {"sigma": 1.0}), ("lognormal", {"sigma": 0.7}), ("gamma", {"shape": 0.5}),
      ("weibull", {"a": 0.7}), ("normal", {}), ("standard_t", {"df": 3}), ("uniform", {})],
 )  # fmt: skip
-def test_a_mean_is_covered_whatever_the_shape_of_the_values(values, truth, sign, n):
+def test_mean_intervals_cover_the_mean_of_skewed_values(values, truth, sign, n):
     means = {"exponential": 1, "gamma": 0.5, "weibull": math.gamma(1 + 1 / 0.7), "uniform": 0.5}
     mean = sign * means.get(values, math.exp(truth.get("sigma", 0) ** 2 / 2) if values == "lognormal" else 0)
     found = mean_interval(sign * getattr(np.random.default_rng(6), values)(**truth, size=(n, 10_000)))
     assert 0.94 < np.mean((found.low <= mean) & (mean <= found.high)) < 0.985
 
 
-def test_means_of_few_or_skewed_values_are_covered_less():
+def test_mean_intervals_of_few_values_cover_less():
     for n, coverage in [(5, 0.91), (6, 0.918), (8, 0.931)]:
         found, mean = mean_interval(np.random.default_rng(8).lognormal(size=(n, 20_000))), math.exp(0.5)
         assert np.mean((found.low <= mean) & (mean <= found.high)) == pytest.approx(coverage, abs=0.006)
@@ -64,7 +64,7 @@ def test_means_of_few_or_skewed_values_are_covered_less():
     assert np.mean(np.abs(draws.mean(axis=0) - mean) <= half) == pytest.approx(0.845, abs=0.01)
 
 
-def test_linear_fit_equals_the_normal_equations_and_refuses_what_is_no_line():
+def test_linear_fit_equals_scipy():
     rng = np.random.default_rng(4)
     x, y = rng.normal(size=25), rng.normal(size=25)
     slope, intercept = np.polyfit(x, y, 1)

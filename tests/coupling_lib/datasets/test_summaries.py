@@ -15,7 +15,7 @@ def make(n_prompts=20):
     return xr.DataArray(values, {"block": [1, 2, 3]}, ("prompt", "block"))
 
 
-def test_intervals_hold_the_mean_of_every_place_and_none_of_one_prompt():
+def test_intervals_contain_the_mean_at_every_block():
     values = make()
     found = interval(values)
     np.testing.assert_allclose(found["mean"], values.mean("prompt"))
@@ -35,7 +35,7 @@ def test_intervals_hold_the_mean_of_every_place_and_none_of_one_prompt():
     np.testing.assert_array_equal(found.low[[0, 2]], interval(make()).low[[0, 2]])
 
 
-def test_couplings_leave_out_the_diagonal_and_nulls_are_means_with_errors():
+def test_mean_couplings_leave_out_the_diagonal():
     values = np.random.default_rng(1).random((2, 1, 3, 3))
     ds = xr.Dataset(
         {"mismatch": (("prompt", "k", "block_1", "block_2"), values)},
@@ -52,7 +52,7 @@ def test_couplings_leave_out_the_diagonal_and_nulls_are_means_with_errors():
     assert 1 - found == pytest.approx(0.15)
 
 
-def test_summary_of_several_networks_is_that_of_each_and_refuses_what_was_not_measured():
+def test_summary_of_several_networks_is_that_of_each():
     values = np.random.default_rng(2).random((2, 4, 1, 3, 3))
     ds = xr.Dataset(
         {

@@ -19,7 +19,7 @@ SMALL = SimpleNamespace(model_type="vit", image_size=8, patch_size=2, num_channe
 LARGE = SimpleNamespace(model_type="deit", image_size=[32, 32], patch_size=16, num_channels=3)
 
 
-def test_images_come_held_out_normalised_by_seed_coloured_and_named(tmp_path):
+def test_images_are_held_out_and_normalised(tmp_path):
     first, again, other = (images.load_images("digits", SMALL, 5, seed) for seed in (0, 0, 1))
     held_out = {tuple(image.flatten().tolist()) for image in read_dataset("digits").test}
     for picture in first:
@@ -57,7 +57,7 @@ def vision_model(family: str, **changes) -> cl.Model:
 
 
 @pytest.mark.parametrize(("family", "before"), BEFORE.items())
-def test_a_token_stands_for_the_patch_whose_pixels_change_it(family, before):
+def test_patch_box_holds_the_pixels_of_its_token(family, before):
     model = vision_model(family)
     (picture,) = images.load_images("noise", model.hf.config, 1)
     states = [cl.trace(model, picture.pixels).hidden[0]]
@@ -100,7 +100,7 @@ def test_a_folders_own_processor_makes_the_pixels(tmp_path, name):
     assert cl.trace(model, picture.pixels).n_tokens == 17 and picture.shown.shape == (8, 8, 3)
 
 
-def test_processors_that_cannot_be_read_are_refused_and_guesses_said(tmp_path):
+def test_unreadable_image_processor_is_refused(tmp_path):
     vision_model("ViT").hf.save_pretrained(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text("{")
     refused(ModelUnavailableError, r"preprocessor_config.json in .* cannot be read", cl.load_model, tmp_path)
@@ -108,7 +108,7 @@ def test_processors_that_cannot_be_read_are_refused_and_guesses_said(tmp_path):
         images.load_images("noise", transformers.Dinov2Config(**SMALL_STACK), 1)
 
 
-def test_pictures_are_turned_upright_keep_their_shades_and_need_patches(tmp_path):
+def test_pictures_are_turned_by_their_exif_orientation(tmp_path):
     upright = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
     undo = {1: lambda x: x, 2: np.fliplr, 3: lambda x: np.rot90(x, 2), 4: np.flipud, 5: np.transpose}
     undo |= {6: lambda x: np.rot90(x, 1), 7: lambda x: np.rot90(x, 2).T, 8: lambda x: np.rot90(x, -1)}
@@ -143,5 +143,5 @@ def test_pictures_are_turned_upright_keep_their_shades_and_need_patches(tmp_path
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_line(source, config, n, message):
+def test_unreadable_images_are_refused(source, config, n, message):
     refused(ParameterError, message, images.load_images, source, config, n)

@@ -42,7 +42,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_embedded_prompts_are_unique_trimmed_and_of_their_style():
+def test_embedded_prompts_are_unique_and_match_their_style():
     prompts = load_prompts()
     assert Counter(prompt.dataset for prompt in prompts) == dict.fromkeys(STYLES, 20)
     assert len({prompt.id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == 120
@@ -56,7 +56,7 @@ def test_embedded_prompts_are_unique_trimmed_and_of_their_style():
     assert PARIS == "What is the capital of France? The capital is"
 
 
-def test_selections_are_balanced_extend_smaller_ones_and_follow_the_seed():
+def test_selections_are_balanced_and_follow_the_seed():
     for n in [1, 7, 50, 120]:
         prompts = load_prompts(n=n)
         counts = Counter(prompt.dataset for prompt in prompts)
@@ -71,7 +71,7 @@ def test_selections_are_balanced_extend_smaller_ones_and_follow_the_seed():
         refused(ParameterError, "from 1 to 120", load_prompts, n=n)
 
 
-def test_benchmarks_and_paragraphs_of_wikitext_are_read_from_a_folder(folder, tmp_path_factory):
+def test_benchmarks_and_wikitext_are_read_from_a_folder(folder, tmp_path_factory):
     for name in BENCHMARKS:
         wanted = [Prompt(f"{name}-{i}", name, f"{name} asks {i}?") for i in range(3)]
         assert load_prompts(name, folder=folder) == wanted
@@ -140,7 +140,7 @@ def test_steps_and_ratings_are_read_from_files(tmp_path):
     ]
 
 
-def test_own_files_need_no_more_than_a_text_and_chains_of_thought_mark_the_id(tmp_path):
+def test_prompt_files_need_only_a_text(tmp_path):
     lines = '{"prompt": "O\u2028ne"}\n\n{"prompt": "Two", "id": 7, "dataset": "d"}\n'
     (tmp_path / "mine.jsonl").write_text(lines, encoding="utf-8")
     assert load_prompts(tmp_path / "mine.jsonl") == [Prompt("mine-1", "mine", "O\u2028ne"), Prompt("7", "d", "Two")]
@@ -217,7 +217,7 @@ def test_a_line_that_is_no_prompt_is_refused(tmp_path, name, head, lines, expect
         refused(ParameterError, message, load_prompts, tmp_path / name)
 
 
-def test_ids_are_given_once_in_a_set(tmp_path):
+def test_repeated_prompt_ids_are_refused(tmp_path):
     rows = [{"prompt": "a", "id": 1}, {"prompt": "b", "id": "1", "dataset": "d"}, {"prompt": "c", "id": None}]
     file = write_rows(tmp_path / "mine.jsonl", rows)
     assert [(prompt.dataset, prompt.id) for prompt in load_file(file)] == [

@@ -39,7 +39,7 @@ def traced(mine, ids):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("pad", ["<pad>", "</s>"])
-def test_padding_is_refused_and_the_slice_that_is_named_gives_the_text(side, pad):
+def test_padding_is_refused_with_a_slice_without_it(side, pad):
     mine = model(pad=pad)
     mine.tokenizer.padding_side = side
     texts = [PARIS, PARIS + ", of which it was said that"]
@@ -56,7 +56,7 @@ def test_padding_is_refused_and_the_slice_that_is_named_gives_the_text(side, pad
     assert side == "right" or (traced(cl.wrap_model(mine.hf), ids)[1] - traced(mine, alone)[1]).norm() > 0.01
 
 
-def test_one_token_of_padding_is_padding_where_it_is_nothing_else():
+def test_single_pad_token_is_refused_unless_also_eos():
     mine = model()
     pad, eos = mine.tokenizer.pad_token_id, mine.tokenizer.eos_token_id
     assert refused(ParameterError, "", cl.trace, mine, torch.tensor([[pad, 40, 41]])).endswith("ids[:, 1:]")
@@ -72,7 +72,7 @@ def test_one_token_of_padding_is_padding_where_it_is_nothing_else():
         assert refused(ParameterError, "", cl.trace, mine, torch.tensor([[40, 41, eos, eos]])).endswith("ids[:, :-2]")
 
 
-def test_first_tokens_and_configurations_say_what_pads():
+def test_pad_token_is_found_in_tokenizer_or_configuration():
     mine = model(pad="<s>", first=True)
     bos = mine.tokenizer.bos_token_id
     assert traced(mine, PARIS)[0] == []
@@ -84,7 +84,7 @@ def test_first_tokens_and_configurations_say_what_pads():
     assert traced(cl.wrap_model(tiny.llama()), torch.tensor([[0, 0, 40]]))[0] == []
 
 
-def test_what_a_tokenizer_returns_is_refused_and_one_of_another_kind_asked_nothing():
+def test_batch_encoding_is_refused_with_its_input_ids():
     mine = model()
     mine.tokenizer.padding_side = "left"
     made = mine.tokenizer([PARIS, PARIS + " and more"], padding=True, return_tensors="pt")
@@ -98,7 +98,7 @@ def test_what_a_tokenizer_returns_is_refused_and_one_of_another_kind_asked_nothi
     token_ids.check([1, 1], None, odd, "mine")
 
 
-def test_first_tokens_that_stand_twice_and_last_ones_that_are_no_text_are_said():
+def test_doubled_first_token_is_warned_of():
     mine = model(first=True)
     assert traced(mine, PARIS)[0] == []
     messages, J = traced(mine, f"<s>{PARIS}")

@@ -15,7 +15,7 @@ def traced() -> tracing.Trace:
     return tracing.trace(loaded(named("gpt2")), torch.arange(1, 12)[None])
 
 
-def test_batches_halve_beside_large_results_and_do_not_change_them(monkeypatch):
+def test_batch_size_halves_beside_large_results(monkeypatch):
     trace = traced()
     each = 16 * trace.d_model * trace.dtype.itemsize
     monkeypatch.setattr(derivatives, "_BATCH_BYTES", {"cpu": 40 * each})
@@ -44,7 +44,7 @@ def limited(monkeypatch, most: int) -> list[int]:
     return tried
 
 
-def test_smaller_batches_where_memory_runs_out_and_errors_that_say_so(monkeypatch):
+def test_batches_shrink_where_memory_runs_out(monkeypatch):
     whole = [traced().jacobian(block).dense() for block in (0, 1)]
     trace = traced()
     tried = limited(monkeypatch, most=10)

@@ -32,7 +32,7 @@ def test_each_product_is_the_exact_one_rounded_once(dtype, rounding):
         assert bool(((value.double() - wanted).abs() <= 0.5 * rounding * 2 * wanted.abs() + 1e-4).all()), name
 
 
-def test_derivatives_pass_and_other_types_and_operations_are_left_alone():
+def test_rounded_products_leave_other_types_alone():
     a, b, *_ = matrices(torch.float32)
     with RoundedProducts():
         assert torch.equal(a @ b, torch.mm(a, b)) and (a.double() @ b.double()).dtype == torch.float64

@@ -31,7 +31,7 @@ def whole_model(model, depth: int, token: int) -> torch.Tensor:
 
 
 @each_family(CAUSAL)
-def test_a_lens_equals_whole_model_autograd_in_every_causal_family(family):
+def test_lens_equals_autograd_in_every_causal_family(family):
     model = loaded(family, torch.float64)
     for token in (-1, 5):
         found = cl.lens(cl.trace(model, IDS), token)
@@ -41,7 +41,7 @@ def test_a_lens_equals_whole_model_autograd_in_every_causal_family(family):
             assert relative_error(found[depth], wanted) < (1e-6 if family.wide else 1e-5)
 
 
-def test_mistakes_of_others_are_seen_by_the_comparison():
+def test_off_by_one_and_transposed_lenses_differ():
     """One block too many, a transposed matrix, and states after the final norm are each far from autograd."""
     model = loaded(named("llama"), torch.float64)
     traced = cl.trace(model, IDS)
@@ -54,7 +54,7 @@ def test_mistakes_of_others_are_seen_by_the_comparison():
     assert relative_error(other, wanted) > 0.1
 
 
-def test_products_without_matrices_are_those_of_the_matrices():
+def test_lens_products_equal_those_of_formed_matrices():
     traced = cl.trace(loaded(named("gpt2"), torch.float64), IDS)
     free, formed = cl.lens(traced), cl.lens(traced)
     formed.dense()
@@ -68,7 +68,7 @@ def test_products_without_matrices_are_those_of_the_matrices():
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt-neox", "granite", "gemma2-window", "cohere"])
-def test_a_readout_is_the_models_own_head_of_what_the_lens_gives(kind):
+def test_readout_applies_the_models_head_to_lens(kind):
     """Granite divides its logits, Cohere multiplies them, Gemma-2 caps them."""
     model = loaded(named(kind), torch.float64)
     traced = cl.trace(model, IDS)
@@ -89,7 +89,7 @@ def test_a_readout_is_the_models_own_head_of_what_the_lens_gives(kind):
         torch.testing.assert_close(read.logits[depth], own.topk(3).values, rtol=1e-5, atol=1e-8)
 
 
-def test_linearised_readouts_are_derivatives_and_the_last_depth_the_answer():
+def test_linearised_readouts_are_derivatives_of_the_logits():
     model = loaded(named("gpt-neox"), torch.float64)
     traced = cl.trace(model, IDS)
     last, step = traced.hidden[-1, -1], 1e-6
@@ -123,7 +123,7 @@ def every_pair(model, depth: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["llama", pytest.param("qwen3-next", marks=pytest.mark.thorough)])
-def test_a_lens_with_later_targets_is_a_brute_force_sum(kind):
+def test_lens_with_later_targets_matches_brute_force(kind):
     """1/|V| sum of d x^L_t' / d x^l_t over t and t' of V, t' >= t."""
     model = loaded(named(kind), torch.float64)
     traced = cl.trace(model, IDS)
@@ -138,7 +138,7 @@ def test_a_lens_with_later_targets_is_a_brute_force_sum(kind):
     assert relative_error(found.states(), torch.einsum("lij,lj->li", found.dense(), x)) < 1e-12
 
 
-def test_a_lens_with_later_targets_takes_what_blocks_hand_on():
+def test_lens_with_later_targets_includes_shared_states():
     """Targets of a single token are that token's own whole derivative, shared keys and values with it."""
     hf = tiny_families.build("causal", "zaya", alone=False)
     model = cl.wrap_model(hf.double())
@@ -147,7 +147,7 @@ def test_a_lens_with_later_targets_takes_what_blocks_hand_on():
         assert relative_error(found[depth], whole_model(model, depth, 7)) < 1e-5
 
 
-def test_bad_input_is_one_line():
+def test_bad_arguments_are_refused():
     traced = cl.trace(loaded(named("llama"), torch.float64), IDS)
     refused(ParameterError, "token is 9; this input has 9 tokens", cl.lens, traced, token=9)
     for v, message in (

@@ -52,7 +52,7 @@ def test_jacobian_equals_brute_force_in_every_family(family, family_table):
 
 
 @each_family()
-def test_jacobians_of_many_tokens_equal_those_of_one_at_a_time(family):
+def test_jacobians_of_many_tokens_equal_single_ones(family):
     trace = traced(family)
     tokens = [0, 3, 6, trace.n_tokens - 1]
     many = cl.block_jacobians(trace, 1, [(token, token) for token in tokens])
@@ -75,7 +75,7 @@ def test_jacobians_of_many_tokens_equal_those_of_one_at_a_time(family):
         (9, [(1, 1)], "block is 9; it must be a whole number from"),
     ],
 )
-def test_blocks_and_pairs_that_do_not_exist_are_refused(block, pairs, message):
+def test_impossible_blocks_and_token_pairs_are_refused(block, pairs, message):
     refused(ParameterError, message, cl.block_jacobians, traced(LLAMA), block, pairs)
 
 
@@ -95,7 +95,7 @@ def test_products_both_ways_equal_the_dense_matrix(family):
         assert lazy.T.T is lazy and lazy.shape == lazy.T.shape == (32, 32)
 
 
-def test_products_evaluate_a_block_once_while_it_is_held(monkeypatch):
+def test_held_jacobian_evaluates_its_block_once(monkeypatch):
     J, evaluated = traced(GPT2).jacobian(1), []
     evaluate = jacobian.evaluate
     monkeypatch.setattr(jacobian, "evaluate", lambda *given: evaluated.append(given[1]) or evaluate(*given))
@@ -144,7 +144,7 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_later_tokens_and_those_outside_a_window_are_refused_as_zero(use):
+def test_jacobian_between_unattended_tokens_is_refused(use):
     assert refused(UntrustworthyResultError, "", use, traced(LLAMA).jacobian(1, 8, 3)) == (
         "the Jacobian of 'llama', block 1, token 8 -> 3 is zero: position 3 does not attend to position 8, a later "
         "one; in a causal model that is so by construction: exchange the two, token_in=3 and token_out=8"
@@ -153,7 +153,7 @@ def test_later_tokens_and_those_outside_a_window_are_refused_as_zero(use):
     refused(UntrustworthyResultError, message, use, outside.jacobian(1, 0, 10))
 
 
-def test_boundary_of_the_released_code_differs_at_the_last_block_only():
+def test_hidden_states_boundary_differs_only_at_last_block():
     trace = traced(LLAMA)
     released = [trace.jacobian(block, boundary="hidden_states").dense() for block in range(3)]
     ours = [trace.jacobian(block).dense() for block in range(3)]
@@ -168,7 +168,7 @@ def test_boundary_of_the_released_code_differs_at_the_last_block_only():
 
 
 @pytest.mark.parametrize("factor", [1.5, torch.nan])
-def test_a_replay_that_differs_from_the_model_is_refused(factor):
+def test_replay_that_differs_from_model_is_refused(factor):
     trace = tracing.trace(model := cl.wrap_model(LLAMA.build(), name="llama"), example(model.hf))
     with torch.no_grad():
         trace.model.blocks.modules[1].mlp.down_proj.weight.mul_(factor)
@@ -195,11 +195,11 @@ HALF = r"^token_in is 2\.0; this input has 11 tokens, 0 to 10; give one as a who
         (dict(block=0, token_out=False), r"token_out is False; .* whole number"),
     ],
 )
-def test_what_does_not_exist_is_refused_by_name(arguments, message):
+def test_impossible_jacobian_arguments_are_refused(arguments, message):
     refused(ParameterError, message, traced(LLAMA).jacobian, **arguments)
 
 
-def test_whole_numbers_of_numpy_count_blocks_and_a_complex_factor_is_refused():
+def test_numpy_integers_index_blocks_and_tokens():
     J = traced(LLAMA).jacobian(block=np.int64(-1), token_in=np.int32(3), token_out=np.int64(-1))
     assert (J.block, J.token_in, J.token_out) == (2, 3, 10)
     assert [type(x) for x in (J.block, J.token_in, J.token_out)] == [int, int, int]
@@ -209,7 +209,7 @@ def test_whole_numbers_of_numpy_count_blocks_and_a_complex_factor_is_refused():
 
 @pytest.mark.parametrize("formed", [False, True], ids=["products", "formed"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", ">f8", "int64", "bool"])
-def test_a_factor_of_numpy_gives_the_tensor_that_its_own_would(dtype, formed):
+def test_numpy_factor_gives_the_same_tensor(dtype, formed):
     J = traced(GPT2).jacobian(1)
     V = (np.arange(96).reshape(32, 3) % 5).astype(dtype)
     wanted = J.dense() @ torch.from_numpy(V.astype("float64"))
@@ -241,7 +241,7 @@ NOT_FINITE = "the factor holds NaN or infinite values in "
     ],
     ids=["nan", "infinite", "list", "text", "none", "number", "texts", "length", "dimensions"],
 )  # fmt: skip
-def test_what_is_no_factor_is_refused_in_one_line(factor, message, formed):
+def test_invalid_factors_are_refused(factor, message, formed):
     J = traced(GPT2).jacobian(1)
     if formed:
         J.dense()
@@ -263,7 +263,7 @@ def test_a_product_that_overflows_is_refused(formed):
         )
 
 
-def test_a_matrix_that_is_written_over_leaves_the_jacobian_alone():
+def test_overwriting_the_dense_matrix_leaves_jacobian_unchanged():
     J = traced(GPT2).jacobian(1)
     wanted = J.dense()
     J.dense().zero_()

@@ -77,7 +77,7 @@ def dense_jacobians(hf, ids, token):
 
 @pytest.mark.parametrize("family", ["neox", "llama"])
 @pytest.mark.parametrize("token", [-1, 2])
-def test_value_is_that_of_the_dense_jacobians_with_the_same_probes(family, token, all_in_float64):
+def test_loss_equals_that_of_dense_jacobians(family, token, all_in_float64):
     hf, ids, probes = tiny(family), token_ids(), 3
     value = cl.coupling_loss(hf, ids, (0, 1, 2), probes, token, generator=torch.Generator().manual_seed(4))
     J = dense_jacobians(hf, ids, token)
@@ -91,7 +91,7 @@ def test_value_is_that_of_the_dense_jacobians_with_the_same_probes(family, token
     assert value.item() == pytest.approx(float(torch.stack(expected).mean()), rel=1e-9)
 
 
-def test_many_draws_come_to_the_dense_value_whole_and_shared():
+def test_loss_converges_to_the_dense_asymmetry():
     hf, ids = tiny("neox"), token_ids(sequences=1).repeat(500, 1)
     J = dense_jacobians(hf, ids[:1], -1)[:, 0]
     value = cl.coupling_loss(hf, ids, (0, 2), probes=np.int64(4), generator=torch.Generator().manual_seed(0))
@@ -108,7 +108,7 @@ def test_many_draws_come_to_the_dense_value_whole_and_shared():
 
 
 @pytest.mark.parametrize("family", ["neox", "llama"])
-def test_gradient_is_that_of_finite_differences(family, all_in_float64):
+def test_gradient_equals_finite_differences(family, all_in_float64):
     hf, ids = tiny(family), token_ids()
 
     def value():
@@ -135,7 +135,7 @@ def test_gradient_is_that_of_finite_differences(family, all_in_float64):
     assert checked >= 15
 
 
-def test_weights_behind_the_blocks_have_no_part_and_the_generator_draws_blocks():
+def test_only_weights_up_to_the_blocks_get_gradients():
     hf = tiny("llama", tie_word_embeddings=False)
     cl.coupling_loss(hf, token_ids(), (0, 1)).backward()
     assert hf.lm_head.weight.grad is None and hf.model.norm.weight.grad is None
@@ -153,7 +153,7 @@ def test_weights_behind_the_blocks_have_no_part_and_the_generator_draws_blocks()
 
 
 @pytest.mark.thorough
-def test_descending_on_it_couples_the_blocks_of_a_model():
+def test_minimising_the_loss_couples_blocks():
     hf, ids = tiny("neox").float(), token_ids(sequences=4)
     source = torch.Generator().manual_seed(0)
     optimiser = torch.optim.Adam(hf.parameters(), lr=2e-2)
@@ -187,7 +187,7 @@ def test_checkpointed_blocks_give_the_same_loss_and_gradient():
     assert all(part.gradient_checkpointing for part in hf.modules() if hasattr(part, "gradient_checkpointing"))
 
 
-def test_a_vision_transformer_takes_pixels_and_other_attention_is_refused():
+def test_loss_of_vision_transformer_takes_pixels():
     torch.manual_seed(0)
     config = transformers.ViTConfig(
         hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4,

@@ -71,7 +71,7 @@ def gpt2() -> transformers.PreTrainedModel:
     [(roberta, 32), (lambda: roberta(pad_token_id=0), 33), (gpt2, 34)],
     ids=["roberta", "padding_0", "gpt2"],
 )
-def test_an_input_that_is_too_long_names_how_much_works(made, most):
+def test_too_long_input_is_refused_with_maximum_length(made, most):
     model = cl.wrap_model(made().eval(), tokenizer())
     assert cl.trace(model, ids_of(most, 200)).n_tokens == most
     for n in (most + 1, most + 20):
@@ -79,7 +79,7 @@ def test_an_input_that_is_too_long_names_how_much_works(made, most):
             cl.trace(model, ids_of(n, 200))
 
 
-def test_texts_are_cut_ids_copied_and_unreadable_input_said():
+def test_long_texts_are_cut_with_a_warning():
     model = cl.wrap_model(roberta().eval(), tokenizer())
     with pytest.warns(UserWarning, match="longer than 32 tokens and cut"):
         (given,) = cl.inputs_for(model, ["It was the best of times, " * 20])
@@ -108,7 +108,7 @@ def test_texts_are_cut_ids_copied_and_unreadable_input_said():
     ],
     ids=["default", "dynamic", "yarn", "linear"],
 )
-def test_rotary_tables_that_are_stretched_are_read_beyond_their_first_length(rope, most):
+def test_stretched_rotary_tables_allow_longer_inputs(rope, most):
     hf = llama(max_position_embeddings=64, rope_parameters=rope).double()
     assert longest_input(hf) == most
     n, model = min(100, most or 100), cl.wrap_model(hf)

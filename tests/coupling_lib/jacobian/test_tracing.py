@@ -15,7 +15,7 @@ from coupling_lib.inputs import traced as tracing
 IDS = torch.arange(3, 12)[None]
 
 
-def test_hidden_states_run_from_the_embedding_to_the_last_block():
+def test_hidden_states_run_from_embedding_to_last_block():
     model = loaded(named("gpt-neox"))
     trace = tracing.trace(model, IDS)
     states = model.hf(input_ids=IDS, output_hidden_states=True).hidden_states
@@ -32,7 +32,7 @@ def test_hidden_states_run_from_the_embedding_to_the_last_block():
     assert len(found) == 4 and all(relative_error(a, b) < 1e-6 for a, b in zip(found, wanted, strict=True))
 
 
-def test_traces_repeat_leave_the_model_and_forget_blocks():
+def test_traces_are_repeatable_and_leave_the_model_unchanged():
     model = loaded(named("mixtral"))
     assert torch.equal(tracing.trace(model, IDS).hidden, tracing.trace(model, IDS).hidden)
     model = loaded(named("llama"))
@@ -72,7 +72,7 @@ def test_texts_and_prompts_are_tokenised_alike():
         (["some text"], "the input is a list"),
     ],
 )
-def test_input_that_does_not_fit_is_refused_in_one_line(given, message):
+def test_input_that_does_not_fit_is_refused(given, message):
     refused(ParameterError, message, tracing.trace, loaded(named("llama")), given)
 
 
@@ -95,7 +95,7 @@ def test_memory_does_not_grow_over_traces():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_rounding_that_torch_would_slip_in_is_refused_in_one_line(dtype):
+def test_reduced_precision_modes_of_torch_are_refused(dtype):
     model, usual = cl.load_model("nano-neox", precision="bfloat16"), torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -40,7 +40,7 @@ def test_prompts_come_in_every_form_that_models_read():
     assert [x.shape for x in images] == [(1, 3, 16, 16)] * 3
 
 
-def test_a_text_longer_than_the_model_reads_is_cut_to_its_first_tokens_with_a_warning(tmp_path):
+def test_too_long_text_is_cut_with_a_warning(tmp_path):
     tiny.save_llama(tmp_path)
     model = cl.load_model(tmp_path)
     long = "It was the best of times. " * 100
@@ -89,7 +89,7 @@ def model(tmp_path_factory):
     return cl.load_model(path)
 
 
-def test_jacobians_of_spent_traces_are_the_same_and_their_memory_is_free(model):
+def test_traces_are_freed_while_jacobians_are_formed(model):
     wanted = [J for _, J in common.traced_jacobians(model, ["one", "It was the best of times"], -1)]
     found = common.jacobians_by_prompt(model, ["one", "It was the best of times"], -1)
     for one, other in zip(found, wanted, strict=True):
@@ -119,7 +119,7 @@ def test_jacobians_of_spent_traces_are_the_same_and_their_memory_is_free(model):
         (cl.measure_tokens, {"block": 1, "k": 4, "tokens": 2}),
     ],
 )
-def test_every_measure_gives_for_several_prompts_what_it_gives_for_each_alone(model, measure, settings):
+def test_several_prompts_are_measured_as_each_alone(model, measure, settings):
     texts = ["It was the best of times", "it was", "What is the capital of France? The capital is"]
     together = measure(model, texts, **settings)
     for number, text in enumerate(texts):

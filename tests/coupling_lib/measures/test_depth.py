@@ -52,7 +52,7 @@ def model(request):
     return cl.load_model(request.param)
 
 
-def test_values_equal_the_released_method_and_wide_models_take_all_numbers(model, recwarn):
+def test_depth_values_equal_the_released_method(model, recwarn):
     ids = torch.tensor([model.tokenizer(PARIS)["input_ids"]])
     wanted = released_method(model.hf, ids, KS)
     ours = cl.measure_depth(model, [PARIS], ks=KS)
@@ -69,7 +69,7 @@ def test_values_equal_the_released_method_and_wide_models_take_all_numbers(model
     assert not [one for one in recwarn if "left out" in str(one.message)]
 
 
-def test_a_narrow_model_takes_those_of_the_default_numbers_that_it_has_and_says_which_it_leaves_out(tmp_path):
+def test_narrow_model_leaves_out_larger_default_ks(tmp_path):
     narrow, ids = cl.wrap_model(tiny.llama(), name="narrow"), [torch.tensor([[4, 9, 2, 40]])]
     message = r"narrow has width 32: of the default ks \(10, 30, 50\), 50 is left out"
     with pytest.warns(UserWarning, match=message) as caught:
@@ -89,7 +89,7 @@ def test_a_narrow_model_takes_those_of_the_default_numbers_that_it_has_and_says_
         refused(ParameterError, message, measure, narrow, ids, ks=(10, 30, 50))
 
 
-def test_datasets_hold_the_contract_s_dimensions_matrix_and_means_by_distance(model):
+def test_depth_dataset_has_matrix_and_distance_means(model):
     ds = cl.measure_depth(model, [PARIS, "It was the best of times"], ks=(30, 10))
     assert dict(ds.normalized_miscoupling.sizes) == {"prompt": 2, "k": 2, "block_1": 12, "block_2": 12}
     assert ds.k.values.tolist() == [10, 30] and ds.prompt.values.tolist() == [PARIS, "It was the best of times"]
@@ -110,7 +110,7 @@ def test_datasets_hold_the_contract_s_dimensions_matrix_and_means_by_distance(mo
         assert float(ds.by_distance.sel(variant="mismatch", k=10, distance=apart)[0]) == pytest.approx(wanted, abs=1e-6)
 
 
-def test_trained_blocks_couple_more_than_untrained_ones_and_than_chance():
+def test_trained_blocks_couple_more_than_untrained():
     """The paper's first claim, on the embedded model."""
     prompts = [PARIS, "It was the best of times, it was the worst of", "The old man walked slowly down the"]
     off = ~np.eye(12, dtype=bool)
@@ -142,7 +142,7 @@ def test_summaries_are_means_with_intervals_over_prompts(model):
     refused(ParameterError, "the model has 1 block", cl.depth_summary, ds.isel(block_1=[0], block_2=[0]), "mismatch")
 
 
-def test_other_models_are_measured_alike_and_lacking_numbers_refused(monkeypatch, tmp_path):
+def test_other_models_are_measured_alike(monkeypatch, tmp_path):
     monkeypatch.setenv("COUPLING_RESULTS", str(tmp_path))
     found = measure_models(["nano-llama"], [PARIS], ks=(4,), seed=2)
     assert list(found) == ["nano-llama"] and list(found["nano-llama"]) == ["untrained", "trained"]
@@ -161,7 +161,7 @@ def test_other_models_are_measured_alike_and_lacking_numbers_refused(monkeypatch
     assert other_models(f"{here},{again}", besides="nano-neox") == [here]
 
 
-def test_another_model_of_one_block_is_named_before_it_is_measured(tmp_path):
+def test_other_model_of_one_block_is_refused(tmp_path):
     tiny.llama(num_hidden_layers=1).save_pretrained(tmp_path / "one")
     ids, name = torch.tensor([[4, 9, 2]]), str(tmp_path / "one")
     message = r"/one has 1 block; coupling needs pairs .*; or leave '.*/one', one of the other models, out of 'others'"
@@ -169,7 +169,7 @@ def test_another_model_of_one_block_is_named_before_it_is_measured(tmp_path):
 
 
 @pytest.mark.parametrize("boundary", ["block", "hidden_states"])
-def test_products_give_what_formed_jacobians_do(model, boundary):
+def test_products_give_the_same_as_formed_jacobians(model, boundary):
     formed, products = (
         cl.measure_depth(model, [PARIS, "It was the best of times"], ks=(5, 10), boundary=boundary, formed=formed)
         for formed in (True, False)

@@ -32,7 +32,7 @@ def jacobians_and_states(model) -> tuple[np.ndarray, np.ndarray]:
     return J.double().numpy(), trace.hidden[:, -1].double().numpy()
 
 
-def test_products_carry_states_and_readings_are_what_they_are_named(model, ds):
+def test_carried_states_are_products_of_the_jacobians(model, ds):
     J, x = jacobians_and_states(model)
     for start in (0, 5):
         state = x[start]
@@ -63,7 +63,7 @@ def test_products_carry_states_and_readings_are_what_they_are_named(model, ds):
     np.testing.assert_allclose(found.sel(reading="product"), forward[0], atol=1e-5)
 
 
-def test_linear_parts_cosines_and_growth_are_those_of_lapack(model, ds):
+def test_linear_parts_and_growth_equal_lapack(model, ds):
     J, x = jacobians_and_states(model)
     for block in (0, 6):
         linear, true = J[block] @ x[block], x[block + 1] - x[block]
@@ -89,7 +89,7 @@ def test_parallel_blocks_behind_norms_have_no_linear_part():
     assert float(ds.linear_norm_ratio.max()) < 0.01
 
 
-def test_random_bases_lose_the_direction_and_impossible_numbers_are_refused(model, ds):
+def test_states_carried_by_random_bases_lose_direction(model, ds):
     assert abs(float(ds.null_cosine.isel(level=-1).mean())) < 0.1
     np.testing.assert_allclose(ds.null_cosine.isel(level=0), 1, rtol=1e-5)
     other = cl.measure_dynamics(model, PROMPTS[1:], k=6, seed=1)

@@ -18,7 +18,7 @@ def measured():
     return cl.measure_emergence("nano-neox", PROMPTS, steps=(1000, 0), ks=(10, 30))
 
 
-def test_each_step_is_the_measurement_of_that_revision_with_its_losses(measured, tmp_path):
+def test_each_step_is_the_measurement_of_its_revision(measured, tmp_path):
     assert measured.step.values.tolist() == [0, 1000]
     for step in (0, 1000):
         model = cl.load_model("nano-neox", revision=f"step{step}")
@@ -41,7 +41,7 @@ def test_each_step_is_the_measurement_of_that_revision_with_its_losses(measured,
         xr.testing.assert_allclose(back, measured)
 
 
-def test_coupling_rises_far_above_chance_in_the_first_hundred_steps_and_then_declines():
+def test_coupling_rises_within_100_steps_and_then_declines():
     """What the embedded model shows; the paper's models are followed from step 128 on and rise."""
     ds = cl.measure_emergence("nano-neox", PROMPTS, steps=(0, 100, 10000))
     off = ~np.eye(12, dtype=bool)
@@ -52,7 +52,7 @@ def test_coupling_rises_far_above_chance_in_the_first_hundred_steps_and_then_dec
     assert 1.5 * null[2] < coupling[2] < coupling[1] / 2
 
 
-def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path):
+def test_impossible_settings_are_refused(tmp_path):
     for message, arguments in (
         ("'nano-neox' has no step 5; choose from 0, 10, 32", dict(steps=(0, 5))),
         ("it must be two or more training steps", dict(steps=(0,))),

@@ -14,7 +14,7 @@ TEXTS = ["It was the best of times, it was the worst of times", "Call me Ishmael
 
 
 @pytest.mark.parametrize("tokens", [(-1,), (2, -1), "all"])
-def test_a_measure_is_the_mean_of_the_lenses_of_its_tokens(model, tokens):
+def test_measured_lens_is_the_mean_over_tokens(model, tokens):
     ds = cl.measure_lens(model, TEXTS, tokens=tokens, depths=(0, 7, 12, 7))
     for number, text in enumerate(TEXTS):
         traced = cl.trace(model, text)
@@ -25,7 +25,7 @@ def test_a_measure_is_the_mean_of_the_lenses_of_its_tokens(model, tokens):
         assert int(ds.tokens[number]) == len(chosen)
 
 
-def test_sweeps_keep_each_prompt_and_means_know_their_error(model, tmp_path):
+def test_mean_lens_has_its_standard_error(model, tmp_path):
     settings = dict(depths=[6], store=tmp_path)
     first, again = (cl.sweep(cl.measure_lens, model, TEXTS, **settings) for _ in range(2))
     assert len(list(tmp_path.rglob("*.safetensors"))) == 2
@@ -38,7 +38,7 @@ def test_sweeps_keep_each_prompt_and_means_know_their_error(model, tmp_path):
     assert bool(lens_mean(ds.isel(prompt=[0])).relative_error.isnull().all())
 
 
-def test_bad_input_is_one_line(model):
+def test_bad_arguments_are_refused(model):
     alike = [cl.measure_lens(model, TEXTS[:1], **way) for way in (dict(tokens=-1, depths=6), dict(depths=(6,)))]
     np.testing.assert_array_equal(*(ds.lens for ds in alike))
     for settings, message in (

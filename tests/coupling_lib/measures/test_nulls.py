@@ -32,7 +32,7 @@ def measured(model):
     return nulls.measure_nulls(model, IDS, ks=(4, 8))
 
 
-def test_measured_values_relative_ones_and_nulls_are_those_of_measure_depth(model, measured):
+def test_measured_values_and_nulls_equal_measure_depth(model, measured):
     depth = cl.measure_depth(model, IDS, ks=(4, 8))
     for name in VARIANTS:
         expected = depth[name].values[..., DIFFERENT].mean(axis=-1)
@@ -53,7 +53,7 @@ def test_measured_values_relative_ones_and_nulls_are_those_of_measure_depth(mode
         assert (found.null_error < 4e-4).all() and (found.null <= found.closed_form + 1e-6).all()
 
 
-def test_without_its_isotropic_part_a_jacobian_couples_as_the_rest_of_it_does(model, measured):
+def test_traceless_part_equals_explicit_loops(model, measured):
     traced = cl.trace(model, IDS[0])
     J = np.stack([traced.jacobian(block).dense().double().numpy() for block in range(model.n_blocks)])
     traces = np.trace(J, axis1=1, axis2=2) / J.shape[-1]
@@ -70,7 +70,7 @@ def test_without_its_isotropic_part_a_jacobian_couples_as_the_rest_of_it_does(mo
     assert found["normalised_null"].item() == pytest.approx(null, abs=2e-3)
 
 
-def test_isotropic_parts_and_symmetry_are_seen_through():
+def test_controls_expose_isotropic_and_symmetric_coupling():
     generator = torch.Generator().manual_seed(0)
     d, k = 256, 4
     low = torch.randn(8, d, 8, generator=generator)
@@ -99,7 +99,7 @@ def test_isotropic_parts_and_symmetry_are_seen_through():
     assert by_kind["rotated"] == pytest.approx(0.0516, abs=0.015) and by_kind["unpaired"] < 0.06
 
 
-def test_controls_take_another_prompt_s_vectors_and_the_directions_of_the_states(model, measured):
+def test_controls_use_another_prompt_and_state_directions(model, measured):
     first, other = (cl.trace(model, ids) for ids in (IDS[0], IDS[0].flip(1)))
     J, J2 = (np.stack([t.jacobian(b).dense().double().numpy() for b in range(3)]) for t in (first, other))
     found = measured.isel(prompt=0).sel(k=4, part="whole", span="all pairs")["normalised"]
@@ -130,7 +130,7 @@ def test_the_decisive_test_measures_the_released_normalisations(model, boundary)
             np.testing.assert_allclose(got.sel(pairs="all"), every.mean(axis=(1, 2)), rtol=1e-4, atol=1e-6)
 
 
-def test_the_decisive_null_is_the_expectation_for_each_block_s_spectrum(model):
+def test_decisive_null_equals_expected_null_of_spectra(model):
     found = nulls.measure_decisive(model, IDS[:1], ks=(10,))
     depth = cl.measure_depth(model, IDS[:1], ks=(10,), boundary="hidden_states")
     S, norm = (torch.tensor(depth[name].values[0]) for name in ("singular_values", "frobenius_norm"))
@@ -143,7 +143,7 @@ def test_the_decisive_null_is_the_expectation_for_each_block_s_spectrum(model):
     assert 0 < root - expected < 1e-3
 
 
-def test_null_curves_agree_with_the_closed_form_and_name_their_k():
+def test_null_curves_agree_with_the_closed_form():
     curves = nulls.null_curves(widths=(32, 64), ks=(8,), decays=(0.0, 1.0), n_samples=40)
     assert curves["k"].sel(rule="0.1 d").values.tolist() == [3, 6]
     for name in ("mismatch", "released_norm", "released_trace", "basis_uu"):
@@ -151,7 +151,7 @@ def test_null_curves_agree_with_the_closed_form_and_name_their_k():
         assert abs(difference / curves["error"].sel(variant=name)).max() < 5, name
 
 
-def test_ladders_hold_the_chosen_number_and_single_vectors_or_blocks_are_refused(model):
+def test_ladder_of_ks_contains_the_chosen_k(model):
     assert nulls.ladder(4, 32) == (2, 4, 8)
     assert nulls.ladder(32, 32) == (16, 32)
     refused(ParameterError, "k is 1", nulls.ladder, 1, 32)

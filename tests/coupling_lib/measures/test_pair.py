@@ -36,7 +36,7 @@ def pair() -> tuple[torch.Tensor, torch.Tensor]:
     return G[0] + 2 * torch.eye(D), G[1] + G[1].T - 3 * torch.eye(D)
 
 
-def test_a_pair_stands_beside_what_whole_rotations_leave_of_it(pair):
+def test_nulls_of_a_pair_match_explicit_rotations(pair):
     J1, J2 = (J.numpy() for J in pair)
     found, rng = cl.coupling(*pair, k=K), np.random.default_rng(0)
     assert found.coupling == pytest.approx(reference(J1, J2), abs=1e-10)
@@ -50,7 +50,7 @@ def test_a_pair_stands_beside_what_whole_rotations_leave_of_it(pair):
     assert found.conjugated > found.by_chance + 0.05
 
 
-def test_independent_matrices_are_at_chance_and_operators_what_their_matrices_are():
+def test_independent_symmetric_matrices_couple_at_conjugation_null():
     # About 1 - sqrt(1 - 2 / (K + 1)) = .095 at K = 10, where random bases give .052.
     pairs = [cl.coupling(symmetric(96, 2 * i), symmetric(96, 2 * i + 1), k=10, seed=i) for i in range(24)]
     coupling, by_chance, _, turned, turned_error = np.array(pairs).T
@@ -79,5 +79,5 @@ def test_independent_matrices_are_at_chance_and_operators_what_their_matrices_ar
         ((torch.ones(4, 4), torch.diag(torch.arange(4.0)), 2, 0.5), "seed is 0.5; it must be a whole number from 0"),
     ],
 )
-def test_what_is_no_pair_is_refused_in_one_line(arguments, message):
+def test_matrices_that_form_no_pair_are_refused(arguments, message):
     refused(ParameterError, message, cl.coupling, *arguments)

@@ -22,7 +22,7 @@ def ds(model):
 
 @pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
 @pytest.mark.parametrize("position", [3, 17])
-def test_the_intervention_is_the_model_run_on_changed_embeddings(name, position):
+def test_perturbed_states_equal_model_on_changed_embeddings(name, position):
     model = cl.load_model(name)
     trace = cl.trace(model, PARIS)
     added = torch.randn(5, trace.d_model, generator=torch.Generator().manual_seed(0))
@@ -37,7 +37,7 @@ def test_the_intervention_is_the_model_run_on_changed_embeddings(name, position)
     assert moved < 1e-5
 
 
-def test_noise_of_each_kind_has_its_length_and_none_changes_nothing(model, monkeypatch):
+def test_noise_of_each_kind_has_its_length(model, monkeypatch):
     trace = cl.trace(model, PARIS)
     x, normal = trace.hidden[0, -1], torch.randn(4, 96, generator=common.generator_for(PARIS, 0))
     sizes = {None: x.norm() / normal.norm(dim=-1, keepdim=True), "gaussian": x.norm() / 96**0.5, "absolute": 1.0}
@@ -58,7 +58,7 @@ def test_noise_of_each_kind_has_its_length_and_none_changes_nothing(model, monke
     torch.testing.assert_close(together, one_by_one, rtol=1e-4, atol=1e-4)
 
 
-def test_small_noise_is_linear_and_has_the_length_asked_for(ds, model):
+def test_small_noise_is_carried_linearly(ds, model):
     small = ds.sel(noise=1e-3)
     assert float(small.linear_error.max()) < 0.01
     network, linear = small.amplification.sel(carrier="network"), small.amplification.sel(carrier="linear")

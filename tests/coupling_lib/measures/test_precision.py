@@ -44,7 +44,7 @@ def decomposed(name: str, prompt: str, block: int):
     return np.linalg.svd(J)
 
 
-def test_triplets_are_those_of_full_decompositions_in_any_arithmetic():
+def test_measured_triplets_equal_full_decompositions():
     ds = measure_triplets(cl.load_model("nano-neox"), PROMPTS, k=K)
     assert dict(ds.U.sizes) == {"prompt": 2, "block": 12, "component": 96, "rank": K}
     for prompt, block in ((0, 3), (1, 11)):
@@ -76,7 +76,7 @@ def test_narrow_arithmetic_errs_by_its_own_rounding(arithmetic, epsilon):
     assert 0.02 * epsilon < float(error.median()) < 2 * epsilon
 
 
-def test_errors_are_those_of_two_models_measured_apart(measured, tmp_path):
+def test_errors_equal_differences_of_separate_models(measured, tmp_path):
     for block in (0, 7):
         U, S, Vt = decomposed("float32", PARIS, block)
         narrow_U, narrow_S, narrow_Vt = decomposed("nf4", PARIS, block)
@@ -104,7 +104,7 @@ def test_errors_are_those_of_two_models_measured_apart(measured, tmp_path):
         xr.testing.assert_allclose(back, measured)
 
 
-def test_failing_arithmetic_leaves_gaps_and_lacking_precisions_a_line(monkeypatch):
+def test_failing_arithmetic_leaves_gaps(monkeypatch):
     honest = precision.measure_triplets
 
     def measure_triplets(model, prompts, k, token, arithmetic):
@@ -145,7 +145,7 @@ def test_lists_of_precisions_are_read_or_refused():
         measure_triplets(cl.load_model("nano-neox"), [PARIS], k=K, arithmetic="float8")
 
 
-def test_the_whole_is_kept_and_read_again_for_the_same_settings_alone(monkeypatch, tmp_path):
+def test_precision_measurement_is_stored_and_read_again(monkeypatch, tmp_path):
     monkeypatch.setattr("coupling_lib.paths.RESULTS", tmp_path)
     first = measure_precision("nano-neox", [PARIS], ["bfloat16"], k=4, n_vectors=1)
 

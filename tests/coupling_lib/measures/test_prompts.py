@@ -28,7 +28,7 @@ def falcon():
     return cl.wrap_model(family.build().to(torch.float32), name="falcon")
 
 
-def test_prompts_texts_and_ids_are_described_and_measured_as_by_depth(model):
+def test_prompts_are_measured_as_by_measure_depth(model):
     asked = [RIVER, *prompt_versions(model, [EGGS]), EGGS]
     ds = measure_prompts(model, asked, ks=(5,))
     assert ds.id.values.tolist() == ["r1", "q1", "q1+cot", "q1+control"]
@@ -53,7 +53,7 @@ def test_prompts_texts_and_ids_are_described_and_measured_as_by_depth(model):
 
 
 @pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
-def test_the_control_is_as_long_as_the_instruction_and_ends_alike(name):
+def test_control_sentence_is_as_long_as_the_instruction(name):
     model = cl.load_model(name)
     alone, instructed, control = (prompt.text for prompt in prompt_versions(model, [EGGS]))
     assert instructed == f"{alone} {CHAIN_OF_THOUGHT}" and control == f"{alone} {control_sentence(model)}"
@@ -62,7 +62,7 @@ def test_the_control_is_as_long_as_the_instruction_and_ends_alike(name):
     assert cl.trace(model, instructed).tokens[-1] == cl.trace(model, control).tokens[-1] == "."
 
 
-def test_words_stand_for_tokens_and_token_ids_need_no_tokenizer(falcon):
+def test_model_without_tokenizer_reads_words_as_tokens(falcon):
     twice, control = readable(falcon, [Prompt("a", "mine", "one two, one"), Prompt("b", "mine", "one")])
     assert twice.shape == (1, 4) and control.shape == (1, 1)
     assert twice[0, 0] == twice[0, 3] == control[0, 0] and len(set(twice[0].tolist())) == 3
@@ -79,7 +79,7 @@ def test_two_prompts_of_one_id_are_refused(model):
     refused(ParameterError, message, measure_prompts, model, [EGGS, RIVER, Prompt("q1", "yours", "How many?")], ks=(5,))
 
 
-def test_lengths_are_those_read_and_a_sentence_is_not_cut_off(model):
+def test_added_sentence_that_would_be_cut_is_refused(model):
     long = Prompt("q", "mine", "The river. " * 300)
     with pytest.warns(UserWarning, match="cut after"):
         assert measure_prompts(model, [long], ks=(5,)).n_tokens.item() == 512
@@ -87,7 +87,7 @@ def test_lengths_are_those_read_and_a_sentence_is_not_cut_off(model):
         refused(ParameterError, message, measure_prompts, model, [long, add_chain_of_thought(long)], ks=(5,))
 
 
-def test_measured_prompts_are_read_again_and_images_are_refused(model):
+def test_measured_prompts_are_read_from_the_store(model):
     first = measure_prompts(model, [RIVER, EGGS], ks=(5,))
     again = measure_prompts(model, [EGGS, RIVER], ks=(5,))
     np.testing.assert_array_equal(first.mismatch[0], again.mismatch[1])

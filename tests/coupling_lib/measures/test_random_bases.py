@@ -23,7 +23,7 @@ def depth():
     return cl.measure_depth(cl.load_model("nano-neox"), [PARIS, "It was the best of times"], ks=(5, 10))
 
 
-def test_nulls_are_the_same_from_every_seed_and_know_their_error(depth):
+def test_null_varies_with_seed_within_its_error(depth):
     found = [chance(cl.null_of(depth.sel(k=[10]), NAME, seed=seed)) for seed in range(12)]
     values = np.array([1 - one for one in found])
     assert 0.0508 < values.min() and values.max() < 0.0530
@@ -37,14 +37,14 @@ def test_nulls_are_the_same_from_every_seed_and_know_their_error(depth):
     refused(ParameterError, "variant 'coupling' is unknown", cl.null_of, depth, "coupling")
 
 
-def test_networks_side_by_side_have_the_nulls_that_each_has_alone(depth):
+def test_null_of_each_network_is_that_alone(depth):
     each = [depth.isel(prompt=[0]), depth.isel(prompt=[1])]
     both = cl.null_of(xr.concat(each, xr.Variable("network", ["a", "b"]), join="override"), n_samples=300)
     for name, one in zip(both.network.values, each, strict=True):
         xr.testing.assert_identical(both.sel(network=name, drop=True), cl.null_of(one, n_samples=300))
 
 
-def test_nulls_are_those_of_each_block_s_spectrum_and_of_draws(depth):
+def test_null_equals_expected_null_of_each_block(depth):
     null = cl.null_of(depth, "mismatch", n_samples=500, seed=2)
     assert dict(null.sizes) == {"k": 2, "block_1": 12} and null.k.values.tolist() == [5, 10]
     S, norm = (
@@ -74,7 +74,7 @@ def test_nulls_are_those_of_each_block_s_spectrum_and_of_draws(depth):
     assert (abs(distance) < 4.5 * draws.std("sample") / 2000**0.5).all()
 
 
-def test_spreads_are_those_of_simulations_of_all_pairs_and_neighbours():
+def test_null_spreads_have_known_values():
     all_pairs = null_spreads(10, 12)["all pairs"]
     assert all_pairs == pytest.approx(0.0022, abs=0.0003)
     assert pair_spread(10) == pytest.approx(0.0221, abs=0.0001)
@@ -86,7 +86,7 @@ def test_spreads_are_those_of_simulations_of_all_pairs_and_neighbours():
 
 @pytest.mark.parametrize("decay", [0.0, 1.0])
 @pytest.mark.parametrize("near", [False, True])
-def test_a_network_of_random_bases_scatters_by_the_spread(decay, near):
+def test_random_networks_scatter_by_the_null_spread(decay, near):
     d, k, blocks, draws = 48, 5, 4, 120
     generator = torch.Generator().manual_seed(1)
     S = torch.arange(1, d + 1, dtype=torch.float64) ** -decay

@@ -20,7 +20,7 @@ def ds(model):
     return cl.measure_spectra(model, PROMPTS, k=15, whole=(0, 11))
 
 
-def test_spectra_are_those_of_the_dense_jacobians_with_named_dimensions(model, ds):
+def test_spectra_are_those_of_the_dense_jacobians(model, ds):
     trace = cl.trace(model, PARIS)
     for place, block in enumerate((0, 11)):
         J = trace.jacobian(block).dense().double()
@@ -46,7 +46,7 @@ def test_spectra_are_those_of_the_dense_jacobians_with_named_dimensions(model, d
     refused(ParameterError, "k is 1; random bases of width 96 need k from 2 to 48", spectra_null, alone)
 
 
-def test_fits_are_least_squares_lines_and_bad_input_is_refused(ds, model):
+def test_fits_of_spectra_are_least_squares_lines(ds, model):
     for asked, first in ((None, 3), (6, 6)):
         fits = spectra_fits(ds, asked)
         assert fits.attrs["first_block"] == first
@@ -65,7 +65,7 @@ def test_fits_are_least_squares_lines_and_bad_input_is_refused(ds, model):
     refused(ParameterError, message, spectra_fits, ds, 10)
 
 
-def test_trained_blocks_align_left_with_right_and_untrained_ones_do_as_chance(ds):
+def test_trained_blocks_align_left_with_right_vectors(ds):
     null = spectra_null(ds, n_samples=30, seed=1)
     xr.testing.assert_equal(null, spectra_null(ds, n_samples=30, seed=1))
     fresh = cl.measure_spectra(cl.load_model("nano-neox", untrained=True), PROMPTS, k=15)

@@ -43,7 +43,7 @@ def brute_force(model, given, kind, block, other, fixed, positions):
 # Falcon evaluates blocks through a cache, Mamba by the whole sequence; BERT and ViT see both ways.
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["gpt2", "falcon-7b", "mamba", "bert", "vit"])
-def test_every_pair_of_tokens_equals_brute_force_in_float64(name, kind):
+def test_every_pair_of_tokens_equals_brute_force(name, kind):
     family = named(name)
     model = cl.wrap_model(family.build(), name=name)
     given = example(model.hf)
@@ -64,7 +64,7 @@ def test_every_pair_of_tokens_equals_brute_force_in_float64(name, kind):
             assert float(ds.mismatch[0, i, j]) == pytest.approx(wanted, rel=1e-4)
 
 
-def test_nothing_is_subtracted_between_different_tokens():
+def test_identity_is_not_subtracted_between_different_tokens():
     """With the identity taken off, as in later code of the authors, every singular value would lie near 1."""
     model = cl.wrap_model(named("gpt2").build(), name="gpt2")
     given = example(model.hf)
@@ -75,7 +75,7 @@ def test_nothing_is_subtracted_between_different_tokens():
     assert np.abs(ds.singular_values[0, 2] - wrong).max() > 0.1
 
 
-def test_tokens_on_the_sides_that_attention_reaches_are_compared():
+def test_only_tokens_that_attention_reaches_are_compared():
     for kind, fixed, positions in [
         ("self", None, [4, 5, 6, 7, 8]),
         ("input", None, [4, 5, 6, 7, 8]),
@@ -101,7 +101,7 @@ def test_tokens_on_the_sides_that_attention_reaches_are_compared():
     assert [compared[name]["other"] for name in between + within] == [9, 9, 9, 8, 8, 8]
 
 
-def test_shorter_prompts_are_filled_up_and_tokens_couple_with_themselves(model):
+def test_shorter_prompts_are_padded_with_nan(model):
     ds = cl.measure_tokens(model, [PARIS, "It was the best"], block=8, other=9, tokens=12)
     assert dict(ds.mismatch.sizes) == {"prompt": 2, "token_1": 12, "token_2": 12}
     assert PARIS.endswith("".join(ds.text.values[0])) and "".join(ds.text.values[1]) == "It was the best"
@@ -115,7 +115,7 @@ def test_shorter_prompts_are_filled_up_and_tokens_couple_with_themselves(model):
     assert np.diagonal(different.normalized_miscoupling[0]).min() > 0.5
 
 
-def test_nulls_lie_at_the_closed_form_and_take_whole_spectra_as_they_are(model):
+def test_null_of_tokens_equals_the_closed_form(model):
     ds = cl.measure_tokens(model, [PARIS, "It was the best"], block=8)
     null = drawn_null(ds, "normalized_miscoupling", seed=3)
     assert null.sizes["jacobian"] == int((ds.position >= 0).sum())
@@ -124,14 +124,12 @@ def test_nulls_lie_at_the_closed_form_and_take_whole_spectra_as_they_are(model):
     model = cl.wrap_model(named("gpt2").build(), name="gpt2")
     ds = cl.measure_tokens(model, example(model.hf), block=1, k=32, tokens=4)
     null = drawn_null(ds, "mismatch", n_samples=400)
-    energy = (ds.singular_values[0] ** 2).sum("rank")
     # E m^2 = 1 + K^2 |J|^2 / (d^2 |s|^2), which is 2 for K = d.
-    assert float(energy.min()) > 0
     np.testing.assert_allclose((null**2).mean("sample"), 2.0, rtol=0.03)
 
 
 @pytest.mark.parametrize(("kind", "other"), [("self", 2), ("input", 2), ("output", 2), ("self", 1)])
-def test_the_null_by_conjugation_is_the_mean_over_rotations_of_whole_jacobians(kind, other, monkeypatch):
+def test_conjugation_null_is_the_mean_over_rotations(kind, other, monkeypatch):
     """Q J' Q^T is formed and decomposed for every token; both parts, and the spread of the mean over pairs."""
     monkeypatch.setattr(measures.tokens, "_DRAWS", 200)
     hf = named("gpt2").build()
@@ -157,7 +155,7 @@ def test_the_null_by_conjugation_is_the_mean_over_rotations_of_whole_jacobians(k
         assert kind != "self" or chance - found.mean() > 0.03
 
 
-def test_the_null_by_conjugation_is_that_of_the_prompt_whatever_stands_beside_it(model):
+def test_conjugation_null_does_not_depend_on_other_prompts(model):
     both = cl.measure_tokens(model, [PARIS, "It was the best"], block=8, other=9, tokens=12)
     alone = cl.measure_tokens(model, "It was the best", block=8, other=9, tokens=12)
     np.testing.assert_array_equal(both.conjugated[1], alone.conjugated[0])
@@ -178,7 +176,7 @@ def test_the_null_by_conjugation_is_that_of_the_prompt_whatever_stands_beside_it
         (dict(prompts="It"), "this input has 1 token"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_one_line(model, arguments, message):
+def test_impossible_settings_are_refused(model, arguments, message):
     refused(ParameterError, message, cl.measure_tokens, model, **{"prompts": PARIS, "block": 8} | arguments)
 
 
@@ -194,7 +192,7 @@ class Cancelling(nn.Module):
         return self.mlp(x) + first.tanh() + second.tanh() + third * 41 * (1 / 41) * 49 * (1 / 49) - third
 
 
-def test_tokens_whose_jacobian_is_lost_in_rounding_are_not_connected():
+def test_jacobians_lost_in_rounding_count_as_unconnected():
     hf = tiny.llama()
     for layer in hf.model.layers:
         layer.self_attn.register_forward_hook(lambda module, args, output: (0 * output[0], *output[1:]))
@@ -210,7 +208,7 @@ def test_tokens_whose_jacobian_is_lost_in_rounding_are_not_connected():
 
 
 @pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
-def test_no_jacobian_of_a_trained_model_counts_as_lost(name):
+def test_error_bound_holds_and_keeps_trained_jacobians(name):
     """The bound is far below every one of them, and above what float64 shows of the error."""
     model = cl.load_model(name)
     times = "It was the best of times, it was the worst of times"

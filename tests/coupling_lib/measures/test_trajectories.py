@@ -44,7 +44,7 @@ def expo(states: np.ndarray) -> float:
     return alpha.var() / alpha.mean() ** 2
 
 
-def test_scores_windows_and_readings_equal_their_formulas(measured, x, model):
+def test_trajectory_scores_and_windows_equal_their_formulas(measured, x, model):
     lengths = np.linalg.norm(np.diff(x, axis=0), axis=1)
     np.testing.assert_allclose(measured.line_shape_score[0], line_shape(x), rtol=1e-5)
     np.testing.assert_allclose(measured.expodistance[0], expo(x), rtol=1e-4)
@@ -101,7 +101,7 @@ def test_paths_leave_out_outgrown_and_special_tokens(model, measured, tmp_path):
     assert "path" not in ds and np.isfinite(ds.line_shape_score).all()
 
 
-def test_constant_norms_and_lacking_next_tokens_leave_gaps_with_their_reason(tmp_path):
+def test_entropies_without_an_unembedding_are_refused(tmp_path):
     save_bert(tmp_path)
     ds = cl.measure_trajectories(cl.load_model(tmp_path), [PARIS])
     assert np.isnan(ds.expodistance).all() and np.isfinite(ds.line_shape_score).all()
@@ -120,7 +120,7 @@ def test_constant_norms_and_lacking_next_tokens_leave_gaps_with_their_reason(tmp
         logit_lens_entropies(cl.trace(model, torch.arange(8)[None]))
 
 
-def test_compared_models_are_trained_and_untrained_and_training_straightens_paths():
+def test_training_straightens_paths():
     """The paper's claim about the line-shape score."""
     models = compare_trajectories(["nano-neox", "nano-llama"], [PARIS, BEST, "The old man walked slowly down the"])
     for networks in models.values():
@@ -139,7 +139,7 @@ def entropy(logits: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("name", "token"), [("nano-neox", -1), ("nano-llama", 3)])
-def test_entropies_are_those_of_the_unembedding_with_and_without_the_final_norm(name, token):
+def test_entropies_are_those_of_the_unembedded_states(name, token):
     model = cl.load_model(name)
     trace = cl.trace(model, PARIS)
     found = logit_lens_entropies(trace, token)
@@ -153,7 +153,7 @@ def test_entropies_are_those_of_the_unembedding_with_and_without_the_final_norm(
 
 
 @pytest.mark.parametrize("name", ["phi", "opt", "mpt-alibi", "cohere", "gemma2-window", "gpt2"])
-def test_any_decoder_can_be_read_whatever_it_calls_its_parts_and_does_to_its_logits(name):
+def test_entropies_exist_for_every_kind_of_decoder(name):
     model = cl.wrap_model(named(name).build())
     found = logit_lens_entropies(cl.trace(model, torch.arange(8)[None]))
     for values in found.values():

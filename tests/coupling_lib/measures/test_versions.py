@@ -109,7 +109,7 @@ def given(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", sorted(MEASURED))
-def test_numbers_of_a_measure_change_with_its_version_alone(name, given):
+def test_measured_numbers_change_only_with_the_version(name, given):
     kept, version = json.loads(KEPT.read_text(encoding="utf-8"))[name], MEASURED[name][0].version
     assert kept["version"] == version, f"measure_{name} has another version: run this file as a module"
     changed = changes(measured(name, given), kept["figures"])
@@ -126,14 +126,14 @@ def test_a_measurement_survives_netcdf(name, given, tmp_path):
         assert all(back.attrs.get(name) == ds.attrs.get(name) for name in ("model", "boundary", "measure"))
 
 
-def test_a_changed_number_name_or_shape_is_seen_and_rounding_is_not():
+def test_changed_figures_are_noticed_and_rounding_ignored():
     kept = {"a": [["prompt 2"], 0, 0.5, 0.6], "b": [["k 1"]]}
     assert changes({"a": [["prompt 2"], 0, 0.50001, 0.6], "b": [["k 1"]]}, kept) == []
     assert changes({"a": [["prompt 2"], 0, 0.51, 0.6], "b": [["k 2"]]}, kept) == ["a", "b"]
     assert changes({"a": [["prompt 2"], 1, 0.5, 0.6], "c": [["k 1"]]}, kept) == ["a", "b", "c"]
 
 
-def test_measures_have_versions_kept_numbers_and_names_for_their_vectors():
+def test_every_measure_has_version_and_kept_figures():
     files = [*(paths.ROOT / "workflow").glob("*.py"), *Path(paths.PACKAGE).rglob("*.py")]
     named = set().union(*(swept(path.read_text(encoding="utf-8")) for path in files))
     for path in (paths.ROOT / "notebooks").glob("*.py"):
@@ -195,7 +195,7 @@ def test_an_edited_docstring_measures_nothing_anew(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in results.rglob("*.safetensors")} == before
 
 
-def test_a_measure_of_one_s_own_is_known_by_its_own_file_and_not_by_the_library(given, tmp_path, monkeypatch):
+def test_custom_measure_is_keyed_by_its_source_file(given, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
     def code(name: str, text: str) -> str:

@@ -27,7 +27,7 @@ class Operator:
         return self.matrix @ V
 
 
-def test_entries_are_those_of_both_forms_of_the_paper(jacobians):
+def test_coupling_matrix_equals_the_papers_definition(jacobians):
     svd1, svd2 = torch.linalg.svd(jacobians[0]), torch.linalg.svd(jacobians[1])
     A = coupling_matrix(jacobians[0], svd2, k=5)
     for i in range(5):
@@ -46,7 +46,7 @@ def test_entries_are_those_of_both_forms_of_the_paper(jacobians):
     assert torch.linalg.matrix_norm(second_form(6) - A) > 0.1 * torch.linalg.matrix_norm(A)
 
 
-def test_all_pairs_and_lists_of_operators_equal_one_pair_at_a_time(jacobians):
+def test_coupling_matrices_of_all_pairs_equal_single_ones(jacobians):
     svds = [torch.linalg.svd(J) for J in jacobians[:3]]
     U, Vh = torch.stack([s.U[:, :7] for s in svds]), torch.stack([s.Vh[:7] for s in svds])
     A = coupling_matrices(jacobians, U, Vh)
@@ -74,7 +74,7 @@ def test_all_pairs_and_lists_of_operators_equal_one_pair_at_a_time(jacobians):
     torch.testing.assert_close(one, coupling_matrix(jacobians[0], second, k=5), **near)
 
 
-def test_miscoupling_counts_off_diagonal_entries_and_mismatch_divides_by_its_norm():
+def test_miscoupling_and_mismatch_have_known_values():
     A = torch.tensor([[2.0, 3.0], [-4.0, 20.0]], dtype=torch.float64)
     assert miscoupling(A).item() == pytest.approx(5.0, abs=1e-14)
     assert miscoupling(A, normalized=True).item() == pytest.approx(5 / (4 + 9 + 16 + 400) ** 0.5, abs=1e-14)
@@ -88,7 +88,7 @@ def test_miscoupling_counts_off_diagonal_entries_and_mismatch_divides_by_its_nor
         assert norm != 2 or mismatch(A, s1) == mismatch(A, s1, norm=norm)  # the default
 
 
-def test_batches_and_several_spectra_are_measured_one_by_one(jacobians):
+def test_batched_mismatch_equals_one_by_one(jacobians):
     svds = torch.linalg.svd(jacobians)
     A = coupling_matrices(jacobians, svds.U[..., :5], svds.Vh[:, :5])
     together = mismatch(A, svds.S[:, None, :5], norm="trace")
@@ -104,7 +104,7 @@ def test_batches_and_several_spectra_are_measured_one_by_one(jacobians):
         assert torch.equal(found, torch.stack([mismatch(A, s1, absolute=absolute) for s1 in several]))
 
 
-def test_zeros_widths_numbers_and_norms_that_cannot_be_are_refused(jacobians):
+def test_nan_zeros_and_impossible_arguments_are_refused(jacobians):
     for bad in (float("nan"), float("inf")):
         A = torch.tensor([[1.0, bad], [0.0, 1.0]])
         refused(UntrustworthyResultError, "1 NaN or infinite", miscoupling, A)

@@ -32,7 +32,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
 
 
-def test_states_are_carried_as_by_loops_and_exactly_by_linear_networks(system):
+def test_carried_states_and_contributions_equal_loops(system):
     J, x = (part.numpy() for part in system)
     found = carried_states(*system)
     for start in range(L + 1):
@@ -78,7 +78,7 @@ def test_states_are_carried_as_by_loops_and_exactly_by_linear_networks(system):
     torch.testing.assert_close(contributions(J, x), torch.stack([x0 @ x[1], branch(x0) @ x[1]]) / (x[1] @ x[1]))
 
 
-def test_agreement_and_growth_are_those_of_a_loop_over_blocks(system):
+def test_agreement_and_growth_equal_loops_over_blocks(system):
     found = agreement(torch.tensor([[0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]]), torch.tensor([1.0, 0.0]).expand(3, 2))
     assert found.cosine.tolist() == [0, -1, 0]
     assert found.norm_ratio.tolist() == [3, 1, 0]
@@ -124,7 +124,7 @@ def test_growth_under_full_coupling_opposite_vectors_and_erasure():
         assert values[1].item() == pytest.approx(math.log(torch.finfo(torch.float64).eps))
 
 
-def test_randomised_jacobians_keep_their_singular_values_alone_and_random_steps_their_distribution(system):
+def test_randomised_jacobians_keep_only_their_singular_values(system):
     J, _ = system
     turned = randomised(J, torch.Generator().manual_seed(4))
     torch.testing.assert_close(torch.linalg.svdvals(turned), torch.linalg.svdvals(J))

@@ -34,7 +34,7 @@ def shares(A):
     return energy.diagonal(dim1=-2, dim2=-1).sum(dim=-1) / energy.sum(dim=(-2, -1))
 
 
-def test_shares_and_the_main_reading_have_the_moments_of_many_draws(direct):
+def test_diagonal_shares_have_moments_of_many_draws(direct):
     for S, A in zip(SPECTRA, direct, strict=True):
         D_share = shares(A)
         error = (D_share.std() / math.sqrt(MANY)).item()
@@ -79,7 +79,7 @@ def test_gaussian_single_and_many_vectors_have_exact_nulls():
 
 
 @pytest.mark.parametrize("k", [2, 5])
-def test_every_variant_s_mean_equals_that_of_many_raw_draws(k):
+def test_mean_of_every_variant_equals_raw_draws(k):
     raw = random_orthogonal_null(SPECTRA, D, [k], MANY, seeded(5))
     found = expected_null(SPECTRA, D, [k], seed=6)
     for name in VARIANTS:
@@ -88,7 +88,7 @@ def test_every_variant_s_mean_equals_that_of_many_raw_draws(k):
         assert z.abs().max() < 4.5, name
 
 
-def test_standard_errors_are_honest():
+def test_standard_errors_equal_the_spread_of_runs():
     runs = [expected_null(SPECTRA[1:2], D, [K], n_samples=250, seed=seed) for seed in range(80)]
     for name in ("normalized_miscoupling", "released_norm", "old_off_over_diagonal", "basis_uu", "miscoupling"):
         values = torch.stack([run[name].value for run in runs]).flatten()
@@ -98,7 +98,7 @@ def test_standard_errors_are_honest():
 
 
 @pytest.mark.parametrize(("r", "k"), [(3, 3), (5, 3), (9, 4), (12, 4)])
-def test_commons_drawn_in_part_have_the_moments_of_whole_frames(r, k):
+def test_frame_pairs_have_moments_of_whole_frames(r, k):
     d, n = 12, 40_000
     left, right, tail = frame_pairs(n, d, r, k, seeded(7))
     # Every product of two coordinates has mean 1/d on the diagonal; fourth moments are those of the sphere.
@@ -115,7 +115,7 @@ def test_commons_drawn_in_part_have_the_moments_of_whole_frames(r, k):
     assert torch.linalg.svdvals(whole).max() <= 1 + 1e-9
 
 
-def test_a_flat_tail_drawn_in_part_gives_what_the_whole_spectrum_gives():
+def test_flat_tail_gives_the_same_expected_null():
     S = filled_spectrum(SPECTRA[1:2, :K], D, torch.linalg.vector_norm(SPECTRA[1:2], dim=-1))
     rough = S * (1 + 1e-9 * torch.arange(D, 0, -1))  # no two values are equal, so that all coordinates are drawn
     quick, slow = (expected_null(one, D, [2, K], seed=seed) for one, seed in ((S, 8), (rough, 9)))

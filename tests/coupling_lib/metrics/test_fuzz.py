@@ -45,7 +45,7 @@ def close(a: Any, b: Any) -> None:
 
 @fuzz
 @given(seed=SEEDS, k=st.integers(2, 7), scale=SCALES)
-def test_miscoupling_is_bounded_and_changes_with_the_scale_as_its_formula_does(seed, k, scale):
+def test_miscoupling_is_bounded_and_scales_linearly(seed, k, scale):
     A = normal(seed, k, k)
     share = float(cl.miscoupling(A, normalized=True))
     assert 0 <= share <= 1
@@ -56,7 +56,7 @@ def test_miscoupling_is_bounded_and_changes_with_the_scale_as_its_formula_does(s
 
 @fuzz
 @given(seed=SEEDS, k=st.integers(1, 7), scale=SCALES, norm=st.sampled_from([1, 2, 3.5, math.inf, "trace"]))
-def test_distances_see_neither_joint_signs_nor_scale_nor_transposition(seed, k, scale, norm):
+def test_mismatch_is_invariant_to_signs_and_scale(seed, k, scale, norm):
     A, s, flip = normal(seed, k, k), normal(seed + 1, k).abs() + 0.1, signs(seed + 2, k)
     for absolute in (False, True):
         value = cl.mismatch(A, s, absolute, norm)
@@ -70,7 +70,7 @@ def test_distances_see_neither_joint_signs_nor_scale_nor_transposition(seed, k, 
 
 @fuzz
 @given(seed=SEEDS, d=st.integers(2, 8), data=st.data())
-def test_blocks_with_the_same_singular_vectors_are_perfectly_coupled(seed, d, data):
+def test_blocks_with_shared_singular_vectors_couple_perfectly(seed, d, data):
     k = data.draw(st.integers(2, d))
     U, V = orthogonal(seed, d), orthogonal(seed + 1, d)
     spectra = [(normal(seed + n, d).abs() + 0.1).sort(descending=True).values for n in (2, 3)]
@@ -83,7 +83,7 @@ def test_blocks_with_the_same_singular_vectors_are_perfectly_coupled(seed, d, da
 
 @fuzz
 @given(seed=SEEDS, blocks=st.integers(2, 4), d=st.integers(3, 6), scale=SCALES)
-def test_all_variants_follow_the_blocks_and_none_sees_the_scale_but_the_plain_one(seed, blocks, d, scale):
+def test_variants_permute_with_blocks_and_ignore_scale(seed, blocks, d, scale):
     J, order, k = normal(seed, blocks, d, d), torch.randperm(blocks, generator=torch.Generator().manual_seed(seed)), 2
     U, S, Vh = torch.linalg.svd(J)
     values = cl.measure_variants(J, U, S, Vh, (k,))
@@ -102,7 +102,7 @@ def test_all_variants_follow_the_blocks_and_none_sees_the_scale_but_the_plain_on
 
 @fuzz
 @given(seed=SEEDS, levels=st.integers(3, 9), d=st.integers(2, 6), scale=SCALES)
-def test_scores_of_a_path_see_neither_its_scale_nor_a_rotation(seed, levels, d, scale):
+def test_path_scores_are_invariant_to_scale_and_rotation(seed, levels, d, scale):
     x, turn = normal(seed, levels, d), orthogonal(seed + 1, d)
     for score in SCORES:
         value = score(x)
@@ -115,7 +115,7 @@ def test_scores_of_a_path_see_neither_its_scale_nor_a_rotation(seed, levels, d, 
 
 @fuzz
 @given(seed=SEEDS, rows=st.integers(1, 9), columns=st.integers(1, 9), scale=SCALES, data=st.data())
-def test_triplets_are_those_of_lapack_and_scale_with_the_matrix(seed, rows, columns, scale, data):
+def test_triplets_equal_lapack_and_scale_with_matrix(seed, rows, columns, scale, data):
     J = normal(seed, rows, columns)
     k = data.draw(st.integers(1, min(rows, columns)))
     found = cl.top_triplets(J, k)
@@ -128,7 +128,7 @@ def test_triplets_are_those_of_lapack_and_scale_with_the_matrix(seed, rows, colu
 
 @fuzz
 @given(seed=SEEDS, prompts=st.integers(2, 12), shift=st.floats(-1e3, 1e3))
-def test_an_interval_holds_its_mean_and_moves_with_the_values(seed, prompts, shift):
+def test_interval_contains_its_mean_and_shifts_with_values(seed, prompts, shift):
     values = xr.DataArray(normal(seed, prompts, 2).numpy(), dims=("prompt", "k"))
     found, moved = interval(values), interval(values + shift)
     assert bool((found["low"] <= found["mean"]).all()) and bool((found["mean"] <= found["high"]).all())
@@ -184,7 +184,7 @@ def numbers(result: Any) -> list[torch.Tensor]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CALLS)
-def test_whatever_is_given_ends_in_finite_numbers_or_in_one_line(name):
+def test_any_input_gives_finite_numbers_or_refusal(name):
     function, strategies = CALLS[name]
     ends = {"numbers": 0, "refused": 0}
 

@@ -51,7 +51,7 @@ def test_closed_form_equals_the_simulation(simulated, name, spectrum, k):
     assert squares.mean().item() == pytest.approx(formula, abs=4 * error)
 
 
-def test_a_new_variant_gets_the_mean_of_plain_draws(monkeypatch):
+def test_expected_null_of_new_variant_equals_draws(monkeypatch):
     d, k, n = 5, 2, 20_000
     monkeypatch.setitem(VARIANTS, "invented", INVENTED)
     S = torch.linspace(0.2, 0.1, d, dtype=torch.float64)
@@ -68,7 +68,7 @@ def test_a_new_variant_gets_the_mean_of_plain_draws(monkeypatch):
     assert found.error.item() == pytest.approx(error, rel=0.1)
 
 
-def test_the_simulation_has_the_distribution_of_full_random_matrices():
+def test_simulated_null_matches_full_random_matrices():
     d, k, n = 24, 6, 300
     S = torch.linspace(3, 0.2, d, dtype=torch.float64)
     generator = seeded(1)
@@ -88,7 +88,7 @@ def test_the_simulation_has_the_distribution_of_full_random_matrices():
         assert one.std().item() == pytest.approx(two.std().item(), rel=0.35), name
 
 
-def test_closed_forms_are_batched_and_filled_spectra_keep_them():
+def test_closed_forms_are_batched():
     assert set(VARIANTS) - set(KNOWN) == {"old_off_over_diagonal"}
     assert mean_square(VARIANTS["old_off_over_diagonal"], SPECTRA["flat"], D, 10).isnan().all()
     S = torch.stack(list(SPECTRA.values()))
@@ -115,7 +115,7 @@ def test_closed_forms_are_batched_and_filled_spectra_keep_them():
     assert torch.equal(filled_spectrum(complete, D, torch.linalg.vector_norm(complete, dim=-1)), complete)
 
 
-def test_frames_are_orthonormal_uniform_repeat_and_may_be_wide():
+def test_random_frames_are_orthonormal_and_uniform():
     frames = torch.stack([random_frame(6, 3, seeded(seed), torch.float64) for seed in range(2000)])
     torch.testing.assert_close(frames.mT @ frames, torch.eye(3).double().expand(2000, 3, 3), rtol=0, atol=1e-12)
     # Without the sign fix the first entry of the Q factor would have one sign only.
@@ -131,7 +131,7 @@ def test_frames_are_orthonormal_uniform_repeat_and_may_be_wide():
     assert (null["miscoupling"] ** 2).mean().item() == pytest.approx(8 * 7 * 8 / 64, abs=0.2)
 
 
-def test_mean_absolute_entries_equal_monte_carlo_and_closed_forms():
+def test_mean_absolute_entries_equal_monte_carlo():
     for power in [0.0, 0.5, 1.5, 4.0]:
         d, n = 48, 20_000
         S = torch.arange(1, d + 1, dtype=torch.float64) ** -power
@@ -153,7 +153,7 @@ def test_mean_absolute_entries_equal_monte_carlo_and_closed_forms():
         assert (1 + k**2 / D**2 - square) / 2 == pytest.approx(exact, rel=0.002)
 
 
-def test_relative_values_are_one_at_perfect_coupling_and_bad_spectra_refused():
+def test_relative_value_is_one_at_perfect_coupling():
     value = torch.tensor([0.9, 0.0, 0.45, 1.8])
     assert relative_to_null(value, torch.tensor(0.9)).tolist() == pytest.approx([0, 1, 0.5, -1])
     refused(UntrustworthyResultError, "distance from the null", relative_to_null, value, torch.zeros(4))

@@ -31,7 +31,7 @@ def test_the_frobenius_norm_is_estimated_without_bias():
     assert float(frobenius_estimate(S, J @ probes(Vh))) == pytest.approx(float(exact), rel=1e-12)
 
 
-def test_fits_recover_power_laws_and_leave_out_early_blocks():
+def test_fits_recover_power_laws():
     for exponent in [0.0, 0.5, 1.7]:
         rank = torch.arange(1, 41, dtype=torch.float64)
         S = torch.stack([rank**-exponent, 30 * rank**-exponent])
@@ -55,11 +55,11 @@ def test_fits_recover_power_laws_and_leave_out_early_blocks():
         (UntrustworthyResultError, "no inverse", partial(inverse_sigma_fit, first_block=0), [1.0, 0.0, 2.0]),
     ],
 )
-def test_what_has_no_fit_is_refused(error, message, fit, values):
+def test_spectra_without_a_fit_are_refused(error, message, fit, values):
     refused(error, message, fit, torch.tensor(values))
 
 
-def test_alignment_is_the_mean_cosine_and_that_of_chance_for_unrelated_vectors():
+def test_alignment_is_the_mean_absolute_cosine():
     U, _, Vh = torch.linalg.svd(torch.randn(2, 9, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64))
     alignment = left_right_alignment(U[..., :4], Vh[..., :4, :])
     for batch in range(2):
@@ -72,7 +72,7 @@ def test_alignment_is_the_mean_cosine_and_that_of_chance_for_unrelated_vectors()
     assert alignment.mean().item() == pytest.approx(mean_absolute_coordinate(64), abs=four_errors)
 
 
-def test_exchanged_miscoupling_and_its_null():
+def test_exchanged_miscoupling_and_its_null_match_loops():
     M = torch.randn(5, 20, 20, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     for J, bound in ((M + M.mT, (0, 1e-7)), (M, (0.5, 1))):
         U, _, Vh = torch.linalg.svd(J)

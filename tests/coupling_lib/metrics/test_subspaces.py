@@ -13,7 +13,7 @@ def frames(seed: int, *shape: int) -> torch.Tensor:
     return torch.linalg.qr(torch.randn(*shape, generator=generator, dtype=torch.float64)).Q
 
 
-def test_angles_are_those_of_scipy_and_of_turned_planes():
+def test_principal_angles_equal_scipy():
     X, Y = frames(0, 3, 12, 5), frames(1, 3, 12, 5)
     wanted = [np.sort(scipy.linalg.subspace_angles(x.numpy(), y.numpy())) for x, y in zip(X, Y, strict=True)]
     np.testing.assert_allclose(principal_angles(X, Y), wanted, atol=1e-12)
@@ -28,7 +28,7 @@ def test_angles_are_those_of_scipy_and_of_turned_planes():
         torch.testing.assert_close(principal_angles(X, Y), torch.tensor([0, angle]).double(), rtol=1e-6, atol=0)
 
 
-def test_random_spans_share_k_over_d_of_their_directions_in_the_mean():
+def test_random_angles_have_the_expected_mean_cosine():
     """E ||X^T Y||_F^2 = K^2 / d, so that the mean squared cosine is K / d."""
     angles = random_angles(30, 6, 400, torch.Generator().manual_seed(0))
     assert angles.shape == (400, 6) and bool((angles.diff(dim=1) >= 0).all())

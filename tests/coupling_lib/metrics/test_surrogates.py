@@ -22,7 +22,7 @@ def drawn(kind, seed=1):
 
 
 @pytest.mark.parametrize("kind", SURROGATES)
-def test_surrogates_stay_orthonormal_and_differ_from_block_to_block(kind):
+def test_surrogate_vectors_are_orthonormal(kind):
     (_, _, _, V), (U2, V2) = drawn(kind)
     identity = torch.eye(6).double().expand(4, 6, 6)
     torch.testing.assert_close(U2.mT @ U2, identity, rtol=0, atol=1e-12)
@@ -81,7 +81,7 @@ def test_conjugated_vectors_have_the_distribution_of_whole_rotations():
     torch.testing.assert_close(U2.mT @ V2, U.mT @ V)
 
 
-def test_means_are_those_of_all_pairs_in_groups_or_at_once(monkeypatch):
+def test_means_over_pairs_equal_loops(monkeypatch):
     J, U, S, V = blocks()
     means = mean_over_pairs(J, U, S, V, U, V, ks=(3, 6), names=VARIANTS)
     every = measure_variants(J, U, S, V.mT, ks=(3, 6))
@@ -96,7 +96,7 @@ def test_means_are_those_of_all_pairs_in_groups_or_at_once(monkeypatch):
         torch.testing.assert_close(apart[name], together[name])
 
 
-def test_a_shared_basis_loses_all_coupling_when_rotated_and_only_its_pairs_when_unpaired():
+def test_rotation_and_unpairing_remove_shared_coupling():
     _, U, _, V = blocks(n_blocks=1, d=48, k=48)
     S = torch.linspace(2, 1, 48).double()
     J = ((U * S) @ V.mT).expand(5, 48, 48)

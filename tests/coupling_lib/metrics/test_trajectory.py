@@ -36,7 +36,7 @@ def path(*points):
     return torch.tensor(points, dtype=torch.float64)
 
 
-def test_line_shape_score_is_the_paper_s_recursion_for_each_token_alone(x):
+def test_line_shape_score_equals_the_papers_recursion(x):
     for token in range(5):
         tilde = x[0, token].numpy().copy()
         for depth in range(1, 13):
@@ -48,7 +48,7 @@ def test_line_shape_score_is_the_paper_s_recursion_for_each_token_alone(x):
         torch.testing.assert_close(score(x[:, 2]), score(x)[..., 2], rtol=1e-13, atol=0)
 
 
-def test_block_windows_are_every_run_of_blocks_and_narrow_in_shallow_models(x):
+def test_block_windows_are_all_runs_of_blocks(x):
     windows = block_windows(x[:, 0], width=5)
     assert windows.shape == (8, 6, 16)
     for start in range(8):

@@ -66,7 +66,7 @@ def slow_reference(J, ks):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_variant_equals_a_slow_reading_of_its_definition(case):
+def test_every_variant_equals_its_definition(case):
     J = CASES[case]()
     values = measure_variants(J, *torch.linalg.svd(J), ks=KS)
     reference = slow_reference(J, KS)
@@ -75,7 +75,7 @@ def test_every_variant_equals_a_slow_reading_of_its_definition(case):
         np.testing.assert_allclose(value.numpy(), reference[name], rtol=1e-10, atol=1e-11, err_msg=name)
 
 
-def test_perfect_coupling_is_zero_and_joint_signs_change_no_variant():
+def test_every_variant_is_zero_at_perfect_coupling():
     generator = torch.Generator().manual_seed(3)
     Q = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64)).Q
     spectra = torch.stack([torch.linspace(3, 1, WIDTH), torch.linspace(9, 2, WIDTH)]).double()
@@ -91,7 +91,7 @@ def test_perfect_coupling_is_zero_and_joint_signs_change_no_variant():
     torch.testing.assert_close(flipped, plain, rtol=1e-12, atol=1e-12)
 
 
-def test_operators_and_groups_of_blocks_give_what_one_batch_gives(monkeypatch):
+def test_operators_give_the_same_variants_as_matrices(monkeypatch):
     J = random_jacobians()
     U, S, Vh = torch.linalg.svd(J)
     calls = []
@@ -119,7 +119,7 @@ def test_operators_and_groups_of_blocks_give_what_one_batch_gives(monkeypatch):
         torch.testing.assert_close(grouped[name], whole[name], rtol=1e-12, atol=1e-12)
 
 
-def test_transforms_means_and_pairs_and_what_is_refused():
+def test_transforms_and_means_by_distance_have_known_values():
     m = torch.tensor([0.0, 0.5, 2.0])
     assert TRANSFORMS["negative"](m).tolist() == [0, -0.5, -2]
     assert TRANSFORMS["one_minus"](m).tolist() == [1, 0.5, -1]
@@ -142,7 +142,7 @@ def test_transforms_means_and_pairs_and_what_is_refused():
         refused(ParameterError, "from 1 to 64", measure_variants, J, *svd, ks=ks)
 
 
-def test_coupling_matrices_of_too_few_vectors_or_blocks_are_refused():
+def test_coupling_matrices_of_wrong_shape_are_refused():
     J = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0))
     U, S, Vh = torch.linalg.svd(J)
     for A in (torch.zeros(3, 3, 4, 4), torch.zeros(2, 3, 8, 8)):

@@ -100,21 +100,21 @@ def test_jacobians_are_those_of_the_adapted_model(width, method):
     ],
     ids=lambda config: config.peft_type.value,
 )
-def test_other_methods_are_measured_as_exactly(config):
+def test_other_adapter_methods_are_measured_exactly(config):
     ours = cl.wrap_model(adapted(config))
     assert relative_error(jacobian(ours), reference(ours.hf)) < 1e-5
     assert ours.name == f"LlamaForCausalLM with {config.peft_type.value} 'default'"
 
 
 @pytest.mark.parametrize("width", [64, 512])
-def test_an_adapter_merged_into_its_model_gives_the_same(width):
+def test_merged_adapter_gives_the_same_jacobian(width):
     model = adapted(lora(), width)
     merged = cl.wrap_model(copy.deepcopy(model).merge_and_unload())
     assert type(merged.hf.model.layers[1].mlp.up_proj) is torch.nn.Linear
     assert relative_error(jacobian(cl.wrap_model(model)), jacobian(merged)) < 1e-5
 
 
-def test_what_is_switched_off_on_or_set_is_what_is_measured():
+def test_only_the_active_adapter_is_measured():
     model = adapted(lora())
     torch.manual_seed(2)
     model.add_adapter("second", lora(init_lora_weights=False))
@@ -133,7 +133,7 @@ def test_what_is_switched_off_on_or_set_is_what_is_measured():
 
 
 @pytest.mark.parametrize("precision", ["nf4", "int8", "bfloat16"])
-def test_an_adapter_on_weights_of_few_bits_is_differentiated_with_them(base, tmp_path, precision):
+def test_adapter_on_quantised_weights_is_differentiated_with_them(base, tmp_path, precision):
     under, plain = (cl.load_model(base, precision=precision) for _ in range(2))
     model = cl.wrap_model(peft.PeftModel.from_pretrained(under.hf, saved(tmp_path / "adapter")), under.tokenizer)
     assert (model.precision, model.tokenizer) == (precision, under.tokenizer)
@@ -149,7 +149,7 @@ def test_an_adapter_on_weights_of_few_bits_is_differentiated_with_them(base, tmp
     assert relative_error(trace.jacobian(1, 3, 5).dense(), replayed(trace, block)) < 1e-5
 
 
-def test_an_adapter_on_a_quantised_model_in_memory_is_measured(base):
+def test_adapter_on_quantised_model_in_memory_is_measured(base):
     hf = transformers.AutoModelForCausalLM.from_pretrained(base, **loading_arguments("nf4"), device_map={"": "cpu"})
     torch.manual_seed(0)
     ours = cl.wrap_model(peft.get_peft_model(hf, lora(init_lora_weights=False)))
@@ -160,7 +160,7 @@ def test_an_adapter_on_a_quantised_model_in_memory_is_measured(base):
 
 @pytest.mark.filterwarnings("ignore::coupling_lib.errors.PostNormWarning")
 @pytest.mark.parametrize("name", ["gpt2", "bert", "vit", "mixtral", "gemma2-window", "falcon-alibi", "qwen3-next"])
-def test_adapters_in_other_families_are_measured_as_exactly_and_by_the_same_route(name):
+def test_adapters_keep_the_route_in_other_families(name):
     torch.manual_seed(0)
     ours = cl.wrap_model(peft.get_peft_model(named(name).build().float(), lora(init_lora_weights=False)))
     assert ours.blocks.route == cl.wrap_model(named(name).build().float()).blocks.route
@@ -183,11 +183,11 @@ def test_adapters_in_other_families_are_measured_as_exactly_and_by_the_same_rout
     ],
     ids=["prompt tuning", "prefix tuning", "activated by tokens", "poly"],
 )
-def test_an_adapter_that_does_more_than_change_layers_is_refused_in_one_line(config, message):
+def test_adapter_that_changes_the_prompt_is_refused(config, message):
     refused(UnsupportedModelError, message + ".*such as plain LoRA", cl.wrap_model, adapted(config))
 
 
-def test_a_peft_model_that_answers_otherwise_than_its_layers_is_refused(monkeypatch):
+def test_peft_model_that_changes_logits_is_refused(monkeypatch):
     model = adapted(lora())
     forward = model.forward
     monkeypatch.setattr(model, "forward", lambda **given: [forward(**given).logits + 1])
@@ -196,7 +196,7 @@ def test_a_peft_model_that_answers_otherwise_than_its_layers_is_refused(monkeypa
 
 
 @pytest.mark.parametrize("stated", ["organisation/name", "a\nb", None, 3, "x" * 5000])
-def test_a_folder_with_an_adapter_is_refused_with_the_lines_to_use(tmp_path, stated):
+def test_adapter_folder_is_refused_with_code_to_use(tmp_path, stated):
     saved(tmp_path, base_model_name_or_path=stated)
     named = "path/to/base" if stated is None else stated
     lines = (
@@ -210,7 +210,7 @@ def test_a_folder_with_an_adapter_is_refused_with_the_lines_to_use(tmp_path, sta
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "{}", "[" * 100_000])
-def test_a_damaged_configuration_is_refused_the_same_way(tmp_path, text):
+def test_damaged_adapter_configuration_is_refused_the_same_way(tmp_path, text):
     tiny.save_llama(tmp_path)  # of which transformers would take the adapter along, without a word
     (tmp_path / adapters.CONFIG).write_text(text)
     refused(UnsupportedModelError, r"holds an adapter, .*load_model\('path/to/base'\)", cl.load_model, tmp_path)

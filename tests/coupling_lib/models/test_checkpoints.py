@@ -12,7 +12,7 @@ from coupling_lib.errors import ModelUnavailableError, ParameterError
 from coupling_lib.models import checkpoints
 
 
-def test_embedded_models_pythia_and_folders_have_their_steps_and_progress(tmp_path):
+def test_models_and_folders_have_known_training_steps(tmp_path):
     assert checkpoints.known_steps("nano-neox") == (0, 10, 32, 100, 316, 1000, 3162, 10000)
     assert checkpoints.known_steps("nano-llama") == (0, 10000)
     for name in ("pythia-12b", "EleutherAI/pythia-12b"):
@@ -32,7 +32,7 @@ def test_embedded_models_pythia_and_folders_have_their_steps_and_progress(tmp_pa
         assert checkpoints.progress(name) == checkpoints.Progress("", {})
 
 
-def test_steps_are_chosen_in_order_or_refused_by_name():
+def test_unknown_training_steps_are_refused():
     assert checkpoints.choose_steps("nano-llama") == (0, 10000)
     assert checkpoints.choose_steps("pythia-70m") == checkpoints.PYTHIA_SPACED
     assert checkpoints.choose_steps("nano-neox", "1000, 0,32") == (0, 32, 1000)
@@ -47,7 +47,7 @@ def test_steps_are_chosen_in_order_or_refused_by_name():
         refused(ParameterError, "it must be two or more training steps", checkpoints.parse_steps, steps)
 
 
-def test_accuracies_are_in_per_cent_rise_and_name_their_source():
+def test_pythia_accuracies_rise_and_have_a_source():
     for alias in [name for name in checkpoints.models_with_steps() if name.startswith("pythia")]:
         progress = checkpoints.progress(alias)
         assert progress.label == "zero-shot accuracy (%, mean of 6 tasks)"

@@ -90,7 +90,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(folder, length):
     assert "damaged or truncated" in message(folder, ModelUnavailableError)
 
 
-def test_blocks_that_predict_tokens_are_left_out(folder):
+def test_blocks_for_next_token_prediction_are_ignored(folder):
     weights = load_file(folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text())
     more = {key.replace("layers.2", "layers.3"): v.clone() for key, v in weights.items() if "layers.2" in key}

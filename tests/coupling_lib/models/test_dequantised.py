@@ -112,7 +112,7 @@ def test_other_precisions_are_those_of_the_dense_model(gpt_oss, precision, tmp_p
     assert found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in wanted)
 
 
-def test_blocks_stay_on_disk_as_those_of_the_dense_model(gpt_oss, tmp_path):
+def test_offloaded_mxfp4_blocks_equal_the_dense_model(gpt_oss, tmp_path):
     folder, dense, _ = gpt_oss
     dense.save_pretrained(tmp_path)
     found, wanted = (cl.load_model(where, memory="205KB") for where in (folder, tmp_path))
@@ -203,7 +203,7 @@ def test_fp8_is_the_dense_model(case, tmp_path):
     assert compared(cl.load_model(folder), put(plain, expected, tmp_path / "plain")) < 5e-6
 
 
-def test_missing_scales_and_those_of_other_blocks_are_refused(tmp_path):
+def test_missing_or_mismatched_scales_are_refused(tmp_path):
     lacking = "model.layers.1.self_attn.o_proj.weight_scale_inv"
     folder, *_ = stored_fp8("deepseek-v3 in blocks", tmp_path, drop=(lacking,))
     with pytest.raises(ModelUnavailableError, match=r"lack the scale of model\.layers\.1\.self_attn\.o_proj\.weight"):
@@ -214,7 +214,7 @@ def test_missing_scales_and_those_of_other_blocks_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "quanto", "compressed-tensors"])
-def test_other_methods_are_refused_with_a_way_on(gpt_oss, method, tmp_path):
+def test_other_quantisation_methods_are_refused(gpt_oss, method, tmp_path):
     config = json.loads((gpt_oss[0] / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": method}}))
     with pytest.raises(UnsupportedModelError, match=rf"are quantised already \({method}\).*or pass untrained=True"):

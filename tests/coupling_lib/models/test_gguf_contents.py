@@ -66,14 +66,14 @@ def scalings():
 
 
 @pytest.mark.parametrize(("keys", "tensors", "rope"), [row[1:] for row in scalings()], ids=[r[0] for r in scalings()])
-def test_a_scaling_of_the_rotary_embedding_is_that_of_the_file(tmp_path, keys, tensors, rope):
+def test_rotary_scaling_is_that_of_the_file(tmp_path, keys, tensors, rope):
     hf = loaded(tmp_path, keys=keys, tensors=tensors)
     assert off(tmp_path, hf, **rope) < 1e-5
     # Without it the model would be another one.
     assert off(tmp_path, hf, rope_type="default") > 1e-3
 
 
-def test_an_untrained_model_has_the_scaling_too(tmp_path):
+def test_untrained_model_has_the_rotary_scaling(tmp_path):
     keys = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
     write(tmp_path / "tiny.gguf", "F16", tokenizer=False, keys=keys)
     fresh = load_model(tmp_path / "tiny.gguf", device="cpu", untrained=True).hf
@@ -91,7 +91,7 @@ def test_an_untrained_model_has_the_scaling_too(tmp_path):
         ({}, {"blk.0.attn_rot_embd.weight": np.ones(4), "blk.3.nextn.eh_proj.weight": np.ones((4, 4))}),
     ],
 )
-def test_what_changes_nothing_is_let_through(tmp_path, keys, tensors):
+def test_keys_without_effect_are_accepted(tmp_path, keys, tensors):
     hf = loaded(tmp_path, keys=keys, tensors=tensors)
     assert off(tmp_path, hf, rope_type="default") < 1e-6
     assert hf.config.rope_parameters["rope_type"] == "default"
@@ -121,13 +121,13 @@ NORMS = {f"blk.{block}.attn_q_norm.weight": np.ones(8) for block in (1, 0)}
         ({"blk.0.ffn_up.scale": np.ones(1)}, r"holds 1 tensors .* \(blk.0.ffn_up.scale, ...\): it would be another"),
     ],
 )
-def test_what_nothing_takes_is_refused_by_name(tmp_path, keys, message):
+def test_unsupported_keys_and_tensors_are_refused(tmp_path, keys, message):
     kind = "tensors" if isinstance(next(iter(keys.values())), np.ndarray) else "keys"
     line = refused(UnsupportedModelError, message, loaded, tmp_path, **{kind: keys})
     assert line.endswith("choose the model's safetensors files")
 
 
-def test_windows_are_written_and_names_of_keys_those_of_the_format():
+def test_sliding_window_is_taken_from_the_file():
     config = Gemma3TextConfig(sliding_window=4096, num_hidden_layers=2, layer_types=["sliding_attention"] * 2)
     settle, key = gguf_contents._settle, "attention.sliding_window"
     settle(config, key, 512, "mine")

@@ -13,7 +13,7 @@ from coupling_lib.models.load import load_model
 ALIAS, FILE = "gemma3-270m", "gemma3-270m.gguf"
 
 
-def test_files_have_rows_and_one_line_says_what_to_do_without_them(tmp_path, monkeypatch):
+def test_alias_without_its_gguf_file_is_refused(tmp_path, monkeypatch):
     for alias in packages.GGUF_FILES:
         entry, known = registry.lookup(alias), packages.GGUF_FILES[alias]
         assert entry.hub_id and entry.training_tokens_t and entry.training_tokens_source and known.licence
@@ -28,7 +28,7 @@ def test_files_have_rows_and_one_line_says_what_to_do_without_them(tmp_path, mon
     assert line == f"{wanted}, and COUPLING_GGUF is '{tmp_path}', without it; put it there, {instead}"
 
 
-def test_other_files_run_with_one_warning_and_cut_ones_are_refused(tmp_path, monkeypatch):
+def test_gguf_with_another_digest_is_warned_of(tmp_path, monkeypatch):
     write(tmp_path / FILE)
     monkeypatch.setenv("COUPLING_GGUF", str(tmp_path))
     with warnings.catch_warnings(record=True, action="always") as caught:

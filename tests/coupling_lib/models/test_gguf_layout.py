@@ -13,7 +13,7 @@ from coupling_lib.models import gguf_layout
 from coupling_lib.models.load import load_model
 
 
-def test_no_more_than_the_weights_is_ever_held(tmp_path):
+def test_dequantising_allocates_under_half_the_dense_weight(tmp_path):
     shape = (1 << 14, 1 << 10)
     writer = gguf.GGUFWriter(tmp_path / "one.gguf", "llama")
     weight = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
@@ -31,7 +31,7 @@ def test_no_more_than_the_weights_is_ever_held(tmp_path):
     assert np.array_equal(dense.numpy(), gguf.dequantize(packed, gguf.GGMLQuantizationType.Q8_0))
 
 
-def test_truncated_files_other_shapes_and_repeated_tensors_are_refused(tmp_path):
+def test_truncated_or_inconsistent_gguf_files_are_refused(tmp_path):
     write(tmp_path / "whole.gguf")
     content = (tmp_path / "whole.gguf").read_bytes()
     for keep in (len(content) - 1000, len(content) // 2, 2000, 30, 5):
@@ -52,7 +52,7 @@ def test_truncated_files_other_shapes_and_repeated_tensors_are_refused(tmp_path)
     ("kind", "message"),
     [(99, "blk.0.attn_k.weight .* in the type 99, which gguf"), (24, "blk.0.attn_k.weight .* in I8, ")],
 )
-def test_a_tensor_of_an_unknown_type_is_refused_by_name(tmp_path, kind, message):
+def test_tensor_of_unknown_type_is_refused(tmp_path, kind, message):
     write(tmp_path / "odd.gguf", "F16")
     content = bytearray((tmp_path / "odd.gguf").read_bytes())
     at = content.index(name := b"blk.0.attn_k.weight") + len(name) + 4 + 2 * 8

@@ -81,7 +81,7 @@ def test_every_weight_is_that_of_transformers_own_reader(tmp_path, architecture)
         assert torch.equal(ours[name], weight), name
 
 
-def test_experts_without_their_other_half_are_refused_by_name(tmp_path):
+def test_experts_without_up_projection_are_refused(tmp_path):
     keys, blocks, outside = CASES["qwen2moe"]
     blocks = [{part: ends for part, ends in blocks[0].items() if part != "ffn_up_exps"}, blocks[1]]
     write(tmp_path / "half.gguf", "qwen2moe", keys, blocks, outside)

@@ -45,7 +45,7 @@ def revisions(tmp_path_factory):
     return {name: root / name for name in ("main", "step128", "pickled", "adapter")}
 
 
-def test_an_alias_is_downloaded_and_gives_the_served_weights_then_also_without_a_network(tmp_path, revisions):
+def test_alias_is_downloaded_then_read_from_cache(tmp_path, revisions):
     with Hub(revisions) as hub:
         first = run(LOAD.format(arguments="'llama3-8b'") + SHOW, user(tmp_path, hub.endpoint))
         assert first.returncode == 0, first.stderr
@@ -96,7 +96,7 @@ def several(tmp_path_factory, revisions):
         return hub, json.loads(done.stdout)
 
 
-def test_revisions_are_downloaded_and_no_weights_of_untrained_models(several, tmp_path):
+def test_revision_is_downloaded_with_its_own_weights(several, tmp_path):
     hub, found = several
     sums_of_step, source, revision, _ = found["step128"]
     assert sums_of_step == pytest.approx(sums(2), rel=1e-12)
@@ -108,7 +108,7 @@ def test_revisions_are_downloaded_and_no_weights_of_untrained_models(several, tm
     assert not [line for line in hub.requests if "un/trained" in line and "safetensors" in line]
 
 
-def test_what_is_not_there_pickled_or_too_large_is_refused(several):
+def test_missing_pickled_or_too_large_models_are_refused(several):
     hub, found = several
     page = f"{hub.endpoint}/{REPO_ID}/tree/main"
     assert found["step7"] == f"'{REPO_ID}' has no revision 'step7'; its branches and tags are listed at {page}"
@@ -163,14 +163,14 @@ json.dump(found, sys.stdout)
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("mode", LINES)
-def test_each_failure_of_the_hub_has_its_own_line_and_none_takes_long(failed, mode):
+def test_each_hub_failure_has_its_error_line(failed, mode):
     hub, found = failed
     line, seconds = found[mode]
     assert line == LINES[mode].format(endpoint=hub.endpoint, host=hub.endpoint.removeprefix("http://"))
     assert seconds < 30
 
 
-def test_a_gated_model_is_had_with_the_right_token_alone_and_no_line_holds_it(tmp_path, revisions):
+def test_gated_model_needs_the_right_token(tmp_path, revisions):
     code = LOAD.format(arguments="'llama3-8b'")
     with Hub(revisions, "gated") as hub:
         assert "is gated (hub: 401); check" in last_line(run(code, user(tmp_path, hub.endpoint)))
@@ -189,7 +189,7 @@ def test_a_missing_shard_is_named(tmp_path):
     assert line == f"'llama3-8b' lacks {last.name}, which its model.safetensors.index.json names; take the complete set"
 
 
-def test_failures_end_in_one_line_and_offline_by_choice_too(tmp_path, revisions):
+def test_gated_alias_and_offline_mode_are_refused(tmp_path, revisions):
     with Hub(revisions, "403") as hub:
         line = last_line(run(LOAD.format(arguments="'llama3-8b'"), user(tmp_path, hub.endpoint)))
     assert line == LINES["403"].format(endpoint=hub.endpoint).replace("ill/403", REPO_ID)
@@ -206,7 +206,7 @@ def papermill(output, environment):
 # A download and its failures have their tests above; a notebook of one's own model, and the line of an error that
 # papermill ends in, have theirs in `tests/workflow/test_notebooks.py` and `tests/coupling_lib/test_bad_input.py`.
 @pytest.mark.thorough
-def test_the_notebook_runs_to_the_end_on_a_downloaded_model(tmp_path, revisions):
+def test_notebook_runs_on_a_downloaded_model(tmp_path, revisions):
     with Hub(revisions) as hub:
         done = papermill(tmp_path / "out.ipynb", user(tmp_path / "home", hub.endpoint))
         assert done.returncode == 0, done.stderr
@@ -219,7 +219,7 @@ def test_the_notebook_runs_to_the_end_on_a_downloaded_model(tmp_path, revisions)
 
 
 @pytest.mark.thorough
-def test_the_notebook_without_a_network_ends_in_the_one_line(tmp_path):
+def test_notebook_without_network_ends_in_one_line(tmp_path):
     done = papermill(tmp_path / "out.ipynb", user(tmp_path / "home", closed_port()))
     assert done.returncode != 0
     line = done.stderr.rstrip().splitlines()[-1]
@@ -227,7 +227,7 @@ def test_the_notebook_without_a_network_ends_in_the_one_line(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_gguf_file_of_the_hub_is_downloaded_alone_then_also_without_a_network(tmp_path, revisions):
+def test_hub_gguf_is_downloaded_then_read_from_cache(tmp_path, revisions):
     folder = tmp_path / "repository"
     (folder / "sub").mkdir(parents=True)
     write(folder / "sub" / "tiny.gguf", "Q8_0")

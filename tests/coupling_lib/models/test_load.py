@@ -56,7 +56,7 @@ def test_an_encoder_is_never_taken_for_a_decoder(tmp_path, architectures, expect
     assert type(cl.load_model(tmp_path, untrained=True).hf).__name__ == expected
 
 
-def test_a_mixture_of_experts_runs_one_expert_at_a_time(tmp_path):
+def test_mixture_of_experts_is_run_eagerly(tmp_path):
     config = transformers.MixtralConfig(**tiny.STACK, vocab_size=50, num_key_value_heads=2, num_local_experts=4)
     transformers.MixtralForCausalLM(config).save_pretrained(tmp_path)
     model = cl.load_model(tmp_path)
@@ -120,7 +120,7 @@ def test_an_embedded_model_is_loaded_at_any_step(checkpoints, revision):
     assert model.source == "embedded:nano-neox"
 
 
-def test_steps_and_models_that_are_not_there_are_refused(checkpoints):
+def test_missing_steps_and_embedded_models_are_refused(checkpoints):
     steps = "'step7'; choose one of step0, step10, step100$"
     refused(ModelUnavailableError, steps, cl.load_model, "nano-neox", revision="step7")
     refused(ModelUnavailableError, "'nano-llama'.*a checkout of the project has it in", cl.load_model, "nano-llama")
@@ -139,7 +139,7 @@ def test_steps_and_models_that_are_not_there_are_refused(checkpoints):
         *(({"name": name}, "model is") for name in ("", "  ", 3, None)),
     ],
 )
-def test_an_argument_out_of_range_is_refused_by_name(folders, arguments, message):
+def test_invalid_load_arguments_are_refused(folders, arguments, message):
     refused(ParameterError, message, cl.load_model, **{"name": folders["llama"][0]} | arguments)
 
 
@@ -215,7 +215,7 @@ def test_a_configuration_that_cannot_be_measured_is_refused(tmp_path, values, me
     assert not (tmp_path / "ran").exists()
 
 
-def test_wrap_model_freezes_what_it_is_given_and_refuses_an_encoder_decoder():
+def test_wrap_model_freezes_the_given_model():
     hf = tiny.llama().train()
     model = cl.wrap_model(hf, tiny.tokenizer(), name="mine")
     assert model.hf is hf and not hf.training and not any(p.requires_grad for p in hf.parameters())

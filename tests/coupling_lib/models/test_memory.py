@@ -22,7 +22,7 @@ def llama(tmp_path_factory):
     return folder, tiny.save_llama(folder)
 
 
-def test_memory_counts_every_weight_and_is_bounded_by_the_control_group(llama, tmp_path, monkeypatch):
+def test_bytes_needed_count_every_weight(llama, tmp_path, monkeypatch):
     _, saved = llama
     need = memory.bytes_needed(saved)
     total = sum(p.numel() for p in saved.parameters())
@@ -43,7 +43,7 @@ def sizes(llama) -> tuple[dict[str, int], placing.Plan]:
     return memory.bytes_needed(saved), placing.plan(saved)
 
 
-def test_models_that_do_not_fit_are_refused_and_blocks_on_disk_named(llama, monkeypatch):
+def test_models_that_do_not_fit_are_refused(llama, monkeypatch):
     need, division = sizes(llama)
 
     def with_free(free, message, **how):
@@ -68,7 +68,7 @@ def test_models_that_do_not_fit_are_refused_and_blocks_on_disk_named(llama, monk
     memory.check(need | {"nf4": 10**7}, "nf4", place, "large", 10**8)
 
 
-def test_a_model_that_does_not_fit_stays_on_disk(llama, monkeypatch, capsys):
+def test_model_that_does_not_fit_stays_on_disk(llama, monkeypatch, capsys):
     folder, _ = llama
     need, division = sizes(llama)
     room = 4 * (tiny.BLOCKS * tiny.WIDTH**2 + division.largest)
@@ -109,7 +109,7 @@ def test_memory_that_runs_out_while_loading_is_refused(llama, monkeypatch, raise
 
 
 @pytest.mark.parametrize(("blocks", "kept"), [(1, True), (300, False)])
-def test_a_model_let_go_makes_room_for_another(blocks, kept):
+def test_deleted_model_makes_room_for_another(blocks, kept):
     config = transformers.LlamaConfig(hidden_size=512, intermediate_size=512, num_hidden_layers=blocks, vocab_size=64)
     arguments = {"dtype": torch.float32, "device_map": "cpu"}
     gc.disable()

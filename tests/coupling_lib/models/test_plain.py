@@ -36,7 +36,7 @@ def states(gpt):
 
 
 @pytest.mark.parametrize(("token_in", "token_out"), [(7, 7), (2, 2), (1, 6)])
-def test_a_plain_gpt_has_the_jacobians_of_its_own_blocks(gpt, token_in, token_out):
+def test_jacobians_of_a_plain_gpt_are_exact(gpt, token_in, token_out):
     trace = cl.trace(cl.wrap_model(gpt, blocks="transformer.h"), IDS)
     stream, blocks = states(gpt)
     for number, (x, block) in enumerate(zip(stream, blocks, strict=False)):
@@ -54,7 +54,7 @@ def test_a_plain_gpt_has_the_jacobians_of_its_own_blocks(gpt, token_in, token_ou
     np.testing.assert_allclose(trace.hidden, torch.cat(stream), atol=1e-5)
 
 
-def test_plain_gpts_paths_and_models_of_nnsight_are_taken_as_any_model(gpt):
+def test_plain_networks_and_nnsight_models_are_measured(gpt):
     gpt.train()
     model = cl.wrap_model(gpt, blocks="transformer.h", name="mine")
     assert (model.name, model.n_blocks, model.d_model, model.precision) == ("mine", 3, 24, "float32")
@@ -129,5 +129,5 @@ CASTS = UnsupportedModelError, r"block 1 of .* does not run in torch.float32, ta
         (lambda: "gpt2", "h", ParameterError, "hf_model is a str; a transformers model or nn.Module was expected"),
     ],
 )
-def test_what_is_no_such_network_is_refused_in_one_line(made, path, error, message):
+def test_networks_without_suitable_blocks_are_refused(made, path, error, message):
     refused(error, message, cl.wrap_model, made(), blocks=path)

@@ -10,7 +10,7 @@ MISSPELT = {"lama3-8b": "llama3-8b", "nano-noex": "nano-neox", "pythia12b": "pyt
 PYTHIA = ["70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b", "12b"]
 
 
-def test_entries_are_unique_and_their_scores_and_tokens_have_sources():
+def test_registry_entries_are_unique_and_sourced():
     aliases = [entry.alias for entry in registry.entries()]
     ids = [entry.hub_id for entry in registry.entries() if entry.hub_id]
     assert len(aliases) == len(set(aliases)) and len(ids) == len(set(ids))
@@ -40,7 +40,7 @@ def test_entries_are_unique_and_their_scores_and_tokens_have_sources():
     assert all(bool(e.training_tokens_source) == (e.training_tokens_t is not None) for e in registry.entries())
 
 
-def test_names_are_found_in_any_case_suggested_and_ordered_by_size():
+def test_registry_names_are_found_in_any_case():
     llama = registry.lookup(" LLAMA3-8b ")
     assert llama.hub_id == "meta-llama/Meta-Llama-3-8B" and llama.blocks == 32 and llama.width == 4096
     assert registry.lookup("META-llama/meta-llama-3-8b") is llama

@@ -55,7 +55,7 @@ def loaded(folder):
     [{"split": DIGITS}, {"steps": normalizers.Lowercase()}, {"steps": normalizers.Replace(" ", "_")}],
     ids=["digits", "lowercase", "blanks"],
 )
-def test_ids_are_those_of_the_file_whatever_the_class_does(tmp_path, kind, change):
+def test_ids_are_those_of_the_tokenizer_file(tmp_path, kind, change):
     expected = save(tmp_path, **change, tokenizer_class=kind)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     made, warned = loaded(tmp_path)
@@ -68,7 +68,7 @@ def test_ids_are_those_of_the_file_whatever_the_class_does(tmp_path, kind, chang
     assert (made.bos_token, made.eos_token) == (theirs.bos_token, theirs.eos_token)
 
 
-def test_classes_that_make_other_ids_are_found_and_others_stay(tmp_path):
+def test_tokenizer_class_with_other_ids_is_replaced(tmp_path):
     expected = save(tmp_path, split=DIGITS, tokenizer_class="GPT2Tokenizer", chat_template="{{ messages }}")
     assert AutoTokenizer.from_pretrained(tmp_path)("1234").input_ids != expected("1234")
     made, (warned,) = loaded(tmp_path)
@@ -81,7 +81,7 @@ def test_classes_that_make_other_ids_are_found_and_others_stay(tmp_path):
     assert made("1234 naïve").input_ids == expected("1234 naïve")
 
 
-def test_of_a_gguf_file_the_splitting_is_kept_and_what_its_class_composes_too(tmp_path):
+def test_tokenizer_class_of_a_gguf_file_is_kept(tmp_path):
     save(tmp_path, tokenizer_class="Qwen2Tokenizer", split=QWEN)
     assert len(loaded(tmp_path)[1]) == 1  # its class composes accents, which this file does not
     (tmp_path / "gguf.json").write_text("{}")
@@ -94,7 +94,7 @@ def test_of_a_gguf_file_the_splitting_is_kept_and_what_its_class_composes_too(tm
 
 
 @pytest.mark.parametrize("lower", [True, False])
-def test_a_setting_of_the_configuration_is_above_the_file(tmp_path, lower):
+def test_setting_of_the_configuration_overrides_the_file(tmp_path, lower):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paris", "Paris", *"abcdefghijklmnopqrstuvwxyz"]
     words += [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
     base = Tokenizer(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
@@ -108,7 +108,7 @@ def test_a_setting_of_the_configuration_is_above_the_file(tmp_path, lower):
     assert warned == [] and made("Paris").input_ids == [2, words.index("paris" if lower else "Paris"), 3]
 
 
-def test_first_tokens_of_the_file_are_kept_and_its_lengths_and_padding_are_not(tmp_path):
+def test_first_token_of_the_file_is_kept(tmp_path):
     expected = save(tmp_path, split=DIGITS, bos=True, tokenizer_class="GPT2Tokenizer")
     made, warned = loaded(tmp_path)
     assert made("It was").input_ids == expected("It was") and made("It was").input_ids[0] == made.bos_token_id
@@ -121,7 +121,7 @@ def test_first_tokens_of_the_file_are_kept_and_its_lengths_and_padding_are_not(t
     assert loaded(tmp_path)[1] == []
 
 
-def test_first_tokens_asked_for_and_not_put_there_alone_are_said(tmp_path):
+def test_missing_first_token_is_warned_of(tmp_path):
     save(tmp_path, tokenizer_class="PreTrainedTokenizerFast", add_bos_token=True)
     made, (warned,) = loaded(tmp_path)
     assert made("It").input_ids[0] != made.bos_token_id
@@ -133,7 +133,7 @@ def test_first_tokens_asked_for_and_not_put_there_alone_are_said(tmp_path):
         assert (made("It was").input_ids, warned) == (expected("It was"), [])
 
 
-def test_what_transformers_logs_of_a_tokenizer_becomes_a_warning(tmp_path, monkeypatch, capfd):
+def test_tokenizer_logs_of_transformers_become_a_warning(tmp_path, monkeypatch, capfd):
     tiny.save_llama(tmp_path)
     read = AutoTokenizer.from_pretrained
 

@@ -42,7 +42,7 @@ def drawn(cls, config, seed=5, precision="float32", at_once=1) -> PreTrainedMode
 
 
 @each_family(FAMILIES)
-def test_every_weight_is_distributed_as_the_constructor_draws_it_in_every_family(family):
+def test_untrained_weights_are_distributed_as_by_the_constructor(family):
     cls, config = made_of(family)
     torch.manual_seed(7)
     expected = torch.rand(3)
@@ -64,7 +64,7 @@ def test_every_weight_is_distributed_as_the_constructor_draws_it_in_every_family
         assert torch.equal(buffer, other), name
 
 
-def test_a_tied_weight_is_drawn_as_its_owner_draws_it(tmp_path):
+def test_tied_weight_is_drawn_as_by_its_owner(tmp_path):
     # ModernBERT draws its decoder, which is tied to the embedding, seven times narrower in a model of 22 blocks.
     config = transformers.ModernBertConfig(
         **dict(hidden_size=32, num_hidden_layers=22, num_attention_heads=4, intermediate_size=64, vocab_size=500),
@@ -79,7 +79,7 @@ def test_a_tied_weight_is_drawn_as_its_owner_draws_it(tmp_path):
 
 
 @each_family(FAMILIES)
-def test_files_hold_what_memory_holds_in_every_family(family, tmp_path):
+def test_weights_drawn_to_disk_equal_those_in_memory(family, tmp_path):
     cls, config = made_of(family)
     untrained.draw(cls, config, 5, torch.float32, tmp_path, at_once=2)
     again, report = cls.from_pretrained(tmp_path, dtype=torch.float32, output_loading_info=True)
@@ -88,7 +88,7 @@ def test_files_hold_what_memory_holds_in_every_family(family, tmp_path):
         assert len(list(tmp_path.glob("*.safetensors"))) == len(placing.plan(again).blocks) + 1
 
 
-def test_a_block_is_its_seed_and_its_name_alone():
+def test_untrained_block_depends_on_seed_and_name_only():
     shape = dict(tiny.STACK, vocab_size=50)
     config = transformers.LlamaConfig(**shape | {"num_hidden_layers": 3})
     three = drawn(transformers.LlamaForCausalLM, config, at_once=3).model
@@ -104,7 +104,7 @@ def test_a_block_is_its_seed_and_its_name_alone():
 
 @pytest.mark.parametrize("precision", ["bfloat16", "nf4", "fp4", "int8"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_are_stored_as_those_of_a_checkpoint_are(kind, precision, tmp_path):
+def test_untrained_weights_are_stored_as_from_a_checkpoint(kind, precision, tmp_path):
     cls, config = made_of(named(kind))
     drawn(cls, config).save_pretrained(tmp_path)
     wanted = cls.from_pretrained(tmp_path, **loading_arguments(precision))
@@ -115,7 +115,7 @@ def test_weights_are_stored_as_those_of_a_checkpoint_are(kind, precision, tmp_pa
     assert not [name for name, weight in ours.named_parameters() if weight.is_meta]
 
 
-def test_the_seed_of_its_training_gives_an_embedded_model_its_step_0():
+def test_untrained_embedded_model_is_its_step_0():
     hows = {"revision": "step0"}, {"untrained": True}, {"untrained": True, "seed": 1}
     start, fresh, other = (load_model("nano-neox", **how) for how in hows)
     torch.manual_seed(0)
@@ -124,7 +124,7 @@ def test_the_seed_of_its_training_gives_an_embedded_model_its_step_0():
     assert not tiny.same_weights(other.hf, wanted)
 
 
-def test_a_family_that_leaves_a_weight_without_a_value_is_refused(monkeypatch):
+def test_family_that_leaves_weights_uninitialised_is_refused(monkeypatch):
     original = transformers.LlamaPreTrainedModel._init_weights
 
     def forgetful(self, module):
@@ -138,7 +138,7 @@ def test_a_family_that_leaves_a_weight_without_a_value_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("at_once", [pytest.param(1, marks=pytest.mark.thorough), 2])
-def test_no_more_blocks_are_in_memory_than_are_drawn_at_once(at_once, tmp_path, monkeypatch):
+def test_drawing_holds_no_more_blocks_than_allowed(at_once, tmp_path, monkeypatch):
     # No other test has a model of this width alive.
     config = transformers.LlamaConfig(**dict(tiny.STACK, num_hidden_layers=6, hidden_size=88), vocab_size=50)
     seen, write, looking = [], untrained._Files.write, threading.Lock()
@@ -170,7 +170,7 @@ def least(folder: Path, dtype: torch.dtype) -> int:
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
-def test_blocks_on_disk_give_the_numbers_of_the_model_drawn_at_once(folder, stored):
+def test_untrained_blocks_on_disk_give_the_same_numbers(folder, stored):
     whole = load_model(folder, untrained=True, seed=3, precision=stored)
     small = load_model(folder, untrained=True, seed=3, precision=stored, memory=least(folder, getattr(torch, stored)))
     assert small.offloaded and not whole.offloaded and (small.seed, small.untrained) == (3, True)
@@ -180,13 +180,13 @@ def test_blocks_on_disk_give_the_numbers_of_the_model_drawn_at_once(folder, stor
     assert torch.equal(ours.jacobian(1).dense(), wanted.jacobian(1).dense())
 
 
-def test_the_key_of_a_model_drawn_to_disk_is_its_seed(folder):
+def test_fingerprint_of_model_drawn_to_disk_follows_seed(folder):
     budget = least(folder, torch.float32)
     first, again, other = (load_model(folder, untrained=True, seed=n, memory=budget) for n in (3, 3, 4))
     assert fingerprint(first) == fingerprint(again) != fingerprint(other)
 
 
-def test_nothing_is_left_behind(tmp_path, monkeypatch):
+def test_temporary_files_of_untrained_models_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     tiny.save_llama(tmp_path / "m")
@@ -201,7 +201,7 @@ def test_nothing_is_left_behind(tmp_path, monkeypatch):
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_what_a_killed_process_left_is_removed_and_what_lives_is_not(tmp_path, monkeypatch):
+def test_temporary_files_of_killed_processes_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
     kept = [f"{temporary_files.PREFIX}{os.getpid()}-a", "coupling_lib-abc"]
@@ -213,7 +213,7 @@ def test_what_a_killed_process_left_is_removed_and_what_lives_is_not(tmp_path, m
     assert {path.name for path in (tmp_path / "temporary").iterdir()} == set(kept)
 
 
-def test_a_disk_without_room_is_said_before_anything_is_drawn(tmp_path, monkeypatch):
+def test_full_disk_is_refused_before_drawing(tmp_path, monkeypatch):
     tiny.save_llama(tmp_path)
     budget = least(tmp_path, torch.float32)
     usage = temporary_files.shutil.disk_usage(tmp_path)
@@ -222,7 +222,7 @@ def test_a_disk_without_room_is_said_before_anything_is_drawn(tmp_path, monkeypa
         load_model(tmp_path, untrained=True, memory=budget)
 
 
-def test_a_family_that_changes_blocks_from_outside_is_refused_rather_than_drawn_otherwise(tmp_path, monkeypatch):
+def test_family_that_initialises_blocks_from_outside_is_refused(tmp_path, monkeypatch):
     original = transformers.LlamaPreTrainedModel._init_weights
 
     def meddling(self, module):

@@ -71,7 +71,7 @@ def swept(folder, root, most: int = 0, nobody: bool = False) -> tuple[list[float
 
 
 @pytest.mark.thorough
-def test_a_full_disk_costs_a_warning_and_no_measurement(folder, model, tmp_path):
+def test_full_disk_loses_no_measurement(folder, model, tmp_path):
     wanted = cl.measure_trajectories(model, TEXTS).line_shape_score.values.tolist()
     size = store.write(tmp_path / "size", {"model": "m", "measure": "x"}, cl.measure_trajectories(model, TEXTS[:1]))
     root, most = tmp_path / "disk", 0
@@ -95,7 +95,7 @@ def test_a_full_disk_costs_a_warning_and_no_measurement(folder, model, tmp_path)
             unmount(root)
 
 
-def test_a_folder_that_cannot_be_written_is_still_read(folder, model):
+def test_read_only_store_is_still_read(folder, model):
     wanted = cl.measure_trajectories(model, TEXTS).line_shape_score.values.tolist()
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
@@ -125,7 +125,7 @@ def interrupt(*_: object, **__: object) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_the_training_s_commands_end_with_130(monkeypatch, capsys):
+def test_interrupted_training_exits_with_130(monkeypatch, capsys):
     monkeypatch.setattr(training.experiment, "run", interrupt)
     with pytest.raises(SystemExit) as ended:
         training.main(["suite"])
@@ -133,7 +133,7 @@ def test_the_training_s_commands_end_with_130(monkeypatch, capsys):
     assert capsys.readouterr().err == "interrupted; the same command goes on from the last checkpoint\n"
 
 
-def test_an_interruption_in_the_middle_of_a_write_leaves_what_was_whole(model, tmp_path, monkeypatch):
+def test_interrupted_write_leaves_finished_measurements(model, tmp_path, monkeypatch):
     cl.sweep(cl.measure_trajectories, model, TEXTS[:2], store=tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", interrupt)
@@ -155,7 +155,7 @@ class Backwards(datetime):
         return datetime(2026, 1, 1, tzinfo=UTC) - timedelta(days=cls.reads)
 
 
-def test_a_clock_that_goes_backwards_repeats_nothing(model, tmp_path, monkeypatch):
+def test_clock_going_backwards_repeats_no_measurement(model, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "datetime", Backwards)
     seen = []
 

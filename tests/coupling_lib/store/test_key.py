@@ -27,7 +27,7 @@ def model():
 def measure_sum(model, prompts, ks=(1, 2), token=-1): ...
 
 
-def test_keys_hold_plain_values_and_code_where_there_is_no_version(model):
+def test_key_of_a_measurement_holds_plain_values(model):
     key = identity.measurement_key(measure_sum, model, {"ks": (np.int64(3),)})
     assert key["settings"] == {"ks": [3], "token": -1} and key["measure"] == "sum" and key["version"] == 1
     assert (key["model"], key["source"], key["revision"]) == ("nano-neox", "embedded:nano-neox", "step10000")
@@ -73,7 +73,7 @@ def closed_over(block):
     return measure_it
 
 
-def test_values_that_a_measure_without_a_version_is_bound_to_are_known(model, monkeypatch):
+def test_key_follows_values_an_unversioned_measure_binds(model, monkeypatch):
     def codes():
         ways = (closed_over, Bound, lambda block: Bound(block).measure_it)
         return [identity.measurement_key(way(block), model, {})["code"] for way in ways for block in (2, 11)]
@@ -90,7 +90,7 @@ def test_values_that_a_measure_without_a_version_is_bound_to_are_known(model, mo
     assert wrapped["measure"] == plain["measure"] and wrapped["code"] and not plain["code"]
 
 
-def test_prompts_are_known_by_their_content_within_five_milliseconds(model):
+def test_prompt_keys_follow_content_and_are_fast(model):
     def key(given):
         return identity.prompt_key(model, given)
 
@@ -106,7 +106,7 @@ def test_prompts_are_known_by_their_content_within_five_milliseconds(model):
     assert key["weights"] == identity.fingerprint(model)
 
 
-def test_weights_are_known_by_content_in_every_precision_before_and_after_they_were_used(tmp_path):
+def test_fingerprint_follows_the_weights_in_every_precision(tmp_path):
     tiny.save_llama(tmp_path / "a")
     tiny.save_llama(tmp_path / "b")
     tiny.save_llama(tmp_path / "c", seed=1)
@@ -118,7 +118,7 @@ def test_weights_are_known_by_content_in_every_precision_before_and_after_they_w
         assert identity.fingerprint(one) == same
 
 
-def test_of_a_model_from_memory_modules_settings_and_buffers_are_known():
+def test_fingerprint_follows_modules_settings_and_buffers():
     hf = tiny.llama()
     model = cl.wrap_model(hf, name="mine")
     found = [identity.fingerprint(model)]
@@ -155,7 +155,7 @@ class Own(torch.nn.Linear):
         return x + self.of_all * self.shifts[0]["shift"]
 
 
-def test_of_modules_of_one_s_own_all_that_they_keep_is_known(monkeypatch):
+def test_fingerprint_follows_everything_a_custom_module_keeps(monkeypatch):
     def found(**kept):
         torch.manual_seed(0)
         net = torch.nn.Sequential(torch.nn.Embedding(9, 8), torch.nn.Sequential(Own(**kept), Own(**kept)))
@@ -173,7 +173,7 @@ def test_of_modules_of_one_s_own_all_that_they_keep_is_known(monkeypatch):
     assert len(set(keys)) == len(keys) == 9
 
 
-def test_of_a_loaded_model_what_no_file_holds_is_seen_to_change():
+def test_changed_buffer_of_a_loaded_model_is_refused():
     model = cl.load_model("nano-neox")
     before, inside = identity.fingerprint(model), model.hf.gpt_neox
     cl.trace(model, "It was the best of times")
@@ -187,7 +187,7 @@ def test_of_a_loaded_model_what_no_file_holds_is_seen_to_change():
         assert identity.fingerprint(model) == before
 
 
-def test_of_weights_that_stay_on_disk_the_files_are_known(tmp_path):
+def test_fingerprint_of_offloaded_weights_follows_their_files(tmp_path):
     saved = tiny.save_llama(tmp_path / "m")
     least = placing.plan(saved).bytes(torch.float32)
     model = cl.load_model(tmp_path / "m", memory=least)

@@ -65,7 +65,7 @@ def kept(root: Path) -> dict[str, tuple[int, str, str]]:
 
 
 @pytest.mark.parametrize("measure", CASES, ids=lambda measure: measure.__name__)
-def test_what_is_killed_loses_repeats_and_spoils_nothing(measure, tmp_path):
+def test_killed_sweep_loses_and_repeats_nothing(measure, tmp_path):
     model, draw, log = cl.load_model("nano-neox"), random.Random(0), tmp_path / "log"
     prompts = [prompt.text for prompt in cl.load_prompts(n=8)]
 

@@ -17,7 +17,7 @@ def theirs(**changes) -> dict:
     return {"J": layers, "n_prompts": 100, "source_layers": sorted(layers), "d_model": 4} | changes
 
 
-def test_lenses_come_back_and_are_read_out_by_the_models_own_head(tmp_path):
+def test_lenses_are_read_back_as_written(tmp_path):
     write_lens(tmp_path / "lens.safetensors", J, n_prompts=16)
     found = read_lens(tmp_path / "lens.safetensors", width=4)
     assert (found.n_prompts, found.d_model, list(found.J)) == (16, 4, [1, 2, 5])
@@ -46,7 +46,7 @@ class Harmful:
         return (print, ("this ran",))
 
 
-def test_bad_files_are_one_line_and_code_in_them_never_runs(tmp_path, capsys):
+def test_bad_lens_files_are_refused_without_running_code(tmp_path, capsys):
     for content, message in (
         (theirs(d_model=5), r"has shapes \[\(4, 4\)\]; \(5, 5\) is expected"),
         ({"J": {}}, r"is no Jacobian lens \(KeyError\)"),

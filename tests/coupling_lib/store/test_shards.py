@@ -32,7 +32,7 @@ def files_of(root) -> dict[str, int]:
         ("tiny", cl.measure_trajectories, {}),
     ],
 )
-def test_merged_shards_are_the_bytes_of_a_plain_run(model, tmp_path, name, measure, settings):
+def test_merged_shards_equal_a_plain_run(model, tmp_path, name, measure, settings):
     model = model if name == "tiny" else cl.load_model(name)
     texts = [prompt.text for prompt in cl.load_prompts(n=23)]
     texts[9] = texts[2]
@@ -51,7 +51,7 @@ def test_merged_shards_are_the_bytes_of_a_plain_run(model, tmp_path, name, measu
         assert files_of(store_of) == before and len(before) == 22
 
 
-def test_a_shard_measures_its_own_prompts_and_each_prompt_belongs_to_one(model, tmp_path):
+def test_each_prompt_is_measured_by_one_shard(model, tmp_path):
     counted, twice = Counted(), [*TEXTS[:3], TEXTS[0], *TEXTS[3:]]
     for number in (3, 1, 2):
         cl.sweep(counted, model, twice, store=tmp_path, shard=f"{number}/3")
@@ -64,7 +64,7 @@ def test_a_shard_measures_its_own_prompts_and_each_prompt_belongs_to_one(model, 
     assert in_shard(twice, None) == list(enumerate(twice))
 
 
-def test_what_no_prompt_changes_comes_with_the_first_shard_and_no_shard_is_refused(model, tmp_path):
+def test_invalid_or_empty_shards_are_refused(model, tmp_path):
     for shard in ["0/2", "3/2", "1/0", "1", "-1/2", "1/2/3", " 1/2", "a/b", "1.0/2", "", 1, (1, 2), "²/3"]:
         with pytest.raises(ParameterError, match=r"it must be a text i/n with i from 1 to n, such as '2/3'"):
             cl.sweep(Counted(), model, TEXTS, store=tmp_path, shard=shard)

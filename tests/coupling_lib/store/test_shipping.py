@@ -34,7 +34,7 @@ def packed(key: dict, ds: xr.Dataset, single: bool = False) -> Path:
     return target
 
 
-def test_archives_are_unpacked_once_also_where_no_home_can_be_written(tmp_path, monkeypatch):
+def test_shipped_archives_are_unpacked_once(tmp_path, monkeypatch):
     assert files.shipped("tiny") == paths.SHIPPED
     packed(KEY, xr.Dataset({"x": ("prompt", [1.0])}))
     first = files.shipped("tiny")
@@ -55,7 +55,7 @@ def test_archives_are_unpacked_once_also_where_no_home_can_be_written(tmp_path, 
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[: len(content) // 2], lambda _: b"no archive"])
-def test_a_damaged_archive_is_refused_in_one_line_and_leaves_nothing(damage):
+def test_damaged_archive_is_refused_and_leaves_nothing(damage):
     archive = packed(KEY, xr.Dataset({"x": ("prompt", np.random.default_rng(0).normal(size=5000))}))
     archive.write_bytes(damage(archive.read_bytes()))
     with pytest.raises(files.DamagedError, match=r"depth\.tar\.xz is damaged \(\w+\); restore it with: git checkout"):
@@ -63,7 +63,7 @@ def test_a_damaged_archive_is_refused_in_one_line_and_leaves_nothing(damage):
     assert not any((paths.CACHE / "shipped").iterdir())
 
 
-def test_what_ships_in_part_is_read_by_who_asks_for_that_part_and_else_measured(tmp_path):
+def test_variables_that_do_not_ship_are_measured(tmp_path):
     model, calls = cl.load_model("nano-neox"), []
 
     @cl.measurement(version=1)

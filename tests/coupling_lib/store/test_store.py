@@ -51,7 +51,7 @@ def fill(root, number: int, **changes) -> None:
     store.write(root, key, measured(number))
 
 
-def test_what_is_kept_comes_back_under_a_name_of_its_key(tmp_path):
+def test_measurement_is_read_back_by_its_key(tmp_path):
     path = store.write(tmp_path, KEY, measured())
     assert path == store.place(tmp_path, KEY) and path.parent == tmp_path / "tiny" / "measurements"
     ds, complete = store.read(tmp_path, KEY)
@@ -72,12 +72,12 @@ def test_what_is_kept_comes_back_under_a_name_of_its_key(tmp_path):
         ("/home/...x", "x"),
     ],
 )
-def test_any_name_of_a_model_makes_one_folder_below_the_results(tmp_path, name, folder):
+def test_any_model_name_makes_one_folder(tmp_path, name, folder):
     assert store.place(tmp_path, KEY | {"model": name}).parent == tmp_path / folder / "measurements"
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.2, 0.5, 0.99])
-def test_a_truncated_file_is_set_aside_with_a_warning(tmp_path, share):
+def test_truncated_file_is_renamed_with_a_warning(tmp_path, share):
     path = store.write(tmp_path, KEY, measured())
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
@@ -90,7 +90,7 @@ def test_a_truncated_file_is_set_aside_with_a_warning(tmp_path, share):
         assert_same(store.read(tmp_path, KEY)[0], measured())
 
 
-def test_any_changed_byte_and_another_s_name_are_noticed(tmp_path):
+def test_changed_bytes_and_foreign_names_are_noticed(tmp_path):
     path = store.write(tmp_path, KEY, measured())
     content = path.read_bytes()
     for at in range(0, len(content), 23):
@@ -119,7 +119,7 @@ def test_objects_and_unlike_measurements_are_refused(tmp_path):
     refused(ParameterError, "no dimension 'prompt'", store.join_prompts, [xr.Dataset({"x": 1}), xr.Dataset({"x": 1})])
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = store.write(tmp_path, KEY, measured(0))
 
     def full(descriptor):
@@ -131,7 +131,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     assert_same(store.read(tmp_path, KEY)[0], measured(0))
 
 
-def test_prompts_are_joined_and_shorter_ones_filled_up():
+def test_joined_prompts_are_padded_with_missing_values():
     joined = store.join_prompts([measured(0, tokens=2), measured(1, tokens=3), measured(2, tokens=1)])
     assert dict(joined.sizes) == {"prompt": 3, "block": 2, "token": 3, "column": 3}
     assert joined.prompt.values.tolist() == ["prompt 0", "prompt 1", "prompt 2"]
@@ -144,7 +144,7 @@ def test_prompts_are_joined_and_shorter_ones_filled_up():
     assert joined.matrix.dims == ("block", "column") and int(joined.scalar) == 3
 
 
-def test_the_listing_says_what_is_there_also_where_the_environment_says(tmp_path):
+def test_listing_has_one_row_per_measurement(tmp_path):
     assert store.listing(root=tmp_path).empty and store.listing(root=tmp_path / "nowhere").empty
     for number in range(3):
         fill(tmp_path, number)

@@ -53,7 +53,7 @@ def test_a_sweep_first_and_again_equals_one_call(model, tmp_path, measure, setti
     assert len(store.listing(root=tmp_path)) == 3
 
 
-def test_images_and_models_with_their_blocks_on_disk_are_swept(folder, model, tmp_path):
+def test_images_and_offloaded_models_are_swept(folder, model, tmp_path):
     tiny.save_vit(tmp_path / "vit")
     vit = cl.load_model(tmp_path / "vit")
     images = list(torch.randn(2, 1, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
@@ -66,7 +66,7 @@ def test_images_and_models_with_their_blocks_on_disk_are_swept(folder, model, tm
     assert store.listing(root=tmp_path).groupby("model").size().tolist() == [3, 2]
 
 
-def test_finished_prompts_are_not_measured_again_and_shared_values_found(model, tmp_path):
+def test_finished_prompts_are_not_measured_again(model, tmp_path):
     counted = Counted()
     cl.sweep(counted, model, TEXTS[:2], store=tmp_path)
     ds = cl.sweep(counted, model, [TEXTS[2], TEXTS[1], TEXTS[0], TEXTS[2]], store=tmp_path)
@@ -85,7 +85,7 @@ def test_finished_prompts_are_not_measured_again_and_shared_values_found(model, 
     assert len(counted.seen) == 4
 
 
-def test_another_setting_a_version_and_other_weights_are_other_measurements(folder, model, tmp_path):
+def test_other_settings_versions_and_weights_are_measured_anew(folder, model, tmp_path):
     def times(network, measure, **settings):
         before = len(measure.seen)
         cl.sweep(measure, network, TEXTS[:1], store=tmp_path, **settings)
@@ -126,7 +126,7 @@ def test_changed_weights_and_tokenizers_give_no_old_numbers(tmp_path):
     assert len(counted.seen) == 3
 
 
-def test_damaged_files_unwritable_stores_and_odd_settings_lose_nothing(model, tmp_path):
+def test_damaged_files_are_measured_again(model, tmp_path):
     counted = Counted()
     wanted = cl.sweep(counted, model, TEXTS, store=tmp_path)
     spoilt = store.listing(root=tmp_path).set_index("prompt").path[TEXTS[1]]
@@ -152,7 +152,7 @@ def test_damaged_files_unwritable_stores_and_odd_settings_lose_nothing(model, tm
         assert len(caught) == 1
 
 
-def test_what_ships_with_the_project_is_read_unless_another_store_is_named(model, tmp_path, monkeypatch):
+def test_shipped_measurements_are_read_by_default(model, tmp_path, monkeypatch):
     measure, shipped = Counted(), tmp_path / "shipped"
     wanted = cl.sweep(measure, model, TEXTS[:2], store=shipped)
     monkeypatch.setattr("coupling_lib.paths.RESULTS", tmp_path / "results")
@@ -165,7 +165,7 @@ def test_what_ships_with_the_project_is_read_unless_another_store_is_named(model
     assert measure.seen == [*TEXTS, TEXTS[0]]
 
 
-def test_refused_arguments_and_prompts_cost_nothing_before_them(model, tmp_path):
+def test_refused_prompt_keeps_measurements_before_it(model, tmp_path):
     with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
         cl.sweep(cl.measure_depth, model, TEXTS, store=tmp_path, depth=3)
     assert store.listing(root=tmp_path).empty
@@ -191,7 +191,7 @@ print(ds.line_shape_score.values.tolist())
 
 
 @pytest.mark.thorough
-def test_two_processes_measure_the_same_at_once_without_harm(folder, model, tmp_path):
+def test_two_processes_share_a_store_without_damage(folder, model, tmp_path):
     command, environment = [sys.executable, "-c", PROGRAM, folder, tmp_path], os.environ | {"OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     both = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]

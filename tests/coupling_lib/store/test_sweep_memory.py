@@ -55,7 +55,7 @@ PROGRAM = """
 
 
 @pytest.mark.thorough
-def test_memory_does_not_grow_with_the_number_of_prompts(tmp_path):
+def test_sweep_memory_is_independent_of_prompt_count(tmp_path):
     tiny.llama(hidden_size=128, num_hidden_layers=4, max_position_embeddings=512).save_pretrained(tmp_path / "m")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     folders = str(tmp_path / "m"), str(tmp_path / "results")

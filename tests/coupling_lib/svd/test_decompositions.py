@@ -53,7 +53,7 @@ def test_triplets_do_not_depend_on_the_first_driver(fails, d):
     torch.testing.assert_close(found.U * found.S, J @ found.Vh.mT)
 
 
-def test_what_overflows_or_no_driver_decomposes_is_refused():
+def test_matrices_without_a_decomposition_are_refused():
     with pytest.raises(UntrustworthyResultError, match="a singular triplet has residual inf"):
         triplets.top_triplets(matrices(1, 24)[0] * 1e200, 3)
     A = torch.full((4, 4), torch.inf)

@@ -40,7 +40,7 @@ class Counted:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("S", [decaying(200), decaying(200, 0.0), plateau(200, 40)], ids=["decay", "flat", "plateau"])
 @pytest.mark.parametrize("k", [1, 10, 50])
-def test_triplets_of_a_krylov_basis_are_those_of_lapack(dtype, S, k):
+def test_krylov_triplets_equal_lapack(dtype, S, k):
     J = with_spectrum(S).to(dtype)
     found = golub_kahan(J, k)
     tight = 3e-6 if dtype == torch.float32 else 1e-5
@@ -52,7 +52,7 @@ def test_triplets_of_a_krylov_basis_are_those_of_lapack(dtype, S, k):
     assert found.columns <= 200
 
 
-def test_part_of_the_columns_finds_gaussian_and_repeated_values():
+def test_krylov_basis_finds_gaussian_and_repeated_values():
     J = torch.randn(400, 400, generator=torch.Generator().manual_seed(1))
     found = golub_kahan(J, 5)
     torch.testing.assert_close(found.S, torch.linalg.svdvals(J)[:5], rtol=1e-5, atol=0)
@@ -66,7 +66,7 @@ def test_part_of_the_columns_finds_gaussian_and_repeated_values():
 
 
 @pytest.mark.parametrize("ratio", [7, 354, 7000])
-def test_float64_krylov_resolves_what_lies_far_below_an_outlier(ratio):
+def test_float64_krylov_resolves_values_below_an_outlier(ratio):
     S = decaying(300, ratio=ratio)
     J = with_spectrum(S)
     found = golub_kahan(J, 50, tolerance=1e-6)
@@ -75,7 +75,7 @@ def test_float64_krylov_resolves_what_lies_far_below_an_outlier(ratio):
 
 
 @pytest.mark.parametrize("shape", [(150, 90), (90, 150), (101, 101)])
-def test_any_shape_and_a_basis_that_fills_the_space(shape):
+def test_krylov_triplets_are_exact_for_any_shape(shape):
     J = torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     found = golub_kahan(J, 60)
     torch.testing.assert_close(found.S, torch.linalg.svdvals(J)[:60], rtol=1e-8, atol=0)
@@ -84,7 +84,7 @@ def test_any_shape_and_a_basis_that_fills_the_space(shape):
 
 
 @pytest.mark.parametrize("shape", [(150, 90), (90, 150)])
-def test_the_products_of_triplets_come_with_them_and_take_none_of_their_own(shape):
+def test_images_of_triplets_cost_no_further_products(shape):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     J = Counted(matrix)
     found = golub_kahan(J, 7)
@@ -96,7 +96,7 @@ def test_the_products_of_triplets_come_with_them_and_take_none_of_their_own(shap
     assert J.counts == 2 * searched
 
 
-def test_a_wrong_transpose_is_refused_and_k_above_the_rank_is_not():
+def test_operator_with_wrong_transpose_is_refused():
     class Wrong(Counted):
         """Its products with J^T are those of a matrix a hundredth off."""
 
@@ -149,7 +149,7 @@ def test_operators_of_other_libraries_are_accepted(wrap):
 
 
 @pytest.mark.parametrize("wrap", [csr_matrix, aslinearoperator], ids=["sparse", "scipy"])
-def test_operators_of_other_libraries_multiply_arrays_and_refuse_what_is_no_factor(wrap):
+def test_operators_of_other_libraries_multiply_arrays(wrap):
     A = np.arange(6.0).reshape(2, 3)
     operator = as_torch_operator(wrap(A))
     for V in (np.ones((3, 2)), np.ones(3, dtype="float32"), torch.ones(3, 1)):
@@ -165,7 +165,7 @@ def test_operators_of_other_libraries_multiply_arrays_and_refuse_what_is_no_fact
             operator @ factor
 
 
-def test_products_pay_for_wide_models_and_flat_spectra_warn():
+def test_products_are_preferred_for_wide_models():
     assert not fewer_products(d=768, k=10, n_blocks=12)
     assert not fewer_products(d=1024, k=10, n_blocks=24)
     assert not fewer_products(d=2048, k=10, n_blocks=16) and fewer_products(d=2560, k=10, n_blocks=32)

@@ -15,7 +15,7 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> tor
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def test_the_isotropic_part_and_the_operator_are_those_of_numpy():
+def test_isotropic_and_shared_parts_equal_numpy():
     J = drawn(3, 20, 20) + 0.4 * torch.eye(20)
     for matrix, t in zip(J, isotropic_part(J), strict=True):
         assert float(t) == pytest.approx(np.trace(matrix.numpy()) / 20, abs=1e-14)
@@ -36,7 +36,7 @@ def test_the_isotropic_part_and_the_operator_are_those_of_numpy():
 
 
 @pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
-def test_of_a_block_it_is_the_block_s_jacobian_without_its_trace(name):
+def test_shared_part_of_block_is_traceless_jacobian(name):
     J = cl.trace(cl.load_model(name), "It was the best of times").jacobian(block=7)
     dense = J.dense().double()
     wanted = dense - dense.trace() / len(dense) * torch.eye(len(dense))
@@ -45,7 +45,7 @@ def test_of_a_block_it_is_the_block_s_jacobian_without_its_trace(name):
     np.testing.assert_allclose(shared.svd(k=10).S, torch.linalg.svdvals(wanted)[:10], rtol=1e-5)
 
 
-def test_what_has_no_shared_part_is_refused():
+def test_operators_without_shared_part_are_refused():
     J = 0.3 * torch.eye(64) + 1e-8 * drawn(64, 64, dtype=torch.float32)
     refused(UntrustworthyResultError, "1 of 1 Jacobians are a multiple of the identity up to r", cl.shared(J).svd, k=2)
     refused(ParameterError, "without `dense", cl.shared, aslinearoperator(np.eye(3)))

@@ -32,7 +32,7 @@ def test_triplets_are_those_of_lapack(dtype, tolerance, rtol, shape):
     assert float((torch.maximum(left, right) / S[:, 7:8]).max()) < 2 * tolerance
 
 
-def test_the_stopping_rule_and_the_squares_are_those_of_one_matrix():
+def test_stacked_bases_equal_those_of_one_matrix():
     J = stack(1).float()
     one, many = golub_kahan(J[0], 8), golub_kahan_stacked(J, 8)[0]
     torch.testing.assert_close(many.S[0], one.S, rtol=1e-6, atol=0)
@@ -43,7 +43,7 @@ def test_the_stopping_rule_and_the_squares_are_those_of_one_matrix():
     torch.testing.assert_close(_squares(diagonal, above), B.T @ B, rtol=1e-13, atol=1e-13)
 
 
-def test_bases_that_are_too_small_or_without_rank_say_so():
+def test_unconverged_bases_are_reported():
     flat = torch.eye(96) + 1e-3 * torch.randn(2, 96, 96, generator=torch.Generator().manual_seed(0))
     found, converged = golub_kahan_stacked(flat, 20)
     assert not converged.any() and not found.U.any() and not found.Vh.any()

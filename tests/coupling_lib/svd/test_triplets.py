@@ -64,7 +64,7 @@ def test_coupling_mismatch_is_that_of_a_float64_decomposition(request, d, way, r
         torch.testing.assert_close(ours[0].S[:k].double(), full[0].S[:k], rtol=1e-6, atol=0)
 
 
-def test_wide_matrices_take_the_krylov_route_and_small_ones_do_not(monkeypatch):
+def test_only_wide_matrices_take_the_krylov_route(monkeypatch):
     widths = []
 
     def recorded(matrix, *arguments):
@@ -81,7 +81,7 @@ def test_wide_matrices_take_the_krylov_route_and_small_ones_do_not(monkeypatch):
     assert widths == [1024]
 
 
-def test_any_shape_type_and_order_in_memory_is_decomposed():
+def test_any_shape_dtype_and_layout_is_decomposed():
     for shape in [(40, 25), (25, 40)]:
         J = torch.randn(shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
         U, S, Vh, _ = top_triplets(J, 25)
@@ -104,7 +104,7 @@ def low_rank_and_repeated(d: int) -> torch.Tensor:
     return torch.stack([with_spectrum(S * (torch.arange(d) < 10)), with_spectrum(repeated), with_spectrum(S)])
 
 
-def test_wide_matrices_that_krylov_cannot_do_are_decomposed_all_the_same(wide_from_100):
+def test_unconverged_wide_matrices_are_decomposed_by_lapack(wide_from_100):
     J = low_rank_and_repeated(240).float()
     assert golub_kahan_stacked(J, 9)[1].tolist() == [False, True, True]
     assert golub_kahan_stacked(J, 18)[1].tolist() == [False, False, True]
@@ -115,7 +115,7 @@ def test_wide_matrices_that_krylov_cannot_do_are_decomposed_all_the_same(wide_fr
         torch.testing.assert_close(basis @ basis.mT, torch.eye(18).expand(3, 18, 18), rtol=0, atol=1e-5)
 
 
-def test_stacks_give_what_each_matrix_gives_and_two_calls_the_same(wide_from_100):
+def test_stacked_triplets_equal_those_of_each_matrix(wide_from_100):
     J = torch.stack([with_spectrum(decaying(60, ratio=ratio), seed) for seed, ratio in enumerate((2, 7, 7000))])
     for dtype in (torch.float32, torch.float64):
         stacked = top_triplets_stacked(J.to(dtype), 6)
@@ -134,7 +134,7 @@ def test_stacks_give_what_each_matrix_gives_and_two_calls_the_same(wide_from_100
 
 @pytest.mark.parametrize("d", [60, 150])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_k_above_the_rank_gives_orthonormal_vectors_and_says_so(wide_from_100, d, dtype):
+def test_k_above_the_rank_is_warned_of(wide_from_100, d, dtype):
     S = torch.cat([torch.arange(8, 0, -1.0), torch.zeros(d - 8)])
     J = with_spectrum(S).to(dtype)
     with pytest.warns(IllDefinedSubspaceWarning, match="k=20: the relative gap"):
@@ -147,7 +147,7 @@ def test_k_above_the_rank_gives_orthonormal_vectors_and_says_so(wide_from_100, d
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("d", [60, 150])
-def test_flat_spectrum_warns_once_and_names_k_and_the_gap(wide_from_100, d, dtype):
+def test_flat_spectrum_is_warned_of_once(wide_from_100, d, dtype):
     S = torch.cat([torch.tensor([3.0, 2.0]), torch.ones(d - 2)])
     with pytest.warns(IllDefinedSubspaceWarning, match=r"k=5: the relative gap \(s_5 - s_6\) / s_1 is -?\d") as caught:
         found = top_triplets(with_spectrum(S).to(dtype), 5)
@@ -155,7 +155,7 @@ def test_flat_spectrum_warns_once_and_names_k_and_the_gap(wide_from_100, d, dtyp
     torch.testing.assert_close(found.S, S[:5].to(dtype), rtol=3e-6, atol=0)
 
 
-def test_one_warning_counts_the_matrices_of_a_stack_and_ordinary_ones_have_none(wide_from_100):
+def test_flat_spectra_of_a_stack_warn_once(wide_from_100):
     J = torch.stack([torch.eye(12), torch.diag(torch.linspace(3, 1, 12)), torch.eye(12)])
     with pytest.warns(IllDefinedSubspaceWarning, match="in 2 of 3 matrices") as caught:
         top_triplets_stacked(J, 5)
@@ -170,7 +170,7 @@ def test_one_warning_counts_the_matrices_of_a_stack_and_ordinary_ones_have_none(
         top_triplets(torch.eye(9), 9)
 
 
-def test_formats_shapes_numbers_and_values_that_cannot_be_are_refused(wide_from_100):
+def test_invalid_matrices_and_ks_are_refused(wide_from_100):
     for shape in ((4, 4), (0, 4, 4)):
         refused(ParameterError, "a stack of matrices", top_triplets_stacked, torch.ones(shape), 1)
     for k in (0, 13, -1):
