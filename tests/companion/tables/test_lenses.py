@@ -111,8 +111,9 @@ def test_saving_in_operations_grows_with_text_length(model):
     few, many = (lenses.operations(model, tokens) for tokens in (5, 20))
     # Backwards every token passes through every block once for each coordinate of the last state.
     assert many["operations-fit"] / few["operations-fit"] == pytest.approx(20 / 5, rel=0.2)
-    # It is compared with one derivative of the whole model, whose passes grow with the text.
-    assert many["operations-own"] / few["operations-own"] < 2.5
+    # A token's own derivative grows by what it reads of others alone.
+    assert 1 <= many["operations-own"] / few["operations-own"] < 1.2
     assert many["operations-ratio"] == many["operations-fit"] / many["operations-own"] > few["operations-ratio"]
     weights = sum(weight.numel() for weight in model.blocks.modules.parameters())
     assert few["operations-fit"] == pytest.approx(2 * model.d_model * weights * 5, rel=0.3)
+    assert few["operations-own"] < 3 * model.d_model * weights
