@@ -121,7 +121,7 @@ class Kind:
 _R = {"fisher": True, "limit": 1.0}
 KINDS = {
     "mean of 200": Kind(r"prompts-many-(shared-)?instruction.*", partial(_mean, n=200), often=5),
-    "mean": Kind(r"(prompts-many-product|spectra|perturbation|dynamics|vision-pairs).*",
+    "mean": Kind(r"(prompts-many-product|prompts-step-by-step|spectra|perturbation|dynamics|vision-pairs).*",
                  partial(_mean, n=12), often=5),
     "mean, the null has an error": Kind(
         r"(depth|nulls|readings|emergence)-.*|prompts-many-(shared-)?(self|context)-coupling.*",
