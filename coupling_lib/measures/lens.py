@@ -13,8 +13,8 @@ from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.models.model import Model
 
-# So many tokens are taken at once: as many matrices (d, d) are held beside the sum.
-_AT_ONCE = 8
+# So many tokens are taken at once: as many matrices (d, d) are held beside the sum, more where these are small.
+_AT_ONCE, _SMALL = 8, 2**19
 
 
 @common.measurement(version=1)
@@ -64,8 +64,9 @@ def _of_one_prompt(traced: Trace, tokens: Sequence[int] | str, depths: list[int]
     lens(traced)  # refuses what has none
     positions = range(traced.n_tokens) if isinstance(tokens, str) else [traced.position(token) for token in tokens]
     total = torch.zeros(len(depths), traced.d_model, traced.d_model, dtype=traced.dtype, device=traced.device)
-    for first in range(0, len(positions), _AT_ONCE):
-        pairs = [(token, token) for token in positions[first : first + _AT_ONCE]]
+    at_once = max(_AT_ONCE, _SMALL // traced.d_model**2)
+    for first in range(0, len(positions), at_once):
+        pairs = [(token, token) for token in positions[first : first + at_once]]
         M = torch.eye(traced.d_model, dtype=traced.dtype, device=traced.device).repeat(len(pairs), 1, 1)
         for depth in range(traced.n_blocks, -1, -1):
             if depth < traced.n_blocks:
