@@ -96,8 +96,9 @@ def idea_toy() -> str:
         draw_toy,
         take_toy(),
         name="idea-toy",
-        caption="Two blocks in a space of three dimensions. An arrow points where a block responds, and is as long "
-        "as its response. Below, the matrix A: the first block's Jacobian in the directions of the second.",
+        caption="Two blocks in three dimensions. An arrow points where a block responds, and is as long as its "
+        "response. Below, |A|: the first block's Jacobian in the directions of the second. By chance coupling is about "
+        "0.18.",
         provenance="a drawing; computed from directions chosen for it, no model is measured · make book",
     )
 
@@ -111,8 +112,8 @@ def idea_pair() -> str:
         pair,
         name="idea-pair",
         caption="The coupling matrix of blocks {} and {} of SmolLM2-135M-Instruct (Q4_1) at the last token of "
-        "one prompt, before and after training: two blocks with a clear diagonal, which is outlined. The two in a "
-        "hundred largest entries have one colour.".format(*PAIR),
+        "one prompt, before and after training: a pair with a clear diagonal (outlined). The colour scale ends at the "
+        "98th percentile.".format(*PAIR),
         provenance=origin.line(*both.records, command="make book"),
     )
 
@@ -129,9 +130,8 @@ def shared_directions() -> str:
         beyond=True,
         name="coupling-before-and-after-training",
         caption="The 30 blocks of SmolLM2-135M-Instruct (Q4_1), after and before training. A line joins two blocks "
-        f"that share their {_K} strongest directions more than chance would have it; wider lines mean more. What "
-        "blocks do to every direction alike is left out: it needs no shared direction. Before training the lines "
-        "are too thin to be seen.",
+        f"that share their {_K} strongest directions more than chance would have it; wider lines mean more. Uniform "
+        "scaling is left out: it needs no shared direction. Before training the lines are too thin to be seen.",
         provenance=origin.line(*both.records, command="make book"),
     )
 

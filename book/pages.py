@@ -116,7 +116,7 @@ def versions_page() -> str:
     rows = [("coupling_lib", version("coupling_lib")), ("Python", platform.python_version())]
     rows += [(name, version(name)) for name in names]
     rows += [("machine", f"{platform.system()} {platform.machine()}")]
-    return table(("", "version"), rows)
+    return table(("part", "version"), rows)
 
 
 def measured_page() -> str:

@@ -96,4 +96,4 @@ def machine_page() -> str:
         "graphics processor": facts["gpu"] or "none",
         "made on": facts["date"],
     }
-    return table(("", "machine"), rows.items(), align="l")
+    return table(("part", "machine"), rows.items(), align="l")

@@ -137,9 +137,8 @@ show(
     depth.draw_map,
     depth.take_map(networks, null=null),
     name="depth-mismatch",
-    caption="Coupling of every pair of blocks, mean over prompts: whole Jacobians before and after training, and the "
-    "traceless part after it. The more a square stands out from the page, the more coupling; a block with itself "
-    "(grey) is coupled by construction.",
+    caption=f"{model}: coupling of every pair of blocks, mean over prompts: whole Jacobians before and after training, "
+    "and the traceless part after it. A block with itself (grey) is coupled by construction.",
 )
 
 # %% [markdown]
@@ -168,9 +167,9 @@ show(
     depth.draw_distribution,
     depth.take_distribution(networks, null=null, nulls=turned),
     name="depth-distribution",
-    caption="(a) Coupling per prompt, with median and quartiles. (b) Mean coupling against the distance between "
-    "blocks, with 95 % intervals over prompts. Traceless part: after training. Dashed: by chance. Dotted: by the "
-    "stricter chance, where we measured it.",
+    caption=f"{model}: (a) coupling per prompt, with median and quartiles; (b) mean coupling against the distance "
+    "between blocks, with 95 % intervals over prompts. Traceless part: after training. Dashed: by chance. Dotted, on "
+    "the left: by the stricter chance (conjugated).",
 )
 
 # %% [markdown]

@@ -85,9 +85,9 @@ show(
     dynamics.draw_carried,
     dynamics.take_carried(networks),
     name="dynamics-carried",
-    caption="Direction: cosine between products of I + J applied to a state and the state that the network reaches. "
-    "Means over prompts with 95 % intervals; dashed: by chance, with the same singular values, 3,000 "
-    "draws per prompt.",
+    caption=f"{model}: cosine of products of I + J with the true state, from the embedding to each level (left; "
+    "dashed: by chance, with the same singular values) and from each level to the last (right). Means over prompts "
+    "with 95 % intervals.",
 )
 
 # %%

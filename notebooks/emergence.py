@@ -92,8 +92,8 @@ show(
     emergence.draw_coupling,
     emergence.take_coupling(measured),
     name="emergence-coupling",
-    caption="Coupling over training: mean over all pairs of different blocks with the 95 % interval over prompts, of "
-    "whole Jacobians and of their traceless part. Dashed: by chance. Dotted: the level of step 0.",
+    caption=f"{model}: coupling over training, mean over all pairs of different blocks with 95 % intervals over "
+    "prompts, of whole Jacobians and of their traceless part. Dashed: by chance. Dotted: the level of step 0.",
 )
 
 # %% [markdown]
@@ -122,8 +122,8 @@ show(
     emergence.draw_graphs,
     emergence.take_graphs(measured, middle=middle_step),
     name="emergence-graphs",
-    caption="Blocks joined by their coupling, a panel per step of training, mean over prompts. Width and opacity of a "
-    "line grow in proportion to it, on one scale for all.",
+    caption=f"{model}: blocks joined by their coupling beyond chance, mean of both directions and over prompts; a "
+    "panel per step of training.",
 )
 
 # %% [markdown]
@@ -185,9 +185,9 @@ show(
     courses.draw_courses,
     courses.take_courses(table),
     name="emergence-phases",
-    caption="Over training: coupling; the share of the squared norm of a block's Jacobians that is the same on all "
-    "prompts; and the logarithm of the ratio of the two largest singular values. The last two are means over blocks. "
-    "Thin lines: six seeds of one small model (width 48, 6 blocks), thick: their mean.",
+    caption="Over training: coupling; the share of the energy of a block's Jacobians that is the same on all prompts; "
+    "and the logarithm of the ratio of the two largest singular values. The last two are means over blocks. Thin: six "
+    "seeds of one small model (width 48, 6 blocks); thick: their mean; dashed: nano-neox.",
     provenance=f"data/phases.csv · {len(table)} checkpoints · {table['versions'].iloc[0]}",
 )
 
@@ -203,9 +203,10 @@ show(
     courses.draw_long,
     courses.take_long(table),
     name="emergence-later",
-    caption="Two small models (width 48, 6 blocks) over 200 M training tokens. Coupling of different blocks, of whole "
-    "Jacobians and of their traceless part; of neighbours, and of blocks at least half the depth apart; the share of a "
-    "block's Jacobians that is the same on all prompts; loss and effective rank. Grey: by chance.",
+    caption="Two small models (width 48, 6 blocks) over 200 M training tokens. Coupling of different blocks (dashed: "
+    "traceless part); of neighbours (dashed: blocks at least half the depth apart); the share of the energy of a "
+    "block's Jacobians that is the same on all prompts; loss; and effective rank, the exponential of the entropy of "
+    "singular values.",
     provenance=f"data/later.csv · {len(table)} checkpoints · {table['versions'].iloc[0]}",
 )
 

@@ -61,8 +61,9 @@ show(
     figures.draw_paper,
     figures.take_paper(points),
     name="generalization-paper",
-    caption="The paper's figure 1a from digitised values. (a) As plotted. (b) The curve of width in place of "
-    "coupling. (c) Residuals of coupling and score, each regressed on that curve. Lines: least squares.",
+    caption=f"Score against coupling in the paper's figure 1a, {len(points)} models, digitised. (a) As plotted. "
+    "(b) The curve of width in place of coupling. (c) Residuals of both, each regressed on that curve. Lines: least "
+    "squares.",
     provenance=f"data/paper_figures.csv (digitised), data/models.csv (widths) · {len(points)} models",
 )
 
@@ -438,7 +439,7 @@ show(
 #
 # A correlation does not say what causes what. An experiment does: `coupling_loss` measures how far blocks are from
 # sharing their singular vectors and is added to the training loss with a weight, its strength. A negative strength
-# drives blocks apart. A sham adds as large a gradient in random directions: what it costs is no doing of coupling. Each
+# drives blocks apart. A control adds as large a gradient in random directions: its cost is no doing of coupling. Each
 # begins at step 0, or at step 300, when coupling has peaked. Runs of one seed share initialisation and batches, so that
 # differences are taken within seeds. It is the paper's open question, asked of small models (six blocks, width 48, 600
 # steps); `make regularised TEXT=folder` repeats it on any text.
@@ -449,14 +450,14 @@ show(
     experiment.draw_changes,
     experiment.take_changes(runs),
     name="generalization-regularised",
-    caption="Change of validation loss against change of coupling: by a regulariser of three strengths, by one of the "
-    "traceless part alone, and by the control. A point is a run minus its twin without any; the line is the mean over "
-    "seeds of the slope over the three strengths.",
+    caption="Change of validation loss against change of coupling: by pushes of three strengths, by one of the "
+    "traceless part alone, and by the control. A point is a run minus its twin without a push; the line is the mean "
+    "over seeds of the slope over the three strengths.",
     provenance=f"data/regulariser.csv · {len(runs)} runs · {runs['versions'].iloc[0]}",
 )
 
 # %% [markdown]
-# The loss of every arm minus that of the sham from the same step, with its interval over seeds:
+# The loss of every arm minus that of the control from the same step, with its interval over seeds:
 
 # %%
 {name: [round(part, 4) for part in effect[:3]] for name, effect in regularised.over_sham(runs).items()}

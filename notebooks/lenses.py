@@ -67,8 +67,9 @@ show(
     lenses.draw_readout,
     lenses.take_readout(words),
     name="lenses-readout",
-    caption="The three strongest tokens at every depth, the model's own answer on top: read from the state as it is "
-    "(logit lens), and from the state times the derivative of the last one by it (own lens). Shades: probability.",
+    caption=f"{model}: the three strongest tokens at every depth, the model's own answer on top: read from the state "
+    "as it is (logit lens), and from the state times the derivative of the last one by it (own lens). Shades: "
+    "probability.",
 )
 
 # %% [markdown]
@@ -97,8 +98,8 @@ show(
     lenses.draw_divergence,
     lenses.take_divergence(networks),
     name="lenses-divergence",
-    caption="How far each lens is from the model's own answer, by depth: Kullback-Leibler divergence, logarithmic. No "
-    "state: the mean last state of other texts. Means over prompts with 95 % intervals.",
+    caption=f"{model}: Kullback-Leibler divergence of each lens from the model's own answer, by depth. No state: the "
+    "mean last state of other texts. Means over prompts with 95 % intervals.",
 )
 
 # %% [markdown]
@@ -112,8 +113,8 @@ show(
     lenses.draw_futures,
     lenses.take_futures(networks),
     name="lenses-futures",
-    caption="Distance between the mean lens with futures and the mean lens of a token's own position, relative to the "
-    "length of the latter (Frobenius), by depth.",
+    caption=f"{model}: distance between the mean lens with futures and the mean lens of a token's own position, "
+    "relative to the length of the latter (Frobenius), by depth.",
 )
 
 # %% [markdown]

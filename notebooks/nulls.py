@@ -159,9 +159,9 @@ show(
     nulls.draw_parts,
     parts,
     name="nulls-parts",
-    caption="Coupling of whole Jacobians and of their traceless part with the other block's own vectors (filled), and "
-    "with altered or other vectors (hollow); mean over pairs of different blocks and over prompts, with 95 % intervals "
-    "over prompts. Grey line: by chance. Turned as a whole: the stricter value by chance.",
+    caption=f"{model}: coupling of whole Jacobians and of their traceless part with the other block's own vectors "
+    "(filled) and with others (hollow); mean over pairs of different blocks, with 95 % intervals over prompts. "
+    "Conjugated: the stricter value by chance. Other rows: controls, explained in the text.",
 )
 
 # %% [markdown]
@@ -205,9 +205,9 @@ show(
     nulls.draw_figure_1a,
     nulls.take_figure_1a(measured, points),
     name="nulls-figure-1a",
-    caption="Crosses: the horizontal axis of the paper's figure 1a (error of reading 0.0003), against the width of "
-    "each model. Line: no coupling, 1 - 1 / √⌊0.1 d⌋. Coloured: the model of this notebook, means over pairs of "
-    f"different blocks and the first {trained_decisive.sizes['prompt']} of the prompts.",
+    caption="Crosses: the horizontal axis of the paper's figure 1a (error of reading 0.0003), against width. "
+    f"Line: no coupling and a flat spectrum, 1 - 1 / √⌊0.1 d⌋. Dots: {model}, trained and untrained, means over pairs "
+    f"of different blocks and {trained_decisive.sizes['prompt']} prompts; bar: by chance.",
 )
 
 # %%

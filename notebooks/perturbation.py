@@ -128,8 +128,8 @@ show(
     perturbation.draw_error,
     perturbation.take_error(networks),
     name="perturbation-error",
-    caption="(a) Length of the change relative to the noise, at the smallest noise level: network (broad), "
-    "linearisation (dashed), and linearisation by chance (dotted). (b) Distance between the changes of "
+    caption=f"{model}: (a) length of the change relative to the noise, at the smallest noise level: network (broad), "
+    "linearisation (dashed), and linearisation by chance (dotted); (b) distance between the changes of "
     "network and linearisation after the last block, relative to the network's. Means over prompts and draws with "
     "95 % intervals.",
 )

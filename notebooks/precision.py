@@ -140,8 +140,8 @@ show(
     precision.draw_coupling,
     means,
     name="precision-coupling",
-    caption="(a) Mean coupling over pairs of different blocks. (b) Its "
-    "difference from float32 on the same prompt. Bars: 95 % intervals over prompts.",
+    caption=f"{model}: (a) mean coupling over pairs of different blocks; (b) its difference from float32 on the same "
+    "prompt. Bars: 95 % intervals over prompts.",
 )
 
 # %% [markdown]

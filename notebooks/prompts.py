@@ -122,8 +122,8 @@ show(
     by_prompt.draw_versions,
     by_prompt.take_versions(networks, null=null),
     name="prompts-instruction",
-    caption="Coupling of each block with all others, for questions alone and with "
-    "a sentence added: mean over questions with 95 % interval. Below: paired differences. Dashed: by chance. "
+    caption=f"{model}: coupling of each block with all others, for questions alone and with a sentence added: mean "
+    "over questions with 95 % interval. Below: paired differences. Dashed: by chance. "
     f"{by_prompt.versions_caption(trained)}",
 )
 
@@ -162,9 +162,8 @@ show(
     by_set.draw_sources,
     None if many is None else by_set.take_sources(many),
     name="prompts-sources",
-    caption="Coupling at the last token, mean over pairs of blocks, by set of prompts: mean with its 95 % interval, "
-    "pale one standard deviation of prompts. Traceless part: without what a Jacobian does to every direction alike. "
-    "Dashed: by chance.",
+    caption=f"{model}: coupling at the last token, mean over pairs of blocks, by set of prompts: mean with its 95 % "
+    "interval, pale one standard deviation of prompts. Traceless part: without uniform scaling. Dashed: by chance.",
 )
 
 # %% [markdown]
@@ -176,8 +175,8 @@ show(
     by_set.draw_questions,
     None if many is None else by_set.take_questions(many),
     name="prompts-many",
-    caption="(a) Coupling on word problems by the reasoning steps that they need. (b) Change of coupling by a "
-    "sentence added to a question of GSM8K. Means with 95 % intervals, pale one standard deviation of prompts.",
+    caption=f"{model}: (a) coupling on word problems by the reasoning steps that they need; (b) change of coupling by "
+    "a sentence added to a question of GSM8K. Means with 95 % intervals, pale one standard deviation of prompts.",
 )
 
 # %% [markdown]

@@ -107,8 +107,8 @@ show(
     readings.draw_beyond_chance,
     readings.take_beyond_chance(networks, k, nulls),
     name="readings-beyond-chance",
-    caption="Share of the way from chance to perfect coupling, mean over pairs of different blocks and prompts, "
-    "with 95 % intervals over prompts. The scale is linear up to 5 per cent and logarithmic beyond.",
+    caption=f"{model}: share of the way from chance to perfect coupling, mean over pairs of different blocks, with "
+    "95 % intervals over prompts. The scale is linear up to 5 per cent and logarithmic beyond.",
 )
 
 # %% [markdown]

@@ -107,9 +107,9 @@ show(
     spectra.draw_inverse,
     spectra.take_inverse(networks, fits),
     name="spectra-inverse",
-    caption="Inverse of the largest singular value against depth: medians over prompts, which are small dots, and"
-    " the least-squares line over the blocks that it spans. R² is the mean over prompts, each with a line of "
-    "its own, with its interval.",
+    caption=f"{model}: inverse of the largest singular value against depth, medians over prompts, and the "
+    "least-squares line over the blocks that it spans. R² is the mean over prompts, each with a line of its own, with "
+    "its interval.",
 )
 
 # %% [markdown]

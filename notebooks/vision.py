@@ -126,8 +126,7 @@ show(
     vision.take_rates(grid, of_grid),
     name="vision-rate",
     caption="Coupling against the rate of stochastic depth at one weight decay, for the class token and the last "
-    "patch. Line: mean over seeds (small dots); band: 95 % interval over images. By chance: "
-    f"{known}{'' if table else ', derived from what training recorded'}.",
+    "patch. Line: mean over seeds (small dots); band: 95 % interval over images. Dashed: by chance; dotted: untrained.",
     provenance=origin_of_grid,
 )
 

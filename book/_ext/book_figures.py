@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import offers
-from alt_text import alternative_text
+from alt_text import alternative_text, kind_of
 from docutils import nodes
 from drawing import DARK, light
 from myst_nb.ext.glue.crossref import read_glue_cache
@@ -153,10 +153,11 @@ def files(shown: Shown) -> dict[str, str]:
 
 
 def alternative(shown: Shown) -> str:
-    """Write the alternative text of a figure: what its table shows, or of a drawing what its caption describes."""
-    return html.escape(
-        f"Drawing. {shown.caption}" if shown.origin.startswith("a drawing") else alternative_text(shown.table)
-    )
+    """Write the alternative text of a figure: what it is of and its table shows, or what a drawing's caption says."""
+    if shown.origin.startswith("a drawing"):
+        return html.escape(f"Drawing. {shown.caption}")
+    table = shown.table
+    return html.escape(f"{kind_of(table)}. {shown.opening} {alternative_text(table)}")
 
 
 def named(kind: str, content: bytes) -> str:

@@ -85,7 +85,7 @@ def of_figure(
     address = relative_uri(to(page), f"_images/{picture}")
     saved = [f'<a download="{shown.name}.{kind}" href="{address}">{kind.upper()}</a>']
     saved += [link(app, page, shown.name, shown.csv)] if shown.csv else []
-    first = re.split(r"(?<=[.?!])\s", shown.caption)[0].rstrip(".")
+    first = shown.opening.rstrip(".")
     label, caption = f"{number}. " * bool(number), html.escape(shown.caption)
     place = f"{to(home)}#{anchor}"
     values = {"picture": picture, "description": description, "caption": label + caption, "place": place}

@@ -32,6 +32,11 @@ class Shown(NamedTuple):
     images: str
 
     @property
+    def opening(self) -> str:
+        """First sentence of the caption."""
+        return re.split(r"(?<=[.?!])\s", self.caption)[0]
+
+    @property
     def table(self) -> pd.DataFrame:
         """Read the table under the figure."""
         return pd.read_csv(io.StringIO(self.csv), comment="#")

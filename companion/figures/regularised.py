@@ -11,7 +11,7 @@ _ARMS = {
     "encourage0.03": ("0.03", style.TRAINED, "D"),
     "decouple0.03": ("−0.03", style.UNTRAINED, "v"),
     "shared0.3": ("0.3, traceless part alone", style.SHARED, "s"),
-    "sham0.3": ("sham of 0.3", style.NULL, "x"),
+    "sham0.3": ("control of 0.3", style.NULL, "x"),
 }
 """Arms: how they are called, the role whose colour they have, and their marker."""
 
