@@ -129,9 +129,8 @@ def shared_directions() -> str:
         beyond=True,
         name="coupling-before-and-after-training",
         caption="The 30 blocks of SmolLM2-135M-Instruct (Q4_1), after and before training. A line joins two blocks "
-        f"that share their {_K} strongest directions more than chance would have it; wider lines mean more. What "
-        "blocks do to every direction alike is left out: it needs no shared direction. Before training the lines "
-        "are too thin to be seen.",
+        f"that share their {_K} strongest directions more than chance would have it; wider lines mean more. Uniform "
+        "scaling is left out: it needs no shared direction. Before training the lines are too thin to be seen.",
         provenance=origin.line(*both.records, command="make book"),
     )
 

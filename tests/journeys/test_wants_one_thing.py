@@ -26,7 +26,7 @@ def reader(request, tab) -> Reader:
 
 
 def test_a_the_verdict_on_the_headline_question_stands_in_the_first_screen(reader):
-    reader.within(0, reader.tab.locator("article p:has(strong)").filter(has_text="In small models the two correlate"))
+    reader.within(0, reader.tab.locator("article p:has(strong)").filter(has_text="In small models coupling correlates"))
     assert reader.tab.locator("article h1").inner_text().startswith("Does coupling predict quality?")
 
 
@@ -119,7 +119,7 @@ def test_j_what_is_not_measured_here_and_the_command_for_it(reader):
 
 def test_without_a_script_the_verdict_the_command_and_the_entry_to_cite_are_as_near(plain_tab):
     plain_tab.goto((HTML / "book" / "index.html").as_uri())
-    verdict = plain_tab.locator("article p").filter(has_text="In small models the two correlate")
+    verdict = plain_tab.locator("article p").filter(has_text="In small models coupling correlates")
     assert verdict.bounding_box()["y"] < plain_tab.viewport_size["height"]
     for page, holds in (("own-model.html", "papermill notebooks/depth.ipynb"), ("reproduce.html#cite", "@software{")):
         plain_tab.goto((HTML / "book" / "index.html").as_uri())
