@@ -67,6 +67,7 @@ def postnorm_page() -> str:
     """Write what the blocks of MiniLM couple, untrained and, where it is installed, trained."""
     models, absent = encoders()
     found, records = coupling_table(models, coupling_lib.load_prompts(n=PROMPTS))
+    found = found.round(5)
     figure = show(
         postnorm.draw_maps,
         found,
