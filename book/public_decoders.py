@@ -109,8 +109,8 @@ def first_token_of_decoders(file: Path = paths.DATA / "bos.csv") -> str:
     rows = []
     for row in read_table(file).to_dict("records"):
         name = NAMES[row["model"]] + ("" if row["usual"] else " *")
-        both = (f"{row[which]:.3f}" for which in ("with", "without"))
-        change = f"{row['change']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
+        both = (f"{row[which]:.4f}" for which in ("with", "without"))
+        change = f"{row['change']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]"
         rows.append((name, f"`{row['first']}`", row["part"], *both, change))
     absent = [name for name in NAMES.values() if not any(row[0].startswith(name) for row in rows)]
     return table(head, rows) + _not_measured(absent, "python workflow/bos.py MODEL")

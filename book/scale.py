@@ -47,7 +47,7 @@ def measured_rate() -> float:
 
 
 def scale_page() -> str:
-    """Set the table of all models that figure 1a shows, and its sum."""
+    """Set the table of the base models of the authors' list, and its sum."""
     models = sorted(
         (entry for entry in entries() if entry.in_paper and entry.kind == "base"), key=lambda entry: entry.parameters_b
     )

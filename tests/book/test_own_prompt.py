@@ -74,7 +74,7 @@ def test_page_parts_state_rounding_gallery_and_static_values():
     parts = parts_of({"untrained": 0.0514, "a < b": 0.4567})
     part, rule = parts["own-prompt"], parts["own-prompt-gallery"]
     assert "by at most 0.0008." in parts["own-prompt-rounding"]
-    assert rule == "The 8 prompts are those of 48 embedded ones whose maps at step 10,000 differ the most.\n"
+    assert rule == "The 8 prompts offered are those of our 48 whose maps at step 10,000 differ most.\n"
     assert part.startswith('```{raw} html\n<div id="own-prompt-here">') and "needs JavaScript" in part
     rows = re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', part)
     assert rows == [("untrained", "0.051"), ("a &lt; b", "0.457"), ("by chance", "0.052")]

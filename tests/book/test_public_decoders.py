@@ -79,7 +79,7 @@ def test_first_token_table_has_a_row_per_part(tmp_path):
     *_, gemma, smollm2, _, rest = tables.first_token_of_decoders(tmp_path / "bos.csv").strip().splitlines()
     assert rest.startswith("Qwen2.5-Coder-0.5B") and rest.endswith("`python workflow/bos.py MODEL` measures it.")
     cells = [cell.strip() for cell in gemma.strip("|").split("|")]
-    assert cells == ["Gemma 3 270M (Q4_K_M)", "`<bos>`", "whole", "0.070", "0.080", "-0.010 [-0.020, +0.005]"]
+    assert cells == ["Gemma 3 270M (Q4_K_M)", "`<bos>`", "whole", "0.0700", "0.0800", "-0.0100 [-0.0200, +0.0050]"]
     assert smollm2.startswith("| SmolLM2-135M-Instruct (Q4_1) * |")
 
 

@@ -26,7 +26,7 @@ def reader(request, tab) -> Reader:
 
 
 def test_a_headline_verdict_is_in_first_screen(reader):
-    reader.within(0, reader.tab.locator("article p:has(strong)").filter(has_text="In small models the two correlate"))
+    reader.within(0, reader.tab.locator("article p:has(strong)").filter(has_text="In small models coupling correlates"))
     assert reader.tab.locator("article h1").inner_text().startswith("Does coupling predict quality?")
 
 
@@ -119,7 +119,7 @@ def test_j_unmeasured_models_have_a_command(reader):
 
 def test_verdict_command_and_citation_work_without_script(plain_tab):
     plain_tab.goto((HTML / "book" / "index.html").as_uri())
-    verdict = plain_tab.locator("article p").filter(has_text="In small models the two correlate")
+    verdict = plain_tab.locator("article p").filter(has_text="In small models coupling correlates")
     assert verdict.bounding_box()["y"] < plain_tab.viewport_size["height"]
     for page, holds in (("own-model.html", "papermill notebooks/depth.ipynb"), ("reproduce.html#cite", "@software{")):
         plain_tab.goto((HTML / "book" / "index.html").as_uri())
