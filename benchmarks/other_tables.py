@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.goals import UNFORMED_GOALS, judged
 from benchmarks.tables import NB, STAGE_NAMES, STAGES, goals_table, machine_line, power, seconds, table
-from coupling_lib.svd.operators import FEW_AT_ONCE
+from coupling_lib.svd.operators import NARROW_COST
 
 CLOSED_FORM_GAIN = 1.2
 """By how much a whole prompt has to be faster for Jacobians to be written down."""
@@ -124,7 +124,7 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
         "merged for both; with *gates apart* each is multiplied with by itself, as before they were merged. The table "
         "has seconds a block; the ways take turns. *Basis* is how many columns the triplets needed in the blocks "
         "measured; two products add 16. That depends on the spectrum. "
-        f"A product of 16 columns waits for the weights: a column of it takes some {FEW_AT_ONCE} times as long "
+        f"A product of 16 columns waits for the weights: a column of it takes some {NARROW_COST} times as long "
         "as one of hundreds. `measure_depth` forms each Jacobian, because the traceless part needs its trace; products "
         "alone are `formed=False`, and `BlockJacobian.svd` takes what takes less time by its rule.\n"
     )

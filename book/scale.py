@@ -10,7 +10,7 @@ from markdown_table import table
 
 from coupling_lib import paths
 from coupling_lib.models.registry import Entry, entries
-from coupling_lib.svd.operators import by_products
+from coupling_lib.svd.operators import product_columns
 
 PROMPTS, K = 1200, 10
 # Bytes of a weight as it is published, and in 4 bits with its scales.
@@ -33,7 +33,7 @@ def cost(entry: Entry) -> Cost:
     # Half of a small model is embeddings: a block has 12 d^2 weights, and seldom more than 20 d^2.
     within = min(weights, 20 * d**2 * L)
     formed = 2 * d * within * PROMPTS
-    products = 2 * by_products(K, L) * within * PROMPTS
+    products = 2 * product_columns(K, L) * within * PROMPTS
     hours = formed / measured_rate() / 3600
     return Cost(formed, products, hours, _PUBLISHED * weights, _IN_4_BITS * weights + 4 * within / L)
 

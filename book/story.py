@@ -27,7 +27,7 @@ from companion.figures.show import show
 from companion.notebook.shipped import shipped_networks
 from companion.tables import generalization
 from companion.tables.statistics import width_curve
-from coupling_lib.datasets.summaries import apart
+from coupling_lib.datasets.summaries import off_diagonal
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.models import checkpoints
 
@@ -55,7 +55,7 @@ def training(folder: Path = explorer.OUT / "explorer-data") -> xr.Dataset:
     # The last places are the last tokens of all prompts.
     mean = xr.DataArray(values[:, -prompts:].mean(axis=1), dims=("step", "block_1", "block_2"))
     numbered = {"step": list(steps), "block_1": range(blocks), "block_2": range(blocks)}
-    coupling = apart(mean.assign_coords(numbered))
+    coupling = off_diagonal(mean.assign_coords(numbered))
     losses = checkpoints.progress(MODEL).values
     matrices = np.stack([_matrix(folder / f"{MODEL}-step{step}.js", data["k"], blocks) for step in steps])
     variables = {

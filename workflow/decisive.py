@@ -29,14 +29,14 @@ from companion.tables.arrays import side_by_side
 from companion.tables.generalization import DECISIVE_MODELS, figure_1a
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
-from coupling_lib.measures.common import networks
+from coupling_lib.measures.common import both_networks
 from coupling_lib.measures.nulls import measure_decisive
 
 
 def measure(name: str, n_prompts: int, precision: str, seed: int = 0) -> dict:
     """Measure one model, untrained and trained; the seed is of weights and prompts."""
     prompts = cl.load_prompts(n=n_prompts, seed=seed)
-    return networks(partial(cl.sweep, measure_decisive), [name], prompts, seed, precision=precision)[name]
+    return both_networks(partial(cl.sweep, measure_decisive), [name], prompts, seed, precision=precision)[name]
 
 
 def printed(table: pd.DataFrame) -> str:

@@ -29,7 +29,7 @@ def fetch(plan: dict[str, Any], weights: str) -> Path:
     if weights not in plan["weights"]:
         raise CouplingError(f"the plan has no model {weights!r}; it has {', '.join(plan['weights'])}")
     model, root = plan["weights"][weights], Path(plan["root"])
-    folder, entry = sources.at_hand(model["model"])
+    folder, entry = sources.find_local(model["model"])
     hub_id = entry.hub_id if entry else model["model"]
     with alone(root / "models" / f".{weights}.lock"):
         if folder is None:
@@ -38,7 +38,7 @@ def fetch(plan: dict[str, Any], weights: str) -> Path:
             for path in clear_stale_locks(locks):
                 print(f"{weights}: {path.name}, left by a download that was killed, is removed", file=sys.stderr)
         found = sources.locate(model["model"], model["revision"])
-        sources.bring_weights(found)
+        sources.fetch_weights(found)
     files = sorted(path for path in found.folder.glob("*.safetensors"))
     record = {"model": model["model"], "source": found.source, "revision": found.revision}
     return write(root / "models" / f"{weights}.json", record | {"bytes": {f.name: f.stat().st_size for f in files}})

@@ -27,8 +27,8 @@ from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import registry, sources
 from coupling_lib.store.key import plain_settings
-from coupling_lib.store.sweep import in_shard, parts
-from coupling_lib.svd.operators import FEW_AT_ONCE, by_products
+from coupling_lib.store.sweep import in_shard, prompt_numbers
+from coupling_lib.svd.operators import NARROW_COST, product_columns
 from workflow.records import run_command, write
 from workflow.settings import MEASURES, read
 
@@ -45,13 +45,13 @@ def estimate(plan: dict[str, Any]) -> pd.DataFrame:
     for name, job in plan["jobs"].items():
         prompts = chosen_prompts(job["prompts"], job["seed"])
         kept, given = stored(plan, job), [prompt.text for prompt in prompts]
-        job["shards"] = min(job["shards"], max(parts(given)) + 1)
+        job["shards"] = min(job["shards"], max(prompt_numbers(given)) + 1)
         for number in range(1, job["shards"] + 1):
             texts = [text for _, text in in_shard(given, f"{number}/{job['shards']}")]
             there = len([text for text in texts if text in kept.index])
             left = [text for text in texts if text not in kept.index]
             tokens = [_TOKENS_PER_LETTER * len(text) for text in left]
-            work, longer = (sum(operations(job, n, as_long) for n in tokens) for as_long in (1, FEW_AT_ONCE))
+            work, longer = (sum(operations(job, n, as_long) for n in tokens) for as_long in (1, NARROW_COST))
             each = kept["bytes"].mean() if len(kept) else record_bytes(job)
             row = {"job": name, "shard": f"{number}/{job['shards']}", "prompts": len(texts), "stored": there}
             row |= {"flop": work, "hours": longer / rate / 3600, "memory": memory(job), "disk": each * len(left)}
@@ -67,7 +67,7 @@ def operations(job: Mapping[str, Any], n_tokens: float, as_long: float = 1) -> f
         return forward
     k = _largest_k(job)
     if not _forms(job):
-        return forward + L * 2 * block * by_products(k, L, as_long)
+        return forward + L * 2 * block * product_columns(k, L, as_long)
     # The Jacobian of a block pulls d cotangents back; each is multiplied with the vectors of every block.
     return forward + L * 2 * block * d + L * L * 2 * d * d * k
 
@@ -93,7 +93,7 @@ def _forms(job: Mapping[str, Any]) -> bool:
 
 def weights_bytes(model: Mapping[str, Any]) -> float:
     """Estimate what fetching a model puts on the disk; nothing where it is at hand."""
-    folder, entry = sources.at_hand(model["model"])
+    folder, entry = sources.find_local(model["model"])
     if folder is not None:
         return 0.0
     # Published weights take two bytes each.
@@ -125,7 +125,7 @@ def stored(plan: Mapping[str, Any], job: Mapping[str, Any]) -> pd.DataFrame:
     alike = (table["measure"] == job["measure"]) & (table["version"] == job["version"])
     alike &= (table["precision"] == job["precision"]) & (table["untrained"] == int(job["untrained"]))
     alike &= table["model"].isin([job["model"], getattr(registry.lookup(job["model"]), "alias", "")])
-    last = sources.training(sources.at_hand(job["model"])[0]).get("steps")
+    last = sources.training_record(sources.find_local(job["model"])[0]).get("steps")
     alike &= table["revision"].isin([job["revision"]] if job["revision"] else ["", "main", f"step{last}"])
     if job["untrained"]:
         alike &= table["seed"] == job["seed"]

@@ -29,7 +29,7 @@ def take_questions(rows: pd.DataFrame) -> pd.DataFrame:
     of_steps = own[own["set"] == PROBLEMS].groupby("steps")["coupling"]
     found = [("steps", f"{steps:.0f}", values) for steps, values in of_steps]
     found += [("added", name, asked[name] - asked["alone"]) for name in _ADDED]
-    lines = [{"panel": panel, "of": of, **effects.condensed(values)} for panel, of, values in found]
+    lines = [{"panel": panel, "of": of, **effects.summarised(values)} for panel, of, values in found]
     return _kept(pd.DataFrame(lines), rows)
 
 

@@ -17,7 +17,7 @@ from companion.figures.take import VARIANT, of_one
 from companion.tables import effects
 from companion.tables.arrays import from_one, joined, quartiles, records_of
 from coupling_lib import provenance
-from coupling_lib.datasets.summaries import Chance, apart, depth_summary, interval, pair_couplings
+from coupling_lib.datasets.summaries import Chance, depth_summary, interval, off_diagonal, pair_couplings
 
 QUANTITIES = {
     "value_error": "singular values: relative error",
@@ -81,7 +81,7 @@ def take_coupling(ds: xr.Dataset, untrained: xr.Dataset | None = None) -> xr.Dat
 @of_one
 def take_sources(ds: xr.Dataset) -> xr.Dataset:
     """Select typical errors by where they come from, narrow weights or narrow arithmetic: quartiles."""
-    errors = [ds.value_error, ds.angle, apart(ds.coupling_error)]
+    errors = [ds.value_error, ds.angle, off_diagonal(ds.coupling_error)]
     with warnings.catch_warnings():
         # An arithmetic that a precision does not have stays a gap.
         warnings.filterwarnings("ignore", message="All-NaN slice")

@@ -16,7 +16,7 @@ from companion.tables import effects
 from companion.tables.arrays import from_one, joined, records_of
 from companion.tables.inference import effect_of
 from coupling_lib.datasets.parts import SHARED
-from coupling_lib.datasets.summaries import apart, interval
+from coupling_lib.datasets.summaries import interval, off_diagonal
 
 KIND_NAMES = {"self": "self", "input": "fixed input", "output": "fixed output"}
 """Each kind of comparison, as figures and captions write it."""
@@ -208,12 +208,12 @@ def grid_caption(ds: xr.Dataset) -> str:
 def _mismatches(ds: xr.Dataset, variant: str, itself: bool = False) -> xr.DataArray:
     """Select one mismatch, where a token does not meet itself or everywhere."""
     coupling_label(variant, ds.attrs["k"])  # refuses what is no mismatch
-    return ds[variant].astype(float) if itself else apart(ds[variant], "token_1", "token_2")
+    return ds[variant].astype(float) if itself else off_diagonal(ds[variant], "token_1", "token_2")
 
 
 def _conjugated(both: xr.Dataset) -> xr.Dataset:
     """Average coupling with turned vectors over prompts and pairs of different tokens, with its standard error."""
-    values = 1 - apart(both.conjugated, "token_1", "token_2").mean(["token_1", "token_2"])
+    values = 1 - off_diagonal(both.conjugated, "token_1", "token_2").mean(["token_1", "token_2"])
     error = (both.conjugated_error**2).sum("prompt") ** 0.5 / both.conjugated_error.count("prompt")
     return xr.Dataset({"conjugated": values.mean("prompt"), "conjugated_error": error})
 

@@ -37,7 +37,7 @@ def test_what_is_asked_of_photographs_tells_rates_from_models_of_one_rate():
 
 def test_rates_decays_and_both_are_held_fixed_by_the_means_of_their_levels():
     table, column = photographs.cells(), photographs.PARTS["whole"]
-    found = photographs.held(table, photographs.PARTS)
+    found = photographs.partial_effects(table, photographs.PARTS)
     values = table[["test_accuracy"]].assign(coupling=1 - table[column])
     rates, decays = (values.groupby(table[name]).transform("mean") for name in ("drop_path", "weight_decay"))
     for name, means in (("rates", rates), ("decays", decays), ("both", rates + decays - values.mean())):

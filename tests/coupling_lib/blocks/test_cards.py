@@ -45,7 +45,7 @@ def folders(tmp_path_factory):
     ],
 )
 def test_parts_are_shared_out_whole_and_in_order_and_all_cards_filled_alike(sizes, rooms, expected):
-    assert places.share_out(sizes, rooms) == expected
+    assert places.distribute(sizes, rooms) == expected
 
 
 class Machine:

@@ -145,7 +145,7 @@ def test_other_storage_and_blocksizes(wrong_kernel):
 def test_a_layer_by_the_table_its_copies_and_its_derivatives(wrong_kernel, compute, bias):
     layer = made(bias=bias, compute=compute)
     layer.support_avx512bf16_for_cpu = True  # as on a CPU that repacks
-    ours.take_over(layer)
+    ours.replace_forward(layer)
     before = layer.weight.data.clone()
     x = torch.randn(2, 5, 96, generator=torch.Generator().manual_seed(1))
     W, b = four_bits(layer), layer.bias.double() if bias else 0.0
@@ -191,7 +191,7 @@ def test_a_model_that_was_hooked_or_wrapped_before(folders, wrong_kernel):
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
 def test_a_product_of_another_device_is_kept_where_it_agrees_and_replaced_where_not(folders, monkeypatch, capsys, kind):
     """The CPU stands for a GPU, whose own product is used unless it is wrong."""
-    monkeypatch.setattr(quantised, "BY_THE_TABLE", ())
+    monkeypatch.setattr(quantised, "TABLE_DEVICES", ())
     with kernel_in_place(by_entry):
         kept = cl.wrap_model(of_a_user(folders / "96", kind))
     assert capsys.readouterr().out == ""

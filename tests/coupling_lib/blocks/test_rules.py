@@ -67,7 +67,7 @@ def test_few_rows_times_many_weights_are_the_product_in_float64(columns, turned,
     rows = torch.randn(count, 2100, generator=generator)
     assert W.numel() >= rules._LARGE and W.is_contiguous() is not turned
     wanted = (rows.double() @ W.double()).float()
-    torch.testing.assert_close(rules._times(rows, W), wanted, rtol=0, atol=2100**0.5 * 1e-5)
+    torch.testing.assert_close(rules._multiply(rows, W), wanted, rtol=0, atol=2100**0.5 * 1e-5)
 
 
 def test_weights_stay_cotangents_are_differentiable_and_activations_one_product():

@@ -93,7 +93,7 @@ def test_what_a_tokenizer_returns_is_refused_and_one_of_another_kind_asked_nothi
     one = mine.tokenizer([PARIS], return_tensors="pt")
     assert torch.equal(eval(message.rpartition(": ")[2], {"made": one}), one.input_ids)
     odd = SimpleNamespace(decode=str)
-    assert token_ids.around(lambda text: {"input_ids": [1]}) == ([], [])
+    assert token_ids.special_tokens(lambda text: {"input_ids": [1]}) == ([], [])
     assert token_ids.last_token_warning([1, 2], None, "mine") == ""
     token_ids.check([1, 1], None, odd, "mine")
 
