@@ -14,7 +14,7 @@ _NO_PAGES = ("_downloads", "_static")
 
 
 class Page(HTMLParser):
-    """What a page links to and loads, and the anchors it offers."""
+    """Links, loaded files and anchors of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the paper's own measurement takes with this library, on paper. Part of `pages`, which writes it."""
+"""Estimated cost of the paper's own measurement with this library. Part of `pages`, which writes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PUBLISHED, _IN_4_BITS = 2, 4.5 / 8
 
 
 class Cost(NamedTuple):
-    """What one model takes for all prompts, formed or by products alone; fetched as published, held in 4 bits."""
+    """Cost of one model for all prompts, formed or by products alone; fetched as published, held in 4 bits."""
 
     formed: float
     products: float
@@ -28,7 +28,7 @@ class Cost(NamedTuple):
 
 
 def cost(entry: Entry) -> Cost:
-    """Estimate what a model takes from its depth, width and number of parameters."""
+    """Estimate the cost of a model from its depth, width and number of parameters."""
     L, d, weights = entry.blocks, entry.width, entry.parameters_b * 1e9
     # Half of a small model is embeddings: a block has 12 d^2 weights, and seldom more than 20 d^2.
     within = min(weights, 20 * d**2 * L)

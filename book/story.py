@@ -33,12 +33,12 @@ from coupling_lib.models import checkpoints
 
 MODEL, READING = "nano-neox", "normalized_miscoupling"
 PAIR = (7, 5)
-"""Whose Jacobian and whose singular vectors the matrix A of the story is of, counted from 1."""
+"""Blocks of the Jacobian and of the singular vectors of the story's matrix A, counted from 1."""
 STOPS = (0, 10, 32, 100, 1000, 10_000)
 """Steps of the training at which the story stops."""
 DECODERS = ("smollm2-135m", "gemma3-270m", "qwen2.5-coder-0.5b")
 SHORT = {name: NAMES[name].split(" (")[0].removesuffix("-Instruct") for name in DECODERS}
-"""How the story calls the decoders."""
+"""Names of the decoders in the story."""
 
 
 def unpacked(numbers: str, dtype: str, *shape: int) -> np.ndarray:

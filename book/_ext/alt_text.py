@@ -1,4 +1,4 @@
-"""Describes in words what a figure shows, from the table under it: extremes and where they are, ends, diagonals.
+"""Descriptions of figures in words, from the table under each: extremes and their places, ends of curves, diagonals.
 
 A reader who does not see the picture gets its finding, not the caption a second time.
 """
@@ -55,7 +55,7 @@ def _groups(table: pd.DataFrame, texts: list[str]) -> list[tuple[str, pd.DataFra
 
 
 def _extremes(rows: pd.DataFrame, name: str, places: list[str], texts: list[str]) -> str:
-    """Return the range of a column, and where its ends are."""
+    """Return the range of a column, and the places of its ends."""
     column = rows[name].dropna()
     if len(column) == 1 or column.min() == column.max():
         return f"{_words(name)} {_written(column.iloc[0])}"
@@ -94,17 +94,17 @@ def _diagonal(rows: pd.DataFrame, entries: list[str]) -> str:
 
 
 def _words(name: object) -> str:
-    """Write a name as words."""
+    """Format a name as words."""
     return _written(name) if isinstance(name, float | int) else str(name).replace("_", " ")
 
 
 def _begun(text: str) -> str:
-    """Begin a text with a capital letter."""
+    """Capitalise the first letter of a text."""
     return text[:1].upper() + text[1:]
 
 
 def _written(value: object) -> str:
-    """Write a number with three digits and no exponent; a word as it is."""
+    """Format a number with three digits and no exponent; a word is returned as it is."""
     if isinstance(value, str):
         return value
     number = float(value)

@@ -29,7 +29,7 @@ _BOOK = with_ends("product-{}", "product") | {
 
 @of_networks
 def take_carried(both: xr.Dataset, quantity: str = "cosine") -> xr.Dataset:
-    """Select the agreement of products of I + J_l with states (cosine or norm ratio): from the embedding, and to the last."""
+    """Select how products of I + J_l with states agree with the states: from the embedding, and to the last state."""
     name = quantity.replace(" ", "_")
     carried = both[f"carried_{name}"]
     routes = {

@@ -61,7 +61,7 @@ def draw_futures(apart: xr.DataArray) -> Figure:
 
 @of_one
 def take_readout(words: xr.Dataset) -> xr.Dataset:
-    """Select what every depth predicts of one text, the last depth first."""
+    """Select the predictions at every depth for one text, the last depth first."""
     return words.isel(depth=slice(None, None, -1))
 
 
