@@ -1,4 +1,4 @@
-"""What a sweep will take, before it runs: operations, hours, memory and disk of every job, and what is there already.
+"""Estimated cost of a sweep before it runs: operations, hours, memory and disk of every job, and files already stored.
 
     python -m workflow.plan CONFIG
 
@@ -73,7 +73,7 @@ def operations(job: Mapping[str, Any], n_tokens: float, as_long: float = 1) -> f
 
 
 def memory(job: Mapping[str, Any]) -> float:
-    """Estimate the bytes that a job holds: weights, the float32 copy of a block, the Jacobians that are formed."""
+    """Estimate the memory of a job in bytes: weights, the float32 copy of a block, the Jacobians that are formed."""
     L, d, block = shape(job)
     entry = registry.lookup(job["model"])
     total = entry.parameters_b * 1e9 if entry and entry.parameters_b else block * L
@@ -92,7 +92,7 @@ def _forms(job: Mapping[str, Any]) -> bool:
 
 
 def weights_bytes(model: Mapping[str, Any]) -> float:
-    """Estimate what fetching a model puts on the disk; nothing where it is at hand."""
+    """Estimate the disk space that fetching a model takes; 0 where it is on the disk."""
     folder, entry = sources.find_local(model["model"])
     if folder is not None:
         return 0.0
@@ -101,14 +101,14 @@ def weights_bytes(model: Mapping[str, Any]) -> float:
 
 
 def record_bytes(job: Mapping[str, Any]) -> float:
-    """Estimate the file of one prompt of coupling across depth, where none is stored yet."""
+    """Estimate the file size of one prompt of coupling across depth, where none is stored yet."""
     L, d, _ = shape(job)
     ks = len(job["settings"].get("ks", [0]))
     return 4 * (len(VARIANTS) * ks * L * (L + 1) + L * d)
 
 
 def shape(job: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Return blocks, width and weights of a block; NaN where nobody wrote them down."""
+    """Return blocks, width and weights of a block; NaN where they are not recorded."""
     entry, config = registry.lookup(job["model"]), Path(job["model"]) / "config.json"
     if entry and entry.blocks and entry.width:
         L, d = entry.blocks, entry.width
@@ -120,7 +120,7 @@ def shape(job: Mapping[str, Any]) -> tuple[float, float, float]:
 
 
 def stored(plan: Mapping[str, Any], job: Mapping[str, Any]) -> pd.DataFrame:
-    """List what is in the store of a job, by prompt."""
+    """List the files of a job in the store, by prompt."""
     table = _listing(plan["store"])
     alike = (table["measure"] == job["measure"]) & (table["version"] == job["version"])
     alike &= (table["precision"] == job["precision"]) & (table["untrained"] == int(job["untrained"]))
@@ -143,7 +143,7 @@ def _listing(root: str) -> pd.DataFrame:
 
 @cache
 def measured_rate() -> float:
-    """Measure how many operations a second a matrix product does here."""
+    """Measure the operations per second of a matrix product on this machine."""
     return machine.matrix_rate(1024)
 
 
@@ -169,17 +169,17 @@ def table(plan: dict[str, Any], rows: pd.DataFrame) -> str:
 
 
 def for_the_scheduler(plan: dict[str, Any], rows: pd.DataFrame) -> None:
-    """Return every job the memory and the minutes that a scheduler is asked for."""
+    """Set the memory and the minutes that a scheduler is asked for in every job."""
     for name, job in plan["jobs"].items():
         mine = rows[rows["job"] == name]
         need, hours = mine["memory"].max(), mine["hours"].max()
-        # What is not known gets a machine's usual share: nothing is asked for.
+        # Where they are unknown, nothing is asked for: the scheduler's default applies.
         job["mem_mb"] = None if math.isnan(need) else math.ceil(_SPARE * need / 1e6)
         job["minutes"] = None if math.isnan(hours) else math.ceil(15 + _SLOWER * 60 * hours)
 
 
 def duration(seconds: float) -> str:
-    """Write a time for readers."""
+    """Format a time for readers."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

@@ -293,7 +293,7 @@ def numbers_of(
 
 
 def _by_chance(couplings: xr.Dataset) -> dict[str, float]:
-    """Return the coupling with each kind of vectors and with random bases, by network and part, as the book names them."""
+    """Return the coupling with each kind and with random bases, by network and part, named as in the book."""
     found = {}
     for network, part in product(couplings.network.values, couplings.part.values):
         own = couplings.sel(network=network, part=part)
