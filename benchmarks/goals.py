@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Goal(NamedTuple):
-    """One figure."""
+    """A performance goal."""
 
     text: str
     wanted: float

@@ -36,7 +36,7 @@ CHAPTERS = {
     name: Chapter(**chapter)
     for name, chapter in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
 }
-"""All chapters by the name of their notebook."""
+"""Chapters by the name of their notebook."""
 
 PAGES = {
     page: [name for name, chapter in CHAPTERS.items() if (chapter.page or name) == page]

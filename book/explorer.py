@@ -72,7 +72,7 @@ _MATRICES = ["matrix", "shared_matrix"]
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """One network of a model: how it is loaded, and how a reader calls it."""
+    """A network of a model: its loader, and its name for readers."""
 
     name: str
     label: str

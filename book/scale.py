@@ -47,7 +47,7 @@ def measured_rate() -> float:
 
 
 def scale_page() -> str:
-    """Set the table of all models that figure 1a shows, and its sum."""
+    """Format the table of all models that figure 1a shows, and its sum."""
     models = sorted(
         (entry for entry in entries() if entry.in_paper and entry.kind == "base"), key=lambda entry: entry.parameters_b
     )
@@ -76,7 +76,7 @@ SHAPES = ((12, 768), (24, 1024), (24, 2048), (32, 4096), (40, 5120), (80, 8192))
 
 
 def one_prompt_page() -> str:
-    """Set the table of what one prompt takes, by depth and width."""
+    """Format the table of what one prompt takes, by depth and width."""
     rows = []
     for blocks, width in SHAPES:
         weights = 12 * width**2 * blocks

@@ -73,7 +73,7 @@ def clear_stale_locks(folder: Path) -> list[Path]:
 
 
 def _run(plan: str, weights: str) -> str:
-    """Bring one model's files to this machine."""
+    """Fetch one model's files to this machine."""
     return f"{weights}: {read(fetch(read(plan), weights))['source']} is at hand"
 
 

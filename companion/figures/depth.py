@@ -233,6 +233,6 @@ def _draw_maps(row: Sequence[Axes], maps: Sequence[xr.DataArray], null: float, l
 
 
 def _from_one(values: xr.DataArray) -> xr.DataArray:
-    """Name the two roles of a pair, and count blocks from 1."""
+    """Label the two roles of a pair, and count blocks from 1."""
     named = values.rename(PAIR)
     return named.assign_coords({role: named[role] + 1 for role in PAIR.values()})

@@ -201,7 +201,7 @@ def draw_sources(errors: xr.Dataset) -> Figure:
 
 @of_one
 def take_summary(ds: xr.Dataset) -> pd.DataFrame:
-    """Condense a measurement to one line per precision."""
+    """Summarise a measurement in one row per precision."""
     table, null = take_coupling(ds).to_dataframe(), _null(ds)
     values = 100 * _value_errors(ds).median(("prompt", "block", "rank")).to_series()
     kept = 100 * _kept(ds).mean(("side", "example", "block")).to_series()
@@ -217,7 +217,7 @@ def coupling_of(untrained: xr.Dataset, k: int) -> float:
 
 
 def numbers_of(ds: xr.Dataset, untrained: xr.Dataset) -> dict[str, float]:
-    """Name the numbers that the book quotes."""
+    """Return the numbers that the book quotes, by name."""
     table, null = take_summary(ds), _null(ds)
     found = {"coupling-untrained": coupling_of(untrained, ds.attrs["k"])}
     found |= {"coupling-null": 1 - null, "coupling-null-error": null.error}
@@ -229,7 +229,7 @@ def numbers_of(ds: xr.Dataset, untrained: xr.Dataset) -> dict[str, float]:
 
 
 def _reference(ds: xr.Dataset) -> str:
-    """Name the first precision, and behind it the fewer bits that the weights were stored in."""
+    """Return the label of the first precision, followed by the number of bits of stored weights where it is lower."""
     stored = provenance.stored_as(ds.attrs)
     return f"{ds.precision.values[0]}{f' of {stored}' * bool(stored)}"
 

@@ -124,7 +124,7 @@ def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Nu
 def numbers_of(
     depths: xr.Dataset, related: xr.Dataset, dropped: xr.Dataset, null: Null, nulls: xr.Dataset
 ) -> dict[str, float]:
-    """Name the numbers of pairs of blocks, of relations and of stochastic depth as the book quotes them."""
+    """Return the numbers that the book quotes of pairs of blocks, relations and stochastic depth, by name."""
     null = take.null_beside(dropped, VARIANT, None, null)
     table, relations = take_summary(depths, null=null), take_relations(related, nulls=nulls)
     means, states = (ds[["mean", "low", "high"]].to_dataframe() for ds in (relations, take_drop_path(dropped, null)))
