@@ -1,4 +1,4 @@
-"""What it costs to compare blocks with central differences and plain autograd: at load, and beneath hooks.
+"""Cost of comparing blocks with central differences and plain autograd: at load, and beneath hooks.
 
     python -m benchmarks.checks --rounds 3
 
@@ -71,7 +71,7 @@ def _load(shape: Shape, model: cl.Model) -> None:
 
 @contextmanager
 def _timed_central() -> Generator[list[float]]:
-    """Note how long central differences take inside the context."""
+    """Record the seconds that central differences take inside the context."""
     taken: list[float] = []
     plain = central_differences.check
 

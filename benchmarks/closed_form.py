@@ -1,4 +1,4 @@
-"""Jacobians written down, against Jacobians by pulling cotangents back: a prompt each way, in turns in one run.
+"""Jacobians in closed form against Jacobians from pullbacks: a prompt each way, in turns in one run.
 
     python -m benchmarks.closed_form --out results/benchmarks/closed_form.json
 
@@ -73,13 +73,13 @@ def before_norm(W: Tensor, norm: nn.Module, x: Tensor) -> Tensor:
 
 
 def turned(rows: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn by rotary angles what has the size of a head as its last dimension but one."""
+    """Rotate a tensor by rotary angles along its last dimension but one, of the size of a head."""
     low, high = rows.chunk(2, dim=-2)
     return rows * cos + torch.cat([-high, low], dim=-2) * sin
 
 
 def of_attention(call: BlockCall, own: Parts, n_heads: int, n_shared: int) -> tuple[Tensor, Tensor]:
-    """Return what attention adds to the last token (d,), and its Jacobian with the norm before it (d, d)."""
+    """Return the output of attention at the last token (d,), and its Jacobian with the norm before it (d, d)."""
     x, counts = call.input[0], (n_heads, n_shared, n_shared)
     of_tokens = torch.cat([layer(own.norms[0](x)) for layer in own.attention], dim=-1).T
     split = of_tokens.split([len(W) for W in own.weights[:3]])

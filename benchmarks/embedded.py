@@ -1,4 +1,4 @@
-"""How long a reader waits for one prompt of the embedded model, in a process of its own as after opening a notebook.
+"""Waiting time for one prompt of the embedded model, in a process of its own as after opening a notebook.
 
 python -m benchmarks.embedded
 """
@@ -19,7 +19,7 @@ ROUNDS = 25
 
 
 def embedded_prompt(rounds: int = ROUNDS) -> dict[str, Any]:
-    """Time what a reader does: `measure_depth` of one prompt on the embedded model, with all readings."""
+    """Time the call of a reader: `measure_depth` of one prompt on the embedded model, with all readings."""
     model = cl.load_model("nano-neox")
     cl.measure_depth(model, [PARIS])
     seconds = [timed(lambda: cl.measure_depth(model, [PARIS]))[0] for _ in range(rounds)]

@@ -1,4 +1,4 @@
-"""The figures the engine is meant to reach on two cores, and whether a run reached them."""
+"""Performance goals of the engine on two cores, and whether a run reached them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Goal(NamedTuple):
-    """One figure."""
+    """A performance goal."""
 
     text: str
     wanted: float
@@ -64,7 +64,7 @@ GOALS = (
     Goal("coupling values: the released method from float64", 1e-5, False, "", _difference("released_from_float64")),
 )
 
-# What a run of `unformed` is held against.
+# Goals for a run of `unformed`.
 UNFORMED_GOALS = (
     Goal("products over forming, d = 4096, K = 10", 0.3, False, "", _unformed("ratio")),
     Goal("products over forming with gates apart, as when the goal was set", 0.3, False, "", _unformed("ratio_apart")),

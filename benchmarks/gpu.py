@@ -105,7 +105,7 @@ def _once(model: cl.Model, ids: Tensor, jacobians: Callable[[cl.Trace], Tensor])
 
 
 def released_rest(few: list[Tensor], n_blocks: int, device: torch.device) -> dict[str, float]:
-    """Time what the released method does with Jacobians, for a few of them, and scale it to all blocks."""
+    """Time the released method's steps on a few Jacobians, and scale them to all blocks."""
     spent, decomposed = machine.timed(lambda: released.decompose(few), device)
     pairs, _ = machine.timed(lambda: released.couple(few, decomposed), device)
     return {"svd": spent * n_blocks / len(few), "pairs": pairs * (n_blocks / len(few)) ** 2}

@@ -1,4 +1,4 @@
-"""How time grows with the prompt n, tokens T taken at once, the width d, blocks L and vectors K."""
+"""Growth of time with the prompt n, tokens T taken at once, the width d, blocks L and vectors K."""
 
 from __future__ import annotations
 

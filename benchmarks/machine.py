@@ -1,4 +1,4 @@
-"""The machine: what it is, how fast it multiplies matrices, how long something takes and how much memory it holds."""
+"""The machine: its description, the speed of its matrix products, and timers of code and of memory."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def facts() -> dict[str, Any]:
 
 
 def write(out: Path, record: Any) -> None:
-    """Write what was measured, whole or not at all."""
+    """Write a record atomically."""
     out.parent.mkdir(parents=True, exist_ok=True)
     paths.write_text(out, json.dumps(record, indent=1) + "\n")
 
 
 def timed(work: Callable[[], T], device: torch.device | str = "cpu") -> tuple[float, T]:
-    """Do something once and measure how long it takes."""
+    """Call a function once, and return its seconds and its result."""
     _wait(device)
     start = time.perf_counter()
     result = work()
@@ -61,7 +61,7 @@ def _wait(device: torch.device | str) -> None:
 
 
 def matrix_rate(size: int, dtype: torch.dtype = torch.float32, device: str = "cpu", repeats: int = 5) -> float:
-    """Measure how fast the machine multiplies two square matrices: its matrix peak."""
+    """Measure the speed of the product of two square matrices: the machine's matrix peak."""
     generator = torch.Generator(device).manual_seed(0)
     A, B = (torch.randn(size, size, generator=generator, device=device).to(dtype) for _ in range(2))
     out = torch.empty_like(A)

@@ -41,7 +41,7 @@ def _measure(shape: str, n_tokens: int, method: str) -> dict[str, int]:
 
 
 def _bytes(traced: cl.Trace) -> int:
-    """Add up what a trace keeps, each piece of memory once."""
+    """Sum the memory of a trace's tensors, each storage once."""
     kept = [tensor for call in traced.calls for pair in call.keys_values.values() for tensor in pair]
     kept += [stream for call in traced.calls for stream in (call.input, call.output)]
     pieces = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}

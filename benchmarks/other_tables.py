@@ -1,4 +1,4 @@
-"""Tables of what is measured beside speed: on a GPU, at real size, Jacobians by other ways, of the checks."""
+"""Tables of measurements beside speed: on a GPU, at real size, Jacobians by other ways, of the checks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 from benchmarks.goals import UNFORMED_GOALS, judged
 from benchmarks.tables import NB, STAGE_NAMES, STAGES, goals_table, machine_line, power, seconds, table
-from coupling_lib.svd.operators import FEW_AT_ONCE
+from coupling_lib.svd.operators import NARROW_COST
 
 CLOSED_FORM_GAIN = 1.2
-"""By how much a whole prompt has to be faster for Jacobians to be written down."""
+"""Speed-up of a whole prompt from which closed-form Jacobians would be adopted."""
 
 
 def gpu_tables(run: dict[str, Any]) -> str:
-    """Set the tables of a run of `gpu.py`."""
+    """Tabulate a run of `gpu.py`."""
     peak = run["matrix_peak"]["float32"]
     ours = [_gpu_row(prompt, peak) for prompt in run["prompts"]]
     narrow = [(n, *cells) for n, _, *cells, _, _ in (_gpu_row(one, peak) for one in run["nf4"]["prompts"])]
@@ -76,7 +76,7 @@ _PEAKS = {"peak_own": "of its own", "peak_resident": "with mapped files"}
 
 
 def real_size_row(run: dict[str, Any]) -> tuple[str, ...]:
-    """Set a run of `real_size.py` as a row of a table."""
+    """Tabulate a run of `real_size.py` as a row of a table."""
     model, minutes = run["model"], run["seconds"] / 60
     shape = f"d = {model['d']}, L = {model['L']}, {model['bytes'] / 1e9:.1f} GB on disk"
     share = f"{run['flop'] / run['seconds'] / 1e9:.0f} of {run['matrix_peak'] / 1e9:.0f} GFLOP/s"
@@ -104,7 +104,7 @@ def of_products(runs: list[dict[str, Any]], unformed: dict[str, Any] | None) -> 
 
 
 def unformed_tables(run: dict[str, Any]) -> list[str]:
-    """Set a run of `unformed.py`."""
+    """Tabulate a run of `unformed.py`."""
     rows = [
         (
             case["shape"],
@@ -124,7 +124,7 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
         "merged for both; with *gates apart* each is multiplied with by itself, as before they were merged. The table "
         "has seconds a block; the ways take turns. *Basis* is how many columns the triplets needed in the blocks "
         "measured; two products add 16. That depends on the spectrum. "
-        f"A product of 16 columns waits for the weights: a column of it takes some {FEW_AT_ONCE} times as long "
+        f"A product of 16 columns waits for the weights: a column of it takes some {NARROW_COST} times as long "
         "as one of hundreds. `measure_depth` forms each Jacobian, because the traceless part needs its trace; products "
         "alone are `formed=False`, and `BlockJacobian.svd` takes what takes less time by its rule.\n"
     )
@@ -133,7 +133,7 @@ def unformed_tables(run: dict[str, Any]) -> list[str]:
 
 
 def closed_form_table(run: dict[str, Any]) -> list[str]:
-    """Set a run of `closed_form.py`, and write what the rule makes of it."""
+    """Tabulate a run of `closed_form.py`, and write the decision of the rule."""
     rows = [
         (
             case["shape"] if case["L"] > 2 else f"{case['shape']}, {case['L']} blocks",
@@ -163,7 +163,7 @@ def closed_form_table(run: dict[str, Any]) -> list[str]:
 
 
 def lens_table(run: dict[str, Any]) -> list[str]:
-    """Set a run of `lens.py`."""
+    """Tabulate a run of `lens.py`."""
     rows = [
         (
             case["shape"],
@@ -184,7 +184,7 @@ def lens_table(run: dict[str, Any]) -> list[str]:
 
 
 def peers_table(run: dict[str, Any]) -> list[str]:
-    """Set a run of `peers.py`, every ratio of every case."""
+    """Tabulate a run of `peers.py`, every ratio of every case."""
     rows = [
         (
             case["what"],
@@ -208,7 +208,7 @@ def peers_table(run: dict[str, Any]) -> list[str]:
 
 
 def checks_table(run: dict[str, Any]) -> list[str]:
-    """Set a run of `checks.py`."""
+    """Tabulate a run of `checks.py`."""
     rows = [
         (
             case["shape"],

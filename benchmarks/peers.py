@@ -29,7 +29,7 @@ from coupling_lib.store.lens_files import read_lens
 ROUNDS, N_TOKENS, SKIP, TEXTS = 5, 64, 16, 4
 
 Way = Callable[[], tuple[float, Tensor]]
-"""A way of computing something: its seconds and what it found."""
+"""A way of computing something: its seconds and its result."""
 
 
 def in_turns(ours: Way, theirs: Way, rounds: int = ROUNDS) -> dict[str, Any]:

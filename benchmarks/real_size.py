@@ -99,7 +99,7 @@ def _papermill(root: Path, parameters: dict[str, str], threads: int) -> tuple[fl
 
 
 def _watch(pid: int, peaks: dict[str, int], done: threading.Event) -> None:
-    """Keep the largest memory of a process or of one that it started."""
+    """Track the largest memory of a process and of those that it started."""
     while not done.wait(0.5):  # to look takes some milliseconds of a core
         try:
             parent = psutil.Process(pid)

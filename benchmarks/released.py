@@ -1,4 +1,4 @@
-"""The released method of measuring coupling, written anew, as the thing to compare with.
+"""The released method of measuring coupling, reimplemented as the baseline.
 
 It differentiates Hugging Face's `hidden_states` by each other: one backward pass over the whole sequence per output
 coordinate, vectorised in chunks, of which one token's rows are kept. Every Jacobian is decomposed completely, and

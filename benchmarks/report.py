@@ -42,7 +42,7 @@ def case_line(case: dict[str, Any]) -> str:
 
 
 def speed_page(run: dict[str, Any]) -> str:
-    """Set all tables of a CPU run."""
+    """Format all tables of a CPU run."""
     cases = run["cases"]
     whole = [
         (

@@ -24,7 +24,7 @@ class Shape:
     config: Callable[[], PreTrainedConfig] | None = None
 
     def build(self, device: str = "cpu", dtype: torch.dtype = torch.float32) -> cl.Model:
-        """Make the model."""
+        """Build the model."""
         if self.config is None:
             return cl.load_model(self.name, device=device)
         return model_from(self.config(), self.name, device, dtype)
@@ -33,7 +33,7 @@ class Shape:
 def model_from(
     config: PreTrainedConfig, name: str, device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> cl.Model:
-    """Make a model with random weights."""
+    """Build a model with random weights."""
     with torch.random.fork_rng(), torch.device(device):
         torch.manual_seed(0)
         hf = AutoModelForCausalLM.from_config(config, dtype=dtype)

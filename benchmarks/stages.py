@@ -19,7 +19,7 @@ STAGES = ("capture", "jacobians", "svd", "pairs")
 
 
 class Measured(NamedTuple):
-    """What one method found and how long each stage took."""
+    """Results of one method and the seconds of each stage."""
 
     seconds: dict[str, float]
     J: Tensor
@@ -59,12 +59,12 @@ def theirs(model: cl.Model, ids: Tensor, kind: str, blocks: list[int], stand_in:
 
 
 def in_float64(model: cl.Model) -> cl.Model:
-    """Return a copy of a model in float64, to find whose rounding a difference is."""
+    """Return a copy of a model in float64, as the reference for rounding errors."""
     return cl.wrap_model(copy.deepcopy(model.hf).double(), name=model.name)
 
 
 def faster_attention(model: cl.Model, ids: Tensor) -> str:
-    """Find the attention with which the released method is faster, on one Jacobian of the middle block."""
+    """Return the attention with which the released method is faster, on one Jacobian of the middle block."""
     seconds = {}
     for kind in ("eager", "sdpa"):
         with released.attention_set_to(model.hf, kind):

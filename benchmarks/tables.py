@@ -1,4 +1,4 @@
-"""How the benchmarks' reports set a table, a duration and the machine."""
+"""Formatting of tables, durations and the machine in the benchmarks' reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NB = "\N{NO-BREAK SPACE}"
 
 
 def table(head: str, rows: Sequence[Sequence[str]]) -> str:
-    """Set a table in Markdown, its head with bars between the columns."""
+    """Format a table in Markdown, its head with bars between the columns."""
     columns = zip(*rows, strict=True) if rows else [()] * (head.count("|") + 1)
     align = ["---:" if all(_is_number(cell) for cell in column) else "---" for column in columns]
     return "\n".join(f"| {' | '.join(row)} |" for row in [[head], align, *rows]) + "\n"
@@ -24,7 +24,7 @@ def _is_number(cell: str) -> bool:
 
 
 def power(value: float, digits: int = 1) -> str:
-    """Write a small number as a multiple of a power of ten."""
+    """Format a small number as a multiple of a power of ten."""
     if not value:
         return "0"
     number, exponent = f"{value:.{digits - 1}e}".split("e")
@@ -33,13 +33,13 @@ def power(value: float, digits: int = 1) -> str:
 
 
 def seconds(value: float) -> str:
-    """Write a duration with three significant digits."""
+    """Format a duration with three significant digits."""
     number, unit = (f"{value * 1e3:.3g}", "ms") if value < 0.9995 else (f"{float(f'{value:.3g}'):g}", "s")
     return f"{number}{NB}{unit}"
 
 
 def machine_line(machine: dict[str, Any]) -> str:
-    """Return where and when a run was made."""
+    """Return the machine and the date of a run."""
     gpu = f"{machine['gpu']}, " if machine["gpu"] else ""
     threads = f"{machine['threads']} thread{'s' if machine['threads'] != 1 else ''}"
     return (
@@ -50,7 +50,7 @@ def machine_line(machine: dict[str, Any]) -> str:
 
 
 def goals_table(outcomes: list[tuple[Any, float, bool]]) -> str:
-    """Set goals, each with what was measured and whether it was reached."""
+    """Tabulate goals, each with its measured value and whether it was reached."""
     return table("figure | goal | measured | ", [_goal_row(*outcome) for outcome in outcomes])
 
 

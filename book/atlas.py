@@ -22,7 +22,7 @@ WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 380, 58, 12, 14, 46
 
 
 class Column(NamedTuple):
-    """A quantity of the table: how it is called, its digits, and whether an axis of it is logarithmic."""
+    """A quantity of the table: its label, its digits, and whether an axis of it is logarithmic."""
 
     label: str
     digits: int = 3
@@ -44,11 +44,11 @@ COLUMNS = {
     "score": Column("mean score", 1),
 }
 FIRST = ("width", "coupling")
-"""The axes that are shown first."""
+"""Default axes."""
 
 
 class Row(NamedTuple):
-    """A model in the table: its values by column, and what stands in brackets behind some."""
+    """A model in the table: its values by column, and notes in brackets after some."""
 
     name: str
     how: str
@@ -81,7 +81,7 @@ def of_paper() -> list[Row]:
 
 
 def shown(row: Row, name: str) -> str:
-    """Write a value as the table has it."""
+    """Format a value for the table."""
     value, digits = row.values.get(name), COLUMNS[name].digits
     if value is None or not math.isfinite(value):
         return ""
@@ -105,7 +105,7 @@ def axis(values: Sequence[float], log: bool) -> tuple[float, float, list[float]]
 
 
 def placed(values: Sequence[float | None], log: bool, at: float, length: float) -> tuple[list, list]:
-    """Place values, and the labels of their axis, along a line that begins somewhere; no value has no place."""
+    """Scale values, and the labels of their axis, to positions along a line; a missing value has no position."""
     low, high, ticks = axis([value for value in values if value is not None], log)
     scale = math.log if log else float
 

@@ -1,4 +1,4 @@
-"""Writes the page on how often the rule of the verdicts is wrong, from the tables of `calibration`."""
+"""Writes the page on the error rates of the verdicts' rule, from the tables of `calibration`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from markdown_table import table
 from template import from_template
 
 REJUDGED = Path(__file__).with_name("rejudged.csv")
-"""The verdicts that a change of the rule, of the data or of a quantifier has changed."""
+"""Verdicts that changed with the rule, the data or a quantifier."""
 
 ALLOWED = 0.06
-"""The most errors that count as right, of a level of 0.05."""
+"""Largest error rate that counts as right, at a level of 0.05."""
 
 
 def errors() -> pd.DataFrame:
-    """Read how often verdicts of each shape are wrong."""
+    """Read the error rates of verdicts of each shape."""
     return pd.read_csv(ERRORS)
 
 
 def calibration_page() -> str:
-    """Write the errors of verdicts and of single tests, and which verdicts were judged anew."""
+    """Write the errors of verdicts and of single tests, and the verdicts that were judged again."""
     shapes, alone, anew = errors(), pd.read_csv(TABLE), pd.read_csv(REJUDGED)
     texts = {claim["id"]: claim["claim"] for claim in read_claims()}
     wrong = [f"{line.shape} ({line.error:.3f})" for line in shapes.itertuples() if line.error > ALLOWED]

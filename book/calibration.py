@@ -1,4 +1,4 @@
-"""How often the rule of the verdicts is wrong: the project's own functions, given data without any effect.
+"""Error rates of the rule of the verdicts: the project's own functions, given data without any effect.
 
     python book/calibration.py [--draws 1000] [--jobs 2]
 
@@ -54,7 +54,7 @@ LEADERBOARD = np.repeat(np.arange(17), [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4
 
 
 def related(shape: str, groups: Groups, alike: float = 0.0) -> Callable[..., tuple]:
-    """Draw two variables whose correlation is the size; rows of a group are alike."""
+    """Draw two variables with a given correlation; rows of a group are alike."""
 
     def variable(rng: Generator) -> Values:
         shared = SHAPES[shape](rng, groups.max() + 1)[groups]
@@ -109,13 +109,13 @@ def _three_seeds(shape: str, rng: Generator) -> Effect:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of reading: the effects that are one, and how an effect of it is drawn where there is none."""
+    """A kind of reading: its effects, and the draws of an effect without any true effect."""
 
     effects: str
     draw: Callable[[str, Generator], Effect]
     known: Mapping[str, Any] = field(default_factory=dict)
     often: float = 1
-    """How many times as many draws are made: more where they are cheap, fewer where they are dear."""
+    """Return the factor on the number of draws: above 1 for cheap kinds, below 1 for expensive ones."""
 
 
 _R = {"fisher": True, "limit": 1.0}
@@ -150,7 +150,7 @@ KINDS = {
 
 
 def kind_of(effect: str) -> str:
-    """Name the kind of a reading."""
+    """Return the kind of a reading."""
     for name, kind in KINDS.items():
         if re.fullmatch(kind.effects, effect):
             return name
@@ -174,7 +174,7 @@ class Form(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name it in the table."""
+        """Name of the shape in the table."""
         counted = {each: self.readings.count(each) for each in self.readings}
         several = [f"{n} x {kind}, {claims}, {networks}" for (kind, claims, networks), n in counted.items()]
         return f"{self.quantifier}: " + "; ".join(several)

@@ -20,11 +20,11 @@ from companion.tables import origin
 from coupling_lib import paths
 
 NAMES = public_decoders.NAMES | {"suite": "the suite"}
-"""How a page calls a model where it is not by its alias."""
+"""Names of models on pages, where not their aliases."""
 
 
 class Chapter(NamedTuple):
-    """What a chapter's last section needs; `chapters.toml` defines each."""
+    """Requirements of a chapter's last section; `chapters.toml` defines each."""
 
     measured: list[str]
     drawn: list[str]
@@ -36,7 +36,7 @@ CHAPTERS = {
     name: Chapter(**chapter)
     for name, chapter in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
 }
-"""All chapters by the name of their notebook."""
+"""Chapters by the name of their notebook."""
 
 PAGES = {
     page: [name for name, chapter in CHAPTERS.items() if (chapter.page or name) == page]
@@ -46,22 +46,22 @@ PAGES = {
 
 
 def page_of(chapter: str) -> str:
-    """Name the page of a notebook; a page that has no notebook of its own goes by its name."""
+    """Return the page of a notebook; a page that has no notebook of its own goes by its name."""
     return CHAPTERS[chapter].page or chapter if chapter in CHAPTERS else chapter
 
 
 def models_of(chapter: str) -> list[str]:
-    """Name the folders of `results/` that have a chapter's notebook, in the order of the table of contents."""
+    """Return the folders of `results/` that have a chapter's notebook, in the order of the table of contents."""
     return [page.parent.name for page in executed() if page.name == chapter]
 
 
 def in_full(name: str) -> str:
-    """Name a function of `Chapter.measured` with its module."""
+    """Return a function of `Chapter.measured` with its module."""
     return name if "." in name else f"coupling_lib.{name}"
 
 
 def command_of(chapter: str, given: str) -> str:
-    """Write a command as it is typed, from parameters as NAME=VALUE or a whole command behind a `$`."""
+    """Format a command as it is typed, from parameters as NAME=VALUE or a whole command after a `$`."""
     if given.startswith("$ "):
         return given[2:]
     parameters = dict(part.split("=", 1) for part in shlex.split(given))
@@ -69,7 +69,7 @@ def command_of(chapter: str, given: str) -> str:
 
 
 def run_part(chapter: str, results: Path = paths.RESULTS) -> str:
-    """Write how a chapter is run: each command in a block of its own, with its time, and what it leads to."""
+    """Write the commands of a chapter: each in a block of its own, with its time and its results."""
     made, models = CHAPTERS[chapter], models_of(chapter)
     first = models[0]
     decoders = claims.DECODERS if first in claims.DECODERS else ()
@@ -89,7 +89,7 @@ def run_part(chapter: str, results: Path = paths.RESULTS) -> str:
 
 
 def run_page(page: str, results: Path = paths.RESULTS) -> str:
-    """Write how all notebooks of a page are run."""
+    """Write the commands of all notebooks of a page."""
     names = PAGES[page]
     heads = {name: f"**{name.capitalize()}.** " if len(names) > 1 else "" for name in names}
     return "\n".join(heads[name] + run_part(name, results) for name in names)

@@ -23,7 +23,7 @@ def software() -> dict[str, Any]:
 
 
 def entry(key: str, bibliography: str) -> str:
-    """Return one entry of a bibliography in BibTeX, as it stands there."""
+    """Return one entry of a bibliography in BibTeX, unchanged."""
     found = re.search(rf"^@\w+\{{{re.escape(key)},.*?^\}}", bibliography, re.MULTILINE | re.DOTALL)
     if not found:
         raise ValueError(f"the bibliography has no entry {key!r}; name one of references.bib")
@@ -31,7 +31,7 @@ def entry(key: str, bibliography: str) -> str:
 
 
 def commit(root: Path = ROOT) -> str | None:
-    """Name the commit that the book is built from, with a plus sign where files changed; None outside a clone."""
+    """Return the commit that the book is built from, with a plus sign where files changed; None outside a clone."""
     git = ["git", "-C", str(root)]
     try:
         inside = subprocess.run([*git, "rev-parse", "--show-toplevel"], capture_output=True, text=True)
@@ -65,7 +65,7 @@ def companion(citation: dict[str, Any], of: str | None, part: str = "", **own: s
 
 
 def filled(text: str) -> str:
-    """Put entries where a page asks for them, by BIBTEX-OF-COMPANION or by BIBTEX-OF- and a key."""
+    """Insert entries at the marks of a page, BIBTEX-OF-COMPANION or BIBTEX-OF- and a key."""
     if "BIBTEX-OF-COMPANION" in text:
         text = text.replace("BIBTEX-OF-COMPANION", companion(software(), commit()))
     bibliography = (ROOT / "book" / "references.bib").read_text(encoding="utf-8")
@@ -78,6 +78,6 @@ def _fill(app: Any, page: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Fill each page when it is read."""
+    """Fill in each page when it is read."""
     app.connect("source-read", _fill)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""What is measured for each of the paper's claims, and which verdict follows.
+"""Measurements for each of the paper's claims, and the verdicts that follow.
 
 The claims and what is asked of them stand in `data/claims.toml`, the rule that decides in `verdicts`. The numbers come
 from executed notebooks, which keep them as records, and from `data/paper_figures.csv`. Nothing here knows a number.
@@ -27,12 +27,12 @@ from coupling_lib.errors import ParameterError
 DECODERS = ("smollm2-135m", *decoders.MODELS)
 """Public decoders; claims.toml calls all of them "decoders"."""
 SUITES = ("suite", "nano-vit")
-"""Folders of results that hold the measurements of many networks: as many as a reading's n."""
+"""Folders of results that hold measurements of many networks: as many as a reading's n."""
 KINDS = ("the paper's claim", "our question", "an assumption of the code")
 PLACES = {"decoder": "in a public decoder", "trained": "in models trained here", "paper": "in the paper's models"}
-"""Where a claim has a verdict: in the models of `DECODERS`, in all others, and in the values that the paper prints."""
+"""Places of a verdict: the models of `DECODERS`, all others, and the values that the paper prints."""
 ELSEWHERE = "about other models"
-"""What is counted of claims that are not about the models of a place, so that counts add up to all claims."""
+"""Label of claims that are not about the models of a place, so that counts add up to all claims."""
 _BOUNDED = ("correlation", "rank correlation", "explained", "cosine")
 
 
@@ -47,11 +47,11 @@ class Judged:
     measured: str
     numbers: Numbers
     decides: bool = True
-    """Whether it is a reading of the claim itself, and not of a question that stands beside it."""
+    """Whether the reading is of the claim itself, not of a question beside it."""
 
 
 def judge(claim: Mapping[str, Any], results: Path, model: str, margins: Mapping[str, float]) -> list[Judged]:
-    """Take a claim's evidence from one model's measurements: a line per reading whose numbers are there."""
+    """Read a claim's evidence from one model's measurements: a line per reading whose numbers are there."""
     numbers: dict[str, float | str] = {}
     for notebook in sorted(notebooks_of(claim)):
         numbers |= remembered(results / model / f"{notebook}.ipynb")
@@ -72,7 +72,7 @@ def _evidence(test: Mapping[str, Any], numbers: Numbers, margins: Mapping[str, f
         part: float(numbers[f"{effect}-{part}"]) for part in ("skew", "freedom") if f"{effect}-{part}" in numbers
     }
     null = computed(test.get("than", 0.0), numbers)
-    # The null's own error stands beside it, unless another is named.
+    # The null's own error is stored beside it, unless another is named.
     lone = re.fullmatch(r"\[([^\]]+)\]", str(test.get("than", "")))
     own = numbers.get(f"{lone[1]}-error", 0.0) if lone else 0.0
     null_error = computed(test.get("than_error", float(own)), numbers)
@@ -88,7 +88,7 @@ def _evidence(test: Mapping[str, Any], numbers: Numbers, margins: Mapping[str, f
 
 
 def unjudged(claim: Mapping[str, Any], results: Path, model: str) -> list[str]:
-    """List the readings with one value in a model's measurements, so that no error is known."""
+    """List the readings with a single value in a model's measurements, whose error is unknown."""
     lines = []
     for test in claim["test"]:
         numbers = remembered(results / model / f"{test['effect'].split('-')[0]}.ipynb")
@@ -111,12 +111,12 @@ def read_claims() -> list[dict[str, Any]]:
 
 
 def headline_ids() -> list[str]:
-    """Read which claims lead the table, in its order."""
+    """Read the claims that lead the table, in order."""
     return _read("claims")["headline"]
 
 
 def _each(test: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Write out a reading that stands for several: `<each>` in its texts is one of `each`."""
+    """Expand a reading that stands for several: `<each>` in its texts is one of `each`."""
     return [
         {key: value.replace("<each>", word) if isinstance(value, str) else value for key, value in test.items()}
         for word in test.get("each", [""])
@@ -124,7 +124,7 @@ def _each(test: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def wrong(claims: list[dict[str, Any]], asked: Mapping[str, str]) -> list[str]:
-    """Return what is wrong with claims, in a line each; `asked` names the claim of every registered question."""
+    """Return the faults of claims, a line each; `asked` names the claim of every registered question."""
     lines, named, questions_of = [], {}, {}
     for claim in claims:
         known = {"id": None, "kind": KINDS, "quantifier": verdicts.QUANTIFIERS, "quote": None, "where": None}
@@ -145,7 +145,7 @@ def wrong(claims: list[dict[str, Any]], asked: Mapping[str, str]) -> list[str]:
 
 
 def read_margins() -> dict[str, dict[str, Any]]:
-    """Read the smallest effects that matter, by unit: the value, and why it matters."""
+    """Read the smallest effects that matter, by unit: the value and its reason."""
     return _read("claims")["margin"]
 
 
@@ -164,7 +164,7 @@ def decided(claim: Mapping[str, Any], found: list[Judged], scope: str) -> str:
 
 
 def at_place(claim: Mapping[str, Any], found: list[Judged], place: str) -> list[Judged] | None:
-    """Take what was found in one of `PLACES`; None where the claim is about models of another kind."""
+    """Select the evidence in one of `PLACES`; None where the claim is about models of another kind."""
     if place == "paper":
         return [one for one in found if one.scope == "paper"]
     models = [model for model in claim["models"] if (model in DECODERS) == (place == "decoder")]
@@ -172,7 +172,7 @@ def at_place(claim: Mapping[str, Any], found: list[Judged], place: str) -> list[
 
 
 def networks(found: list[Judged]) -> int:
-    """Count the networks that readings were taken of."""
+    """Count the networks of readings."""
     n: dict[str, int] = {}
     for one in found:
         if one.decides:
@@ -202,7 +202,7 @@ def judge_all(results: Path) -> list[tuple[dict[str, Any], list[Judged]]]:
 
 
 def notebooks_of(claim: Mapping[str, Any]) -> set[str]:
-    """Name the notebooks whose numbers a claim reads; not every one of the names need be a notebook."""
+    """Return the notebooks whose numbers a claim reads; not every one of the names need be a notebook."""
     text = " ".join(str(value) for test in claim["test"] for value in (test["measured"], test.get("than", "")))
     names = re.findall(r"[\[{]([a-z]+)[-.]", text)
     return {claim["notebook"], *names, *(test["effect"].split("-")[0] for test in claim["test"])}

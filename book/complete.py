@@ -36,7 +36,7 @@ def executed() -> list[PurePath]:
 
 
 def missing(root: Path) -> list[str]:
-    """Find the files, relative to `_build/html`, that the built book lacks or has empty."""
+    """Return the files, relative to `_build/html`, that the built book lacks or has empty."""
     wanted = ["index.html", *(f"{page}.html" for page in listed(root))]
     html = root / "_build" / "html"
     return [name for name in wanted if not (html / name).is_file() or not (html / name).stat().st_size]

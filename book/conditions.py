@@ -35,7 +35,7 @@ MOST = 60
 
 
 class Condition(NamedTuple):
-    """A sentence of a page, and what has to hold for it."""
+    """A sentence of a page, and its condition."""
 
     page: str
     model: str
@@ -56,7 +56,7 @@ def read(file: Path) -> list[Condition]:
 
 
 def wrong(condition: Condition, results: Path, book: Path = BOOK) -> str | None:
-    """Return what is wrong with a sentence, in the numbers of a build; None if it holds."""
+    """Return the fault of a sentence in the numbers of a build; None if its condition holds."""
     page, model, sentence, expression = condition
     if sentence not in sentences_of((book / f"{page}.md").read_text(encoding="utf-8")):
         return f"{page}: a sentence of conditions.toml does not stand on the page: {sentence!r}"

@@ -1,4 +1,4 @@
-"""Writes what was predicted of each experiment beside what came out, or how far it is."""
+"""Writes the predictions of each experiment beside their outcomes, or its progress."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from coupling_lib.models import registry
 
 
 class Kind(NamedTuple):
-    """How one experiment's table is read: its rows, those that count, and the estimates of what is asked."""
+    """Layout of one experiment's table: its rows, the rows that count, and the estimates for its questions."""
 
     rows: Callable[[], pd.DataFrame]
     finished: Callable[[pd.DataFrame], pd.DataFrame]
     estimates: Callable[[pd.DataFrame, dict[str, Any]], pd.DataFrame]
     at_once: bool
-    """Whether nothing is judged before every model is there."""
+    """Whether to judge only once every model is there."""
     unit: str = "model"
-    """The column whose values are independent of each other."""
+    """Column whose values are mutually independent."""
 
 
 def _of_quality(rows: pd.DataFrame, experiment: dict[str, Any]) -> pd.DataFrame:
@@ -47,12 +47,12 @@ def _of_quality(rows: pd.DataFrame, experiment: dict[str, Any]) -> pd.DataFrame:
 
 
 def _answers(asked: Callable[[pd.DataFrame], Mapping[Any, Effect]]) -> Callable[..., pd.DataFrame]:
-    """Tabulate what answers an experiment's questions, a line each."""
+    """Tabulate the answers to an experiment's questions, a line each."""
     return lambda rows, _: effects.tabulated(asked(rows))
 
 
 def _all(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of which each counts: a model is written down when it is done."""
+    """Return rows of which each counts: a model is recorded when it is done."""
     return rows
 
 
@@ -85,13 +85,13 @@ _DIGITS = {"coupling": 4, "nats": 4, "nats per coupling": 3, "share": 3}
 
 
 def experiments_page() -> str:
-    """Write how far all experiments are; then of each its design, and prediction and outcome of every question."""
+    """Write the progress of all experiments; then of each its design, and prediction and outcome of every question."""
     written = [_written(experiment, name, KINDS[name].rows()) for name, experiment in experiments().items()]
     return "\n".join([*(state for state, _ in written), "\n% Each of them\n", *(text for _, text in written)])
 
 
 def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple[str, str]:
-    """Write how far one experiment is, and all of it; what is not measured in full is not judged."""
+    """Write the progress of one experiment, and its parts; nothing incomplete is judged."""
     kind = KINDS[name]
     measured = kind.finished(rows)
     have, wanted = measured[kind.unit].nunique(), len(experiment.get("models", ())) or experiment["n"]
@@ -124,7 +124,7 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple
 
 
 def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> dict[str, tuple[list[str], str]]:
-    """Judge every question by every reading, at the level that was written down: what came out, and what follows."""
+    """Judge every question by every reading, at the registered level: outcome and conclusion."""
     asked = {question["name"]: question for question in experiment["question"]}
     found = KINDS[name].estimates(measured, experiment)
     if found.empty:
@@ -145,7 +145,7 @@ def outcomes(experiment: dict[str, Any], name: str, measured: pd.DataFrame) -> d
 
 
 def _answer(question: dict[str, Any], part: pd.DataFrame, at_once: bool) -> tuple[list[str], str]:
-    """Write one question's numbers, and the conclusion that its outcome was to have if all readings agree."""
+    """Write one question's numbers, and the registered conclusion from its outcome if all readings agree."""
     n = _DIGITS.get(question["unit"], 2)
     cells = [
         f"{f'{row.label}: ' if row.label else ''}{row.value:z.{n}f} ({row.low:z.{n}f} to {row.high:z.{n}f}), "
@@ -158,6 +158,6 @@ def _answer(question: dict[str, Any], part: pd.DataFrame, at_once: bool) -> tupl
     if not at_once:
         return cells, "Models or readings disagree."
     signs = sides - {"neither"}
-    # One sign beside none is no two signs: what was to be concluded from these is not.
+    # One sign beside none is not two signs: no registered conclusion follows from these.
     sentence = question["if_neither"] if len(signs) > 1 else f"Some are {signs.pop()}, and none has the other sign."
     return cells, f"Readings or steps disagree. {sentence}"

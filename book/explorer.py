@@ -37,7 +37,7 @@ from coupling_lib.models.packages import GGUF_FILES
 
 K = 10
 MODELS = {"nano-neox": "nano-neox", **NAMES}
-"""The models, and how a reader calls them; the first is shown first, at its most coupled step."""
+"""Models and their names for readers; the first is shown first, at its most coupled step."""
 PARTS = {"whole": "whole Jacobians", "shared": "the traceless part alone"}
 """The parts of coupling, and how a reader calls them; the first is shown first."""
 
@@ -72,7 +72,7 @@ _MATRICES = ["matrix", "shared_matrix"]
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """One network of a model: how it is loaded, and how a reader calls it."""
+    """A network of a model: its loader, and its name for readers."""
 
     name: str
     label: str
@@ -81,14 +81,14 @@ class State:
 
 @dataclass(eq=False)
 class Network:
-    """What was measured of a network: all prompts at their last token, and each place alone, in order of prompts."""
+    """Measurements of a network: all prompts at their last token, and each place alone, in order of prompts."""
 
     whole: xr.Dataset
     places: list[xr.Dataset]
 
     @cached_property
     def parts(self) -> dict[str, Network]:
-        """What was measured of each of `PARTS`."""
+        """Measurements of each of `PARTS`."""
         return {"whole": self, "shared": Network(cl.shared_part(self.whole), list(map(cl.shared_part, self.places)))}
 
     @cached_property

@@ -14,7 +14,7 @@ blocks, calls = model.get_submodule(BLOCKS), {}
 
 
 def record(block, inputs, more):
-    """Keep a block's stream, and what else it is called with."""
+    """Store a block's stream and the other arguments of its call."""
     calls.setdefault(block, (inputs, more))
 
 

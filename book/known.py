@@ -29,7 +29,7 @@ class Known:
         return remembered(self.notebook(name))[name.rpartition("/")[2]]
 
     def notebook(self, name: str) -> Path:
-        """Name the file that keeps a number or shows a figure; a notebook's name is the first word of theirs."""
+        """Return the file that stores a number or shows a figure, whose name begins with the notebook's."""
         model, _, own = name.rpartition("/")
         if model == "book":
             return self.results / model / f"{own}.md"

@@ -14,7 +14,7 @@ _NO_PAGES = ("_downloads", "_static")
 
 
 class Page(HTMLParser):
-    """What a page links to and loads, and the anchors it offers."""
+    """Links, loaded files and anchors of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take note of a tag's address and anchors."""
+        """Record a tag's address and anchors."""
         named = dict(attrs)
         self.anchors |= {value for key, value in attrs if key == "id" or (tag, key) == ("a", "name")}
         if tag == "a" and named.get("href"):

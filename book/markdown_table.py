@@ -9,7 +9,7 @@ _RULES = {"l": "---", "c": ":---:", "r": "---:"}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
-    """Set a table in Markdown, bars in its cells escaped."""
+    """Format a table in Markdown, bars in its cells escaped."""
     # A title that ends in a blank is aligned to the right, or each by its letter; the last holds for all further ones.
     letters = align.ljust(len(head), align[-1]) if align else ["r" if title.endswith(" ") else "l" for title in head]
     cells = [[cell.replace("|", r"\|") for cell in row] for row in rows]
@@ -22,5 +22,5 @@ def plain(text: str) -> str:
 
 
 def lines_of(parts: Iterable[str]) -> str:
-    """Set several texts in one cell, each on lines of its own that are indented after the first."""
+    """Format several texts in one cell, each on lines of its own that are indented after the first."""
     return " ".join(f'<span class="own-line">{part}</span>' for part in parts)

@@ -126,7 +126,7 @@ def evaluated(expression: str, numbers: Numbers, functions: Mapping[str, Callabl
 
 
 def filled(text: str, numbers: Numbers) -> str | None:
-    """Put numbers for names in braces, with a format behind a colon if wanted; None if a number is missing."""
+    """Replace names in braces by numbers, with an optional format after a colon; None if a number is missing."""
     # Doubled braces are braces, as in a format string.
     parts = re.split(r"(?<!\{)\{([^{}]+)\}(?!\})", text)
     for at in range(1, len(parts), 2):

@@ -31,7 +31,7 @@ _SHORT = re.compile(r"(?:\b(?:e\.g|i\.e|vs|al|cf|approx|Fig|No)\.)$")
 
 
 def sentences_of(markdown: str) -> list[str]:
-    """Take the sentences out of a page's source; a heading, a title and a cell of a table count as one."""
+    """Extract the sentences of a page's source; a heading, a title and a cell of a table count as one."""
     return [sentence for text in _texts(_parser().parse(markdown)) for sentence in split(text)]
 
 

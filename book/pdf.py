@@ -36,7 +36,7 @@ NUMBER = '<div style="width: 100%; text-align: center; font: 9px sans-serif"><sp
 
 @dataclass
 class Entry:
-    """One page of the book: where it lies, how deep in the contents, under which caption, what it is called."""
+    """A page of the book: its file, depth in the contents, caption and title."""
 
     path: Path
     depth: int
@@ -90,7 +90,7 @@ def leads_outside(link: Any) -> bool:
 
 
 def join(parts: list[PdfReader], found: list[Entry], numbers: PdfReader, title: str) -> PdfWriter:
-    """Put the parts, contents first, into one document: links, bookmarks and numbers."""
+    """Join the parts, contents first, into one document with links, bookmarks and numbers."""
     writer = PdfWriter()
     for part in parts:
         writer.append(part, import_outline=False)

@@ -1,4 +1,4 @@
-"""What an experiment can find: the smallest effect that its n shows four times out of five.
+"""Power of an experiment: the smallest effect that its n shows four times out of five.
 
     python book/power.py [--draws 1000]
 
@@ -30,7 +30,7 @@ _HALVINGS = 9
 
 
 class Design(NamedTuple):
-    """What decides how much a question can see."""
+    """Settings that decide the power of a question."""
 
     n: int
     given: int
@@ -39,7 +39,7 @@ class Design(NamedTuple):
 
     @classmethod
     def of(cls, experiment: dict[str, Any], question: dict[str, Any]) -> Design:
-        """Take it from what was written down."""
+        """Read the design from the registered predictions."""
         n, statistic = question.get("n", experiment["n"]), question.get("statistic", "correlation")
         return cls(n, question["given"], question["level"], statistic)
 
@@ -76,7 +76,7 @@ def smallest(design: Design, shape: str, draws: int) -> float:
 
 
 def experiments(path: Path = PREDICTIONS) -> dict[str, dict[str, Any]]:
-    """Read what was predicted, by experiment."""
+    """Read the predictions, by experiment."""
     return tomllib.loads(path.read_text(encoding="utf-8"))["experiment"]
 
 

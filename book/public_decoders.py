@@ -1,4 +1,4 @@
-"""Writes what was measured of the public decoders side by side."""
+"""Writes the measurements of the public decoders side by side."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = {
     "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct (Q4_K_M)",
     "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B-Instruct (Q4_K_M)",
 }
-"""How pages call the public decoders."""
+"""Names of the public decoders on pages."""
 
 _ABSENT = "–"
 TABLES = {

@@ -1,4 +1,4 @@
-"""Keep what executed notebooks remember of models whose weights do not ship, in `data/decoders.csv`.
+"""Store the numbers of executed notebooks on models whose weights do not ship, in `data/decoders.csv`.
 
     python book/recorded.py results/gemma3-270m/*.ipynb
 

@@ -1,4 +1,4 @@
-"""What the paper's own measurement takes with this library, on paper. Part of `pages`, which writes it."""
+"""Estimated cost of the paper's own measurement with this library. Part of `pages`, which writes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from markdown_table import table
 
 from coupling_lib import paths
 from coupling_lib.models.registry import Entry, entries
-from coupling_lib.svd.operators import by_products
+from coupling_lib.svd.operators import product_columns
 
 PROMPTS, K = 1200, 10
 # Bytes of a weight as it is published, and in 4 bits with its scales.
@@ -18,7 +18,7 @@ _PUBLISHED, _IN_4_BITS = 2, 4.5 / 8
 
 
 class Cost(NamedTuple):
-    """What one model takes for all prompts, formed or by products alone; fetched as published, held in 4 bits."""
+    """Cost of one model for all prompts, formed or by products alone; fetched as published, held in 4 bits."""
 
     formed: float
     products: float
@@ -28,12 +28,12 @@ class Cost(NamedTuple):
 
 
 def cost(entry: Entry) -> Cost:
-    """Estimate what a model takes from its depth, width and number of parameters."""
+    """Estimate the cost of a model from its depth, width and number of parameters."""
     L, d, weights = entry.blocks, entry.width, entry.parameters_b * 1e9
     # Half of a small model is embeddings: a block has 12 d^2 weights, and seldom more than 20 d^2.
     within = min(weights, 20 * d**2 * L)
     formed = 2 * d * within * PROMPTS
-    products = 2 * by_products(K, L) * within * PROMPTS
+    products = 2 * product_columns(K, L) * within * PROMPTS
     hours = formed / measured_rate() / 3600
     return Cost(formed, products, hours, _PUBLISHED * weights, _IN_4_BITS * weights + 4 * within / L)
 
@@ -47,7 +47,7 @@ def measured_rate() -> float:
 
 
 def scale_page() -> str:
-    """Set the table of the base models of the authors' list, and its sum."""
+    """Format the table of the base models of the authors' list, and its sum."""
     models = sorted(
         (entry for entry in entries() if entry.in_paper and entry.kind == "base"), key=lambda entry: entry.parameters_b
     )
@@ -76,7 +76,7 @@ SHAPES = ((12, 768), (24, 1024), (24, 2048), (32, 4096), (40, 5120), (80, 8192))
 
 
 def one_prompt_page() -> str:
-    """Set the table of what one prompt takes, by depth and width."""
+    """Format the table of what one prompt takes, by depth and width."""
     rows = []
     for blocks, width in SHAPES:
         weights = 12 * width**2 * blocks

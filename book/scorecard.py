@@ -36,7 +36,7 @@ from coupling_lib.errors import ParameterError
 RULES = "% The rules"
 """Line of the written text below which the claims end and the margins begin; `claims.md` includes the two apart."""
 SHORT = 3
-"""The most readings of a claim whose details are printed open."""
+"""Largest number of readings of a claim whose details are printed open."""
 
 _OUTCOMES = {
     verdicts.FOR: "✓ for", verdicts.AGAINST: "✗ against", verdicts.NEGLIGIBLE: "≈ negligible",
@@ -76,7 +76,7 @@ def claims_page(results: Path = paths.RESULTS) -> str:
 
 
 def row(claim: Mapping[str, Any], found: list[Judged], reported: str, results: Path) -> str:
-    """Write one claim: the paper's value, then ours with its verdict in each place, and the readings behind it."""
+    """Write one claim: the paper's value, then ours with its verdict in each place, and the readings."""
     given = {place: verdict_at(claim, found, place) for place in PLACES}
     judged = [place for place in PLACES if given[place] not in (None, verdicts.MISSING)]
     numbers = {name: value for one in found for name, value in one.numbers.items()}
@@ -127,7 +127,7 @@ def _shown(claim: Mapping[str, Any], there: list[Judged]) -> list[tuple[str, lis
 
 
 def _networks(claim: Mapping[str, Any], there: list[Judged], place: str) -> str:
-    """Name the networks of a place by what they are, and by name where they are few."""
+    """Describe the networks of a place by their kind, and by name where they are few."""
     if place == "paper":
         return claim.get("values", "the values that the paper prints")
     models = list(dict.fromkeys(one.model for one in there))
@@ -138,7 +138,7 @@ def _networks(claim: Mapping[str, Any], there: list[Judged], place: str) -> str:
 
 
 def display_name(model: str) -> str:
-    """Return the name of a network without what it is tuned for and the format of its file."""
+    """Return the name of a network without the suffixes of its tuning and of its file format."""
     return NAMES.get(model, model).partition(" (")[0].removesuffix("-Instruct")
 
 

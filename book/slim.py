@@ -1,4 +1,4 @@
-"""Makes the built book light: nothing stays in it that no reader loads."""
+"""Reduces the size of the built book: files that no reader loads are removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # The bundle that `_config.yml` names as mathjax_path, and its fonts. No page asks for an extension; one that did would
 # fail the test that opens it.
 MATHJAX = ("tex-chtml.js", "output/chtml")
-# What no browser of today asks for: maps for debugging, fonts in an old format, sources of translations.
+# Files that no current browser loads: maps for debugging, fonts in an old format, sources of translations.
 UNREAD = (".map", ".ttf", ".po", ".mo")
 # Alphabets of MathJax in which nothing of the book is written.
 UNWRITTEN = ("Fraktur", "SansSerif", "Script", "Typewriter")
@@ -26,7 +26,7 @@ ICON = re.compile(r'"?([\w-]+)"?:\[\d+,\d+,(\[[^\]]*\]),"[0-9a-f]+",(?:"[^"]*"|\
 
 
 def without_outputs(folder: Path) -> int:
-    """Empty notebooks of outputs and of how they ran: a page shows it, and who downloads a notebook runs it."""
+    """Remove outputs and execution records from notebooks: pages show them, and a downloaded notebook is run."""
     found = sorted(folder.rglob("*.ipynb"))
     for path in found:
         notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ def without_outputs(folder: Path) -> int:
 
 
 def one_bundle(mathjax: Path, kept: tuple[str, ...] = MATHJAX) -> None:
-    """Remove all files of MathJax but some."""
+    """Remove all files of MathJax but those kept."""
     places = [mathjax / name for name in kept]
     for path in sorted(mathjax.rglob("*"), reverse=True):
         if any(path == place or place in path.parents or path in place.parents for place in places):
@@ -50,7 +50,7 @@ def one_bundle(mathjax: Path, kept: tuple[str, ...] = MATHJAX) -> None:
 
 
 def used_icons(site: Path) -> int:
-    """Remove from the script of icons all that no page and no other script names."""
+    """Remove the icons that no page and no other script names from the script of icons."""
     (script,) = site.rglob("fontawesome.js")
     naming = [path for kind in ("*.html", "*.js") for path in site.rglob(kind) if path != script]
     used = {name for path in naming for name in re.findall(r"\bfa-([a-z0-9-]+)", path.read_text(encoding="utf-8"))}
@@ -67,7 +67,7 @@ def used_icons(site: Path) -> int:
 
 
 def plain_code(site: Path) -> list[str]:
-    """Take the marks off words of code in the colour of the text around them, half of all, and off single dots."""
+    """Remove the markup of code words in the colour of the surrounding text, half of all, and of single dots."""
     (sheet,) = site.rglob("pygments.css")
     of_text, colours = [], {}
     for name, colour in COLOUR.findall(sheet.read_text(encoding="utf-8")):
@@ -76,13 +76,13 @@ def plain_code(site: Path) -> list[str]:
     mark = re.compile(rf'<span class="(?:{"|".join(plain)})">([^<]*)</span>')
     for path in site.rglob("*.html"):
         text = mark.sub(r"\1", path.read_text(encoding="utf-8"))
-        # Nobody sees the colour of a dot.
+        # The colour of a dot is invisible.
         path.write_text(text.replace('<span class="o">.</span>', "."), encoding="utf-8")
     return plain
 
 
 def without_blanks(page: str) -> str:
-    """Take out of a page the blanks at both ends of its lines, and empty lines, but where they are seen."""
+    """Remove blanks at both ends of a page's lines and empty lines, except where they are visible."""
     kept = BLANKS.split(page)
     # Of each three parts the second is kept as it is, and the third is its name.
     kept[::3] = [re.sub(r"\s*\n\s*", "\n", part) for part in kept[::3]]

@@ -27,18 +27,18 @@ from companion.figures.show import show
 from companion.notebook.shipped import shipped_networks
 from companion.tables import generalization
 from companion.tables.statistics import width_curve
-from coupling_lib.datasets.summaries import apart
+from coupling_lib.datasets.summaries import off_diagonal
 from coupling_lib.metrics.nulls import gaussian_miscoupling
 from coupling_lib.models import checkpoints
 
 MODEL, READING = "nano-neox", "normalized_miscoupling"
 PAIR = (7, 5)
-"""Whose Jacobian and whose singular vectors the matrix A of the story is of, counted from 1."""
+"""Blocks of the Jacobian and of the singular vectors of the story's matrix A, counted from 1."""
 STOPS = (0, 10, 32, 100, 1000, 10_000)
 """Steps of the training at which the story stops."""
 DECODERS = ("smollm2-135m", "gemma3-270m", "qwen2.5-coder-0.5b")
 SHORT = {name: NAMES[name].split(" (")[0].removesuffix("-Instruct") for name in DECODERS}
-"""How the story calls the decoders."""
+"""Names of the decoders in the story."""
 
 
 def unpacked(numbers: str, dtype: str, *shape: int) -> np.ndarray:
@@ -55,7 +55,7 @@ def training(folder: Path = explorer.OUT / "explorer-data") -> xr.Dataset:
     # The last places are the last tokens of all prompts.
     mean = xr.DataArray(values[:, -prompts:].mean(axis=1), dims=("step", "block_1", "block_2"))
     numbered = {"step": list(steps), "block_1": range(blocks), "block_2": range(blocks)}
-    coupling = apart(mean.assign_coords(numbered))
+    coupling = off_diagonal(mean.assign_coords(numbered))
     losses = checkpoints.progress(MODEL).values
     matrices = np.stack([_matrix(folder / f"{MODEL}-step{step}.js", data["k"], blocks) for step in steps])
     variables = {

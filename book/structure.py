@@ -1,4 +1,4 @@
-"""Measures what a block's norms alone decide, for the Gotchas: post-norm blocks, and the state as an eigenvector."""
+"""Measures the effects of a block's norms alone, for the Gotchas: post-norm blocks, and the state as an eigenvector."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def coupling_table(models: dict[str, Model], prompts: Iterable[Any]) -> tuple[pd
 
 
 def postnorm_page() -> str:
-    """Write what the blocks of MiniLM couple, untrained and, where it is installed, trained."""
+    """Write the coupling of the blocks of MiniLM, untrained and, where it is installed, trained."""
     models, absent = encoders()
     found, records = coupling_table(models, coupling_lib.load_prompts(n=PROMPTS))
     figure = show(
@@ -96,7 +96,7 @@ def answers_to_the_state(model: Model, prompts: Iterable[Any], token: int = -1) 
 
 
 def homogeneous_page() -> str:
-    """Write how the shipped language models answer to a push along the state."""
+    """Write the response of the shipped language models to a perturbation along the state."""
     prompts = coupling_lib.load_prompts(n=PROMPTS)
     rows = []
     for name, kind in (("nano-neox", "attention and MLP side by side"), ("nano-llama", "attention, then MLP")):
@@ -108,7 +108,7 @@ def homogeneous_page() -> str:
 
 
 def _scientific(value: float) -> str:
-    """Write a number as a reader expects it: decimals, or a power of ten where they would be zeros."""
+    """Format a number: decimals, or a power of ten where they would be zeros."""
     if value >= 0.001:
         return f"{value:.3f}"
     digits, power = f"{value:.1e}".split("e")

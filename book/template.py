@@ -1,4 +1,4 @@
-"""Fills the templates of `book/templates`: the words of pages, and of parts of them, that programs write."""
+"""Fills the templates of `book/templates`: the text of generated pages and parts of pages."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ _PAGES.env.undefined = _unknown
 
 
 def from_template(name: str, **given: Any) -> str:
-    """Write what a template holds, with what it is given; whatever else it asks for is an error."""
+    """Fill a template with the values given; an undefined name is an error."""
     return _PAGES.render(name, given)

@@ -51,7 +51,7 @@ from scipy.stats import t as student
 from companion.tables.inference import Effect, tail
 
 CONDITIONS = ("training step",)
-"""In what the readings of one definition may differ."""
+"""Conditions in which the readings of one definition may differ."""
 
 REPRODUCED, DEPENDS = "reproduced", "depends on the definition"
 ON_MODEL = "depends on the model"
@@ -65,17 +65,17 @@ FOR, AGAINST, UNDECIDED = "for", "against", "undecided"
 """Verdict of one reading in one model, where it is not negligible."""
 
 EVERY, TYPICAL, SOME = QUANTIFIERS = ("every", "typical", "some")
-"""How much a claim asserts."""
+"""Quantifiers of claims."""
 
 DIRECTIONS = ("above", "below", "other", "within")
-"""What a reading claims of its effect: above or below the null, other than it, within a margin around it."""
+"""Claims of a reading on its effect: above or below the null, other than it, within a margin around it."""
 
 LEVEL = 0.05
 
 
 @dataclass
 class Evidence:
-    """What was measured for one reading of a claim, and the probabilities that decide it."""
+    """Measured effect for one reading of a claim, and the probabilities that decide it."""
 
     value: float
     error: float
@@ -91,19 +91,19 @@ class Evidence:
     fisher: bool = False
     """Whether the effect is a correlation."""
     skew: float = 0.0
-    """Skewness of the n values that the effect is the mean of."""
+    """Skewness of the n values whose mean is the effect."""
     freedom: float = math.nan
     """Degrees of freedom of the error; n - 1 where it is NaN."""
     size: Evidence | None = None
-    """The same in the unit in which it has to matter, where that is another one."""
+    """The effect in the unit of the margin, where that is another unit."""
     corrected: dict[str, float] = field(default_factory=dict)
     """The probabilities, corrected within the verdict; `correct` fills it."""
     family: int = 1
-    """How many readings they were corrected for."""
+    """Number of readings in the correction."""
 
     @classmethod
     def of(cls, effect: Effect, claims: str, **more: float) -> Evidence:
-        """Take the evidence from an effect."""
+        """Build the evidence from an effect."""
         return cls(effect.value, effect.error, effect.n, claims, skew=effect.skew, freedom=effect.freedom, **more)
 
     @property
@@ -203,7 +203,7 @@ def verdict(readings: Sequence[Sequence[str]], conditions: Sequence[str | None],
 
 
 def _split(readings: Sequence[Sequence[str]], conditions: Sequence[str | None]) -> str:
-    """Name what outcomes depend on: what differs between readings, or else the networks."""
+    """Return the verdict on dependence: on a condition that differs between readings, or else on the networks."""
     sides = [{outcome == FOR for outcome in one if outcome != UNDECIDED} for one in readings]
     if {True} in sides and {False} in sides:
         differing = {condition for condition, side in zip(conditions, sides, strict=True) if side}

@@ -1,1 +1,1 @@
-"""What this book needs on top of `coupling_lib`: figures, tables of many models, trainings, notebooks."""
+"""Additions of this book to `coupling_lib`: figures, tables of many models, trainings, notebooks."""

@@ -5,7 +5,7 @@
     model = cl.load_model("nano-neox")
     trace = cl.trace(model, "What is the capital of France? The capital is")
     J_1, J_2 = trace.jacobian(block=4), trace.jacobian(block=8)  # residual Jacobians at the last token
-    cl.coupling(J_1, J_2, k=10)            # coupling, 1 where J_2's vectors diagonalise J_1, and what it is by chance
+    cl.coupling(J_1, J_2, k=10)            # coupling (1: J_2's singular vectors diagonalise J_1) and its chance level
 
 Names are loaded when they are first used, so that importing the package takes no time.
 """
@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-# In a notebook kernel without widgets, tqdm warns at import and then draws plain bars, which is what is wanted.
+# In a notebook kernel without widgets, tqdm warns at import and then draws plain bars, which are wanted here.
 warnings.filterwarnings("ignore", message="IProgress not found")
 
 __version__ = version("coupling_lib")

@@ -1,4 +1,4 @@
-"""Errors that say what was seen, what was expected and what to do next, in one line; in a notebook no more is shown."""
+"""Errors with messages of one line: the value found, the value expected, the next step; notebooks show that alone."""
 
 import importlib
 import math
@@ -20,7 +20,7 @@ class ParameterError(CouplingError, ValueError):
 
 
 class ModelUnavailableError(CouplingError):
-    """A model's files cannot be had: unknown name, no network, no permission, no such revision, no memory."""
+    """A model's files are unavailable: unknown name, no network, no permission, no such revision, no memory."""
 
 
 class UnsupportedModelError(CouplingError):
@@ -40,7 +40,7 @@ class PrecisionWarning(UserWarning):
 
 
 class MissingPackageError(CouplingError, ImportError):
-    """A package is not installed that comes with an extra of this library."""
+    """A package that an extra of this library installs is missing."""
 
 
 class UntrustworthyResultError(CouplingError, ArithmeticError):
@@ -48,22 +48,22 @@ class UntrustworthyResultError(CouplingError, ArithmeticError):
 
 
 class VanishingJacobianError(UntrustworthyResultError):
-    """A Jacobian is zero, or smaller than what rounding leaves of the sums that it was formed from."""
+    """A Jacobian is zero, or smaller than the rounding errors of the sums that it was formed from."""
 
 
-def needed(module: str, extra: str, what: str) -> ModuleType:
-    """Load a package that only some need; an error of one line names the extra that installs it."""
+def require(module: str, extra: str, what: str) -> ModuleType:
+    """Import an optional package; the error of one line names the extra that installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module:  # it is there, and something that it needs is not
+        if error.name != module:  # the package is installed, and one of its own imports is not
             raise
         message = f"{what} needs the package {module}, which is not installed; run: pip install 'coupling_lib[{extra}]'"
         raise MissingPackageError(message) from None
 
 
 def shown(value: Any, most: int = 120) -> str:
-    """Write a value for a message: as Python would, cut where it is long, in one line whatever it is."""
+    """Return a value's text for a message: its repr, in one line, truncated where it is long."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # a number of more digits than Python writes, or an object that cannot describe itself
@@ -72,12 +72,12 @@ def shown(value: Any, most: int = 120) -> str:
 
 
 def is_whole(value: Any, least: float = -math.inf) -> bool:
-    """Return whether a value is a whole number, numpy's included, and no boolean or float."""
+    """Return whether a value is a whole number (numpy's included), and no boolean or float."""
     return isinstance(value, Integral) and not isinstance(value, bool) and bool(value >= least)
 
 
 def check_whole(name: str, value: Any, least: int, most: int | None = None, why: str = "") -> int:
-    """Return a whole number within its bounds as Python's own, and refuse anything else by name."""
+    """Return a whole number within its bounds as an int, and refuse anything else, naming the argument."""
     if not is_whole(value, least) or (most is not None and value > most):
         bounds = f"from {least}" + ("" if most is None else f" to {most}")
         seen = f"{name} is {shown(value)}; {why and f'{why}, so '}"

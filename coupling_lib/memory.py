@@ -1,4 +1,4 @@
-"""Memory beside results: how much of it counts, and what is free inside this process given back to the system."""
+"""Memory beside results: budgets of intermediate tensors, and release of freed memory to the system."""
 
 import ctypes
 import platform
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import torch
 
-# Bytes of results beside which memory is worth more than a twentieth of the time.
+# Size of results in bytes from which memory is worth a twentieth of the time.
 _LARGE = 2**25
-# Only glibc can be asked to give freed memory back; with another C library nothing happens.
+# Only glibc can be asked to release freed memory; other C libraries are left alone.
 _GLIBC = ctypes.CDLL("libc.so.6") if platform.libc_ver()[0] == "glibc" else None
 
 
 def budget(by_device: Mapping[str, int], device: str, held: int) -> int:
-    """Return how many bytes intermediate tensors may take on a device, half of it beside large results."""
+    """Return the bytes that intermediate tensors may take on a device, half as many beside large results."""
     return by_device.get(device, by_device["cpu"]) // (2 if held >= _LARGE else 1)
 
 
@@ -26,8 +26,8 @@ def ran_out(error: BaseException) -> bool:
 
 
 def give_back(held: int = _LARGE) -> None:
-    """Return back memory that was freed and lies between what is in use."""
-    # The C library keeps it for later. After many tensors of a size that no other fits into, it is as much again as
-    # what is in use.
+    """Release freed memory between allocations to the system."""
+    # The C library keeps it for later. After many tensors of a size that no other fits into, it is as much again as the
+    # memory in use.
     if held >= _LARGE and _GLIBC is not None:
         _GLIBC.malloc_trim(0)

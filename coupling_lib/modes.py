@@ -1,4 +1,4 @@
-"""Torch's modes of computing, which belong to whoever calls: what would change a result is left, or refused."""
+"""Torch's computing modes, which belong to the caller: those that would change a result are left or refused."""
 
 import functools
 import threading
@@ -11,7 +11,7 @@ import torch
 from coupling_lib.errors import UntrustworthyResultError
 
 P, T = ParamSpec("P"), TypeVar("T")
-# While a block runs, hooks stand on its modules and its settings name another attention: one thread at a time does so.
+# While a block runs, its modules carry hooks and its settings name another attention: one thread at a time may do so.
 _LOCK = threading.RLock()
 
 
@@ -23,7 +23,7 @@ def differentiating() -> Generator[None]:
 
 
 def exclusive(function: Callable[P, T]) -> Callable[P, T]:
-    """Run a function that runs a model's modules in one thread at a time, outside of inference mode."""
+    """Decorate a function that runs a model's modules: one thread at a time, outside of inference mode."""
 
     @functools.wraps(function)
     def alone(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -34,7 +34,7 @@ def exclusive(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def refuse_narrow() -> None:
-    """Refuse to compute where torch itself would round what is computed."""
+    """Refuse to compute where torch itself would round results."""
     if (dtype := torch.get_default_dtype()).itemsize < torch.float32.itemsize:
         raise UntrustworthyResultError(
             f"torch's default dtype is {dtype}, in which Jacobians hold three digits or fewer; "

@@ -1,4 +1,4 @@
-"""Where the project keeps its files."""
+"""Folders of the project's files."""
 
 import os
 import secrets
@@ -16,16 +16,16 @@ DATA = PACKAGE / "data" if _INSTALLED else ROOT / "data"
 CHECKPOINTS = DATA / "checkpoints"
 # Measurements that ship with the project, laid out as `RESULTS`; they are read, never written.
 SHIPPED = DATA / "measurements"
-# What is made goes into the checkout, or where the user is: never among installed packages. COUPLING_RESULTS, read
+# Results go into the checkout, or the working directory: never among installed packages. COUPLING_RESULTS, read
 # when the library is imported, names another folder.
 RESULTS = Path(os.environ.get("COUPLING_RESULTS") or (Path.cwd() if _INSTALLED else ROOT) / "results").absolute()
-# What may be deleted at any time, and is then made again.
+# Files that may be deleted at any time, and are then created again.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coupling_lib"
 PARTIAL = ".partial"
 
 
 def in_a_checkout(place: Path) -> str:
-    """Return the part of a message on where a file of data/ is that an installed package leaves out."""
+    """Return where a file of data/ is that an installed package leaves out, for a message."""
     urls = dict(line.split(", ") for line in metadata("coupling_lib").get_all("Project-URL") or [])
     address = f" ({urls['Repository']})" if "Repository" in urls else ""
     within = place.relative_to(DATA) if place.is_relative_to(DATA) else Path(place.name)
@@ -33,9 +33,9 @@ def in_a_checkout(place: Path) -> str:
 
 
 @contextmanager
-def written_beside(target: Path) -> Generator[Path]:
-    """Return a name beside a file's or a folder's own; what is written there takes its place, whole or not at all."""
-    # After a crash all of it is there or nothing. Of two that write the same file the last stays, of folders the first.
+def atomic_path(target: Path) -> Generator[Path]:
+    """Return a temporary path beside a file's or a folder's; it replaces that on success, and is removed otherwise."""
+    # After a crash all of it is there or nothing. Of two writers of a file the last wins, of a folder the first.
     partial = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}")
     try:
         yield partial
@@ -47,6 +47,6 @@ def written_beside(target: Path) -> Generator[Path]:
 
 
 def write_text(target: Path, content: str) -> None:
-    """Write a text whole or not at all, its ends of lines as they are."""
-    with written_beside(target) as partial:
+    """Write a text atomically, with its line endings unchanged."""
+    with atomic_path(target) as partial:
         partial.write_text(content, encoding="utf-8", newline="")

@@ -1,4 +1,4 @@
-"""What long commands show on stderr: progress bars, and at last one line where they fail."""
+"""Output of long commands on stderr: progress bars, and one line in case of an error."""
 
 import sys
 import warnings
@@ -13,15 +13,15 @@ Step = TypeVar("Step")
 
 
 def bar(steps: Sequence[Step], model: Any, unit: str) -> Iterable[Step]:
-    """Return the steps of a measurement, with a bar once they take longer than 20 s; one step has none."""
-    # What notebooks show of the embedded models is compared word for word: theirs is for terminals alone (None).
+    """Iterate over the steps of a measurement, with a progress bar after 20 s; one step has none."""
+    # Notebooks' output for embedded models is compared word for word: their bars show in terminals only (None).
     silent = True if len(steps) == 1 else None if model.source.startswith("embedded:") else False
     how = {"delay": 20, "mininterval": 5, "leave": False}
     return tqdm(steps, desc=f"{model.name}: {unit}s", unit=unit, disable=silent, **how)
 
 
 def in_one_line(run: Callable[[], str | int], interrupted: str, failed: int = 1) -> int:
-    """Return the status of a command; what a user can cause ends in one line on stderr and a status that is not 0."""
+    """Run a command and return its status; an error that a user can cause gives one line on stderr and status 1."""
     # One line, without the place in the code.
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:

@@ -1,4 +1,4 @@
-"""Where a number comes from: model, weights, prompts, versions and command, as attributes that fit a NetCDF file."""
+"""Provenance of a number: model, weights, prompts, versions and command, as attributes that fit a NetCDF file."""
 
 import hashlib
 import platform
@@ -15,17 +15,17 @@ PACKAGES = ("coupling_lib", "torch", "transformers", "nnsight", "bitsandbytes")
 """Packages whose version can change a measured number."""
 
 COMPUTING = ("coupling_lib", "torch", "transformers")
-"""Packages of which another release may change a number of the same measurement."""
+"""Packages whose releases may change a number of the same measurement."""
 
 FEW_BITS = ("nf4", "fp4", "int8")
-"""Precisions that quantise some weights and leave others as they are."""
+"""Precisions that quantise some weights and leave others unchanged."""
 
 
 def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float | None) -> dict[str, str | int | float]:
-    """Record what a measurement was made with."""
+    """Return the record of a measurement: model, prompts, versions and command."""
     prompts = list(prompts)
     record = (
-        which_model(model)
+        model_identity(model)
         | {
             "n_blocks": model.n_blocks,
             "width": model.d_model,
@@ -36,7 +36,7 @@ def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float 
         }
         | details
     )
-    # A record of pre-norm blocks that pass on the whole of their stream stays as it is.
+    # A record of pre-norm blocks without a scale has no entry for either.
     position = getattr(getattr(model, "blocks", None), "norm_position", "pre")
     if position != "pre":
         record["norm_position"] = position
@@ -47,8 +47,8 @@ def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float 
     return {name: "" if value is None else value for name, value in record.items()}
 
 
-def which_model(model: Any) -> dict[str, str | int | None]:
-    """Return what identifies a model in records and in the keys of measurements."""
+def model_identity(model: Any) -> dict[str, str | int | None]:
+    """Return the identity of a model in records and in the keys of measurements."""
     return {
         "model": model.name,
         "source": str(model.source),
@@ -60,13 +60,13 @@ def which_model(model: Any) -> dict[str, str | int | None]:
 
 
 def stored_as(record: Mapping[str, Any]) -> str:
-    """Read from a record how a GGUF file stores the weights, such as Q4_1; empty where they are no GGUF file's."""
+    """Return the quantisation of a GGUF file, such as Q4_1, from a record; empty for other weights."""
     found = re.search(r"\((\w+), sha256 \w+\)$", str(record.get("source", "")))
     return found[1] if found else ""
 
 
 def prompts_hash(prompts: Iterable[Any]) -> str:
-    """Fingerprint a list of prompts: the same texts or tensors in the same order have the same one."""
+    """Return the fingerprint of a list of prompts: equal for the same texts or tensors in the same order."""
     digest = hashlib.sha256()
     for prompt in prompts:
         part = prompt if isinstance(prompt, str) else f"{tuple(prompt.shape)} {prompt.tolist()}"
@@ -76,21 +76,21 @@ def prompts_hash(prompts: Iterable[Any]) -> str:
 
 
 def versions() -> str:
-    """Name the versions of everything that computes."""
+    """Return the versions of all packages that compute, as text."""
     found = [f"{package} {_version(package)}" for package in PACKAGES]
     return ", ".join([*found, f"Python {platform.python_version()}"])
 
 
 def changed_since(stored: str) -> list[str]:
-    """Name the packages whose release is another than the one in a record, of those that compute a number."""
-    # "+cpu" and the like say how a release was built, and differ from machine to machine.
+    """Return the packages that compute a number and whose release differs from that in a record."""
+    # "+cpu" and the like describe how a release was built, and differ from machine to machine.
     then, now = (dict(re.findall(r"(\w+) ([^\s,;+]+)", text)) for text in (stored, versions()))
     moved = [name for name in COMPUTING if name in then and then[name] != now[name]]
     return [f"{name} {then[name]} (here {now[name]})" for name in moved]
 
 
 def processor() -> str:
-    """Name the processor."""
+    """Return the name of the processor."""
     info = Path("/proc/cpuinfo")
     named = re.search(r"^model name\s*: *(.*\S)", info.read_text() if info.exists() else "", re.MULTILINE)
     return named[1] if named else platform.processor() or platform.machine()

@@ -25,7 +25,7 @@ from companion.tables.inference import effect_of
 from coupling_lib import paths, provenance
 from coupling_lib.datasets.parts import SHARED, shared_part
 from coupling_lib.errors import ParameterError
-from coupling_lib.inputs.token_ids import around
+from coupling_lib.inputs.token_ids import special_tokens
 from coupling_lib.progress import in_one_line
 from coupling_lib.store.key import fingerprint
 
@@ -41,7 +41,7 @@ def first_token(model: cl.Model) -> tuple[int, bool]:
     """Return the token that begins a text, and whether the tokenizer puts it there."""
     if model.tokenizer is None:
         raise ParameterError(f"{model.name!r} has no tokenizer, so that it reads no text; take a language model")
-    if first := around(model.tokenizer)[0]:
+    if first := special_tokens(model.tokenizer)[0]:
         return first[0], True
     for name in ("bos_token_id", "eos_token_id"):
         if (token := getattr(model.tokenizer, name, None)) is not None:

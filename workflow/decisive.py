@@ -1,4 +1,4 @@
-"""Decide what the coupling in the paper's figure 1a is: measure it on the same models, beside its value by chance.
+"""Identify the variant of coupling in the paper's figure 1a: measure it on the same models, beside its value by chance.
 
     python workflow/decisive.py [MODEL ...] [--prompts N] [--precision float32]
 
@@ -29,18 +29,18 @@ from companion.tables.arrays import side_by_side
 from companion.tables.generalization import DECISIVE_MODELS, figure_1a
 from coupling_lib import paths
 from coupling_lib.errors import CouplingError
-from coupling_lib.measures.common import networks
+from coupling_lib.measures.common import both_networks
 from coupling_lib.measures.nulls import measure_decisive
 
 
 def measure(name: str, n_prompts: int, precision: str, seed: int = 0) -> dict:
     """Measure one model, untrained and trained; the seed is of weights and prompts."""
     prompts = cl.load_prompts(n=n_prompts, seed=seed)
-    return networks(partial(cl.sweep, measure_decisive), [name], prompts, seed, precision=precision)[name]
+    return both_networks(partial(cl.sweep, measure_decisive), [name], prompts, seed, precision=precision)[name]
 
 
 def printed(table: pd.DataFrame) -> str:
-    """Set the table of one model in plain text."""
+    """Format the table of one model in plain text."""
     heads = {"c_trace": "1 - released_trace", "c_norm": "1 - released_norm"}
     parts = []
     for short, head in heads.items():
@@ -61,7 +61,7 @@ def conclusion(table: pd.DataFrame) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the models that can be had and print their tables; 1 if there is none."""
+    """Measure the available models and print their tables; return 1 if there is none."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=list(DECISIVE_MODELS), help="aliases, hub ids or folders")
     parser.add_argument("--prompts", type=int, default=6, help="number of embedded prompts (default 6)")

@@ -36,7 +36,7 @@ from coupling_lib.store.key import fingerprint
 
 FILE = decoder_scores.FILE
 PASSAGES, BYTES = 200, 1000
-"""Passages of each text, and the bytes of one at most."""
+"""Passages of each text, and the largest size of a passage in bytes."""
 # None of them was trained on by nano-neox or nano-llama; what public decoders were trained on is not known.
 HELD_OUT = (
     "Blackmore_Erema_1877", "Blackmore_Lorna_1869", "Braddon_Phantom_1883", "Conrad_Nostromo_1904",
@@ -59,7 +59,7 @@ def passages(text: str, n: int) -> list[str]:
 
 @torch.no_grad()
 def bits_per_byte(model: cl.Model, passage: str, context: int) -> float:
-    """Return the bits per byte of a passage's tokens, but for the first of each window of `context` tokens."""
+    """Return the bits per byte of a passage's tokens, except the first of each window of `context` tokens."""
     encoded = model.tokenizer(passage, return_offsets_mapping=True)
     ids, spans = encoded["input_ids"], encoded["offset_mapping"]
     nats = size = 0.0
@@ -75,7 +75,7 @@ def bits_per_byte(model: cl.Model, passage: str, context: int) -> float:
 
 @torch.no_grad()
 def log_likelihoods(model: cl.Model, query: str, choices: Sequence[str]) -> list[float]:
-    """Return the log-likelihood of each choice behind a query, which is computed once."""
+    """Return the log-likelihood of each choice after a query; the query is computed once."""
     whole = [model.tokenizer(f"{query} {choice}")["input_ids"] for choice in choices]
     shared = next((place for place, tokens in enumerate(zip(*whole, strict=False)) if len(set(tokens)) > 1), 10**9)
     n = min(shared, len(model.tokenizer(query)["input_ids"]), min(map(len, whole)) - 1)
@@ -85,7 +85,7 @@ def log_likelihoods(model: cl.Model, query: str, choices: Sequence[str]) -> list
     padded = torch.nn.utils.rnn.pad_sequence(rest, batch_first=True)
     first = model.hf(input_ids=torch.tensor([whole[0][:n]]), use_cache=True, logits_to_keep=1)
     first.past_key_values.batch_repeat_interleave(len(choices))
-    # Padding stands behind what is scored, and a decoder looks back alone.
+    # Padding follows the scored tokens, and a decoder attends to earlier ones alone.
     then = model.hf(input_ids=padded, past_key_values=first.past_key_values, use_cache=True).logits
     logits = torch.cat([first.logits[:, -1:].expand(len(choices), 1, -1), then[:, :-1]], dim=1).float()
     each = functional.cross_entropy(logits.transpose(1, 2), padded, reduction="none")
@@ -100,7 +100,7 @@ def answered(model: cl.Model, question: dict[str, Any]) -> tuple[float, float]:
 
 
 def window(model: cl.Model, asked: int) -> int:
-    """Count the tokens that are read at once: those that are asked for, or as many as the model reads."""
+    """Return the length of a window in tokens: the context asked for, or as many as the model reads."""
     return min(asked, longest_input(model.hf) or asked)
 
 

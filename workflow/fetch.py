@@ -1,4 +1,4 @@
-"""Bring one model's files to this machine, once, before anything that needs them runs without a network.
+"""Fetch one model's files to this machine, once, before anything that needs them runs without a network.
 
     python -m workflow.fetch PLAN WEIGHTS
 
@@ -25,20 +25,20 @@ from workflow.records import read, run_command, write
 
 
 def fetch(plan: dict[str, Any], weights: str) -> Path:
-    """Fetch a model's files, and write down which they are."""
+    """Fetch a model's files, and record their names."""
     if weights not in plan["weights"]:
         raise CouplingError(f"the plan has no model {weights!r}; it has {', '.join(plan['weights'])}")
     model, root = plan["weights"][weights], Path(plan["root"])
-    folder, entry = sources.at_hand(model["model"])
+    folder, entry = sources.find_local(model["model"])
     hub_id = entry.hub_id if entry else model["model"]
     with alone(root / "models" / f".{weights}.lock"):
         if folder is None:
-            # Only its own: of other models somebody else may be the one writer.
+            # Only its own: another process may be writing those of other models.
             locks = Path(constants.HF_HUB_CACHE) / ".locks" / f"models--{hub_id.replace('/', '--')}"
             for path in clear_stale_locks(locks):
                 print(f"{weights}: {path.name}, left by a download that was killed, is removed", file=sys.stderr)
         found = sources.locate(model["model"], model["revision"])
-        sources.bring_weights(found)
+        sources.fetch_weights(found)
     files = sorted(path for path in found.folder.glob("*.safetensors"))
     record = {"model": model["model"], "source": found.source, "revision": found.revision}
     return write(root / "models" / f"{weights}.json", record | {"bytes": {f.name: f.stat().st_size for f in files}})
@@ -46,7 +46,7 @@ def fetch(plan: dict[str, Any], weights: str) -> Path:
 
 @contextmanager
 def alone(lock: Path) -> Generator[None]:
-    """Wait until no other process holds a lock; the system lets go of it when its holder ends, however it ends."""
+    """Wait until no other process holds a lock; the system releases it when its holder ends, however it ends."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -73,7 +73,7 @@ def clear_stale_locks(folder: Path) -> list[Path]:
 
 
 def _run(plan: str, weights: str) -> str:
-    """Bring one model's files to this machine."""
+    """Fetch one model's files to this machine."""
     return f"{weights}: {read(fetch(read(plan), weights))['source']} is at hand"
 
 

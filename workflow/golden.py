@@ -1,4 +1,4 @@
-"""Write down every number that the book rests on, and compare two such records.
+"""Record every number that the book rests on, and compare two such records.
 
     python workflow/golden.py write FILE [--results FOLDER]
     python workflow/golden.py compare OLD NEW [--tolerance 1e-6]
@@ -74,7 +74,7 @@ def read(file: Path) -> dict[str, str]:
 
 
 def differences(old: dict[str, str], new: dict[str, str], tolerance: float = 0.0) -> list[str]:
-    """List, a line each, what differs beyond a relative tolerance; with 0 the texts must agree."""
+    """List the differences beyond a relative tolerance, a line each; with 0 the texts must agree."""
     lines = []
     for name in sorted(old.keys() | new.keys()):
         if name not in new:
@@ -90,7 +90,7 @@ def differences(old: dict[str, str], new: dict[str, str], tolerance: float = 0.0
 
 
 def _relative(old: str, new: str) -> float | None:
-    """Relative difference of two printed numbers; None where one is no number."""
+    """Return the relative difference of two printed numbers; None where one is no number."""
     try:
         a, b = (float(text.replace(",", "").replace("−", "-")) for text in (old, new))
     except ValueError:
@@ -99,7 +99,7 @@ def _relative(old: str, new: str) -> float | None:
 
 
 def _notebook(path: Path, name: str) -> Iterator[Line]:
-    """Read what an executed notebook keeps."""
+    """Read the stored results of an executed notebook."""
     for cell in nbformat.read(path, as_version=4).cells:
         for output in cell.get("outputs", []):
             record, data = output.get("metadata", {}).get("scrapbook"), output.get("data", {})
@@ -148,7 +148,7 @@ def _is_decimal(text: str) -> bool:
 
 
 def _page(text: str, name: str) -> Iterator[Line]:
-    """Read a page that was made: its figures, verdicts by claim, and the rows of its tables by their first cell."""
+    """Read a generated page: its figures, verdicts by claim, and the rows of its tables by their first cell."""
     yield from _figures(text, name)
     claim = "all claims"
     for line in text.splitlines():
@@ -161,7 +161,7 @@ def _page(text: str, name: str) -> Iterator[Line]:
 
 
 def _line(text: str) -> str:
-    """Bring a text into one line without tabulators."""
+    """Join a text into one line without tabs."""
     return " ".join(str(text).replace("\\", "\\\\").replace("\n", "\\n").split())
 
 

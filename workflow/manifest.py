@@ -1,4 +1,4 @@
-"""Write the digests of all data anew, `data/MANIFEST.sha256`: `python -m workflow.manifest`."""
+"""Rewrite the digests of all data, `data/MANIFEST.sha256`: `python -m workflow.manifest`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure one shard of a sweep's job into the store, and write a receipt of what was found there and what was made.
+"""Measure one shard of a sweep's job into the store, and write a receipt of the files found there and of those made.
 
     python -m workflow.measure PLAN JOB --shard 2/3
 
@@ -56,7 +56,7 @@ def measure(plan: dict[str, Any], name: str, shard: str) -> Path:
         record = {"place": place, "file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         files.append(record)
         if _inode(path) != before:
-            # What was damaged, or removed since it was made, is rightly measured again.
+            # Files that were damaged, or removed since, are rightly measured again.
             again = "damaged" if before else "removed" if noted else ""
             note(journal, record | {"again": again} | _whereabouts())
         if job["until"] is not None:

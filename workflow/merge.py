@@ -21,7 +21,7 @@ from workflow.records import lines, read, run_command, write
 
 
 def merge(plan: dict[str, Any], name: str) -> Path:
-    """Check the receipts of one job, and write what they come to."""
+    """Check the receipts of one job, and write their sum."""
     job, root = plan["jobs"][name], Path(plan["root"])
     receipts = [_receipt(root / "measured" / name / f"{number}-of-{job['shards']}.json", name)
                 for number in range(1, job["shards"] + 1)]  # fmt: skip

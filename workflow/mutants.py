@@ -122,7 +122,7 @@ def passes(tests: list[str], root: Path, seconds: int | None = _SECONDS) -> bool
 
 
 def judge(mutant: Mutant, root: Path) -> str:
-    """Put a mutant into a copy of the tree, run its tests, and take it out again."""
+    """Insert a mutant into a copy of the tree, run its tests, and remove it again."""
     path = root / mutant.file
     text, tests = path.read_bytes(), tests_of(mutant.file, root)
     end = mutant.start + len(mutant.before.encode())
@@ -134,7 +134,7 @@ def judge(mutant: Mutant, root: Path) -> str:
 
 
 def read(table: Path) -> dict[Mutant, str]:
-    """Return what became of each mutant in a table."""
+    """Return the outcome of each mutant in a table."""
     if not table.exists():
         return {}
     with table.open(encoding="utf-8", newline="") as lines:

@@ -1,4 +1,4 @@
-"""A small book of a sweep: its figures, and a page on what was measured."""
+"""A small book of a sweep: its figures, and a page on its measurements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pages(plan: dict[str, Any]) -> Path:
 
 
 def front(plan: dict[str, Any]) -> str:
-    """Write the first page: a table of what was measured."""
+    """Write the first page: a table of the measurements."""
     rows = []
     for name in plan["jobs"]:
         record = read(Path(plan["root"]) / "measured" / f"{name}.json")
@@ -55,7 +55,7 @@ def front(plan: dict[str, Any]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Show a text as it is, whatever it holds: no markup of its own, and no end of its cell."""
+    """Escape a text so that it is shown literally: without markup, and within its cell."""
     text = html.escape(text.replace("\n", " "), quote=False)
     return re.sub(r"[\\`*_{}\[\]()#+!|<>$~-]", lambda found: f"&#{ord(found[0])};", text)
 

@@ -1,4 +1,4 @@
-"""What a sweep will take, before it runs: operations, hours, memory and disk of every job, and what is there already.
+"""Estimated cost of a sweep before it runs: operations, hours, memory and disk of every job, and files already stored.
 
     python -m workflow.plan CONFIG
 
@@ -27,8 +27,8 @@ from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models import registry, sources
 from coupling_lib.store.key import plain_settings
-from coupling_lib.store.sweep import in_shard, parts
-from coupling_lib.svd.operators import FEW_AT_ONCE, by_products
+from coupling_lib.store.sweep import in_shard, prompt_numbers
+from coupling_lib.svd.operators import NARROW_COST, product_columns
 from workflow.records import run_command, write
 from workflow.settings import MEASURES, read
 
@@ -45,13 +45,13 @@ def estimate(plan: dict[str, Any]) -> pd.DataFrame:
     for name, job in plan["jobs"].items():
         prompts = chosen_prompts(job["prompts"], job["seed"])
         kept, given = stored(plan, job), [prompt.text for prompt in prompts]
-        job["shards"] = min(job["shards"], max(parts(given)) + 1)
+        job["shards"] = min(job["shards"], max(prompt_numbers(given)) + 1)
         for number in range(1, job["shards"] + 1):
             texts = [text for _, text in in_shard(given, f"{number}/{job['shards']}")]
             there = len([text for text in texts if text in kept.index])
             left = [text for text in texts if text not in kept.index]
             tokens = [_TOKENS_PER_LETTER * len(text) for text in left]
-            work, longer = (sum(operations(job, n, as_long) for n in tokens) for as_long in (1, FEW_AT_ONCE))
+            work, longer = (sum(operations(job, n, as_long) for n in tokens) for as_long in (1, NARROW_COST))
             each = kept["bytes"].mean() if len(kept) else record_bytes(job)
             row = {"job": name, "shard": f"{number}/{job['shards']}", "prompts": len(texts), "stored": there}
             row |= {"flop": work, "hours": longer / rate / 3600, "memory": memory(job), "disk": each * len(left)}
@@ -67,13 +67,13 @@ def operations(job: Mapping[str, Any], n_tokens: float, as_long: float = 1) -> f
         return forward
     k = _largest_k(job)
     if not _forms(job):
-        return forward + L * 2 * block * by_products(k, L, as_long)
+        return forward + L * 2 * block * product_columns(k, L, as_long)
     # The Jacobian of a block pulls d cotangents back; each is multiplied with the vectors of every block.
     return forward + L * 2 * block * d + L * L * 2 * d * d * k
 
 
 def memory(job: Mapping[str, Any]) -> float:
-    """Estimate the bytes that a job holds: weights, the float32 copy of a block, the Jacobians that are formed."""
+    """Estimate the memory of a job in bytes: weights, the float32 copy of a block, the Jacobians that are formed."""
     L, d, block = shape(job)
     entry = registry.lookup(job["model"])
     total = entry.parameters_b * 1e9 if entry and entry.parameters_b else block * L
@@ -92,8 +92,8 @@ def _forms(job: Mapping[str, Any]) -> bool:
 
 
 def weights_bytes(model: Mapping[str, Any]) -> float:
-    """Estimate what fetching a model puts on the disk; nothing where it is at hand."""
-    folder, entry = sources.at_hand(model["model"])
+    """Estimate the disk space that fetching a model takes; 0 where it is on the disk."""
+    folder, entry = sources.find_local(model["model"])
     if folder is not None:
         return 0.0
     # Published weights take two bytes each.
@@ -101,14 +101,14 @@ def weights_bytes(model: Mapping[str, Any]) -> float:
 
 
 def record_bytes(job: Mapping[str, Any]) -> float:
-    """Estimate the file of one prompt of coupling across depth, where none is stored yet."""
+    """Estimate the file size of one prompt of coupling across depth, where none is stored yet."""
     L, d, _ = shape(job)
     ks = len(job["settings"].get("ks", [0]))
     return 4 * (len(VARIANTS) * ks * L * (L + 1) + L * d)
 
 
 def shape(job: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Return blocks, width and weights of a block; NaN where nobody wrote them down."""
+    """Return blocks, width and weights of a block; NaN where they are not recorded."""
     entry, config = registry.lookup(job["model"]), Path(job["model"]) / "config.json"
     if entry and entry.blocks and entry.width:
         L, d = entry.blocks, entry.width
@@ -120,12 +120,12 @@ def shape(job: Mapping[str, Any]) -> tuple[float, float, float]:
 
 
 def stored(plan: Mapping[str, Any], job: Mapping[str, Any]) -> pd.DataFrame:
-    """List what is in the store of a job, by prompt."""
+    """List the files of a job in the store, by prompt."""
     table = _listing(plan["store"])
     alike = (table["measure"] == job["measure"]) & (table["version"] == job["version"])
     alike &= (table["precision"] == job["precision"]) & (table["untrained"] == int(job["untrained"]))
     alike &= table["model"].isin([job["model"], getattr(registry.lookup(job["model"]), "alias", "")])
-    last = sources.training(sources.at_hand(job["model"])[0]).get("steps")
+    last = sources.training_record(sources.find_local(job["model"])[0]).get("steps")
     alike &= table["revision"].isin([job["revision"]] if job["revision"] else ["", "main", f"step{last}"])
     if job["untrained"]:
         alike &= table["seed"] == job["seed"]
@@ -143,7 +143,7 @@ def _listing(root: str) -> pd.DataFrame:
 
 @cache
 def measured_rate() -> float:
-    """Measure how many operations a second a matrix product does here."""
+    """Measure the operations per second of a matrix product on this machine."""
     return machine.matrix_rate(1024)
 
 
@@ -169,17 +169,17 @@ def table(plan: dict[str, Any], rows: pd.DataFrame) -> str:
 
 
 def for_the_scheduler(plan: dict[str, Any], rows: pd.DataFrame) -> None:
-    """Return every job the memory and the minutes that a scheduler is asked for."""
+    """Set the memory and the minutes that a scheduler is asked for in every job."""
     for name, job in plan["jobs"].items():
         mine = rows[rows["job"] == name]
         need, hours = mine["memory"].max(), mine["hours"].max()
-        # What is not known gets a machine's usual share: nothing is asked for.
+        # Where they are unknown, nothing is asked for: the scheduler's default applies.
         job["mem_mb"] = None if math.isnan(need) else math.ceil(_SPARE * need / 1e6)
         job["minutes"] = None if math.isnan(hours) else math.ceil(15 + _SLOWER * 60 * hours)
 
 
 def duration(seconds: float) -> str:
-    """Write a time for readers."""
+    """Format a time for readers."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

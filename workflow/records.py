@@ -1,4 +1,4 @@
-"""What the workflow's commands share: records that are whole or not there, journals, and errors of one line."""
+"""Shared parts of the workflow's commands: records that are whole or absent, journals, and errors of one line."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def read(file: str | Path) -> dict[str, Any]:
 
 
 def write(target: Path, content: dict[str, Any]) -> Path:
-    """Write a record whole or not at all."""
+    """Write a record atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with paths.written_beside(target) as partial:
+    with paths.atomic_path(target) as partial:
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return target
 
 
 def lines(journal: Path) -> Iterator[dict[str, Any]]:
-    """Read a journal; a last line that was cut off by a kill says nothing."""
+    """Read a journal; a last line that was cut off by a kill is ignored."""
     for text in journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []:
         try:
             yield json.loads(text)

@@ -1,4 +1,4 @@
-"""Bring the notebooks up to date with their text twins and execute them, in place.
+"""Update the notebooks from their text twins and execute them, in place.
 
     python workflow/refresh.py [NAME ...]
 
@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parents[1] / "notebooks"
 
 
 def refresh(name: str) -> None:
-    """Write one notebook anew from its twin, executed from top to bottom."""
+    """Rewrite one notebook from its twin, executed from top to bottom."""
     target = HERE / f"{name}.ipynb"
     notebook = jupytext.read(HERE / f"{name}.py")
     if target.exists():

@@ -98,7 +98,7 @@ def read(file: str | Path) -> dict[str, Any]:
 
 
 def plan(given: Any, name: str) -> dict[str, Any]:
-    """Check what was given, and make a job of every model, network, precision and measure."""
+    """Check the settings, and create a job for every model, network, precision and measure."""
     chosen = _checked(given)
     name = chosen["name"] or name
     if not _is_name(name):
@@ -245,7 +245,7 @@ def _figure(notebook: str, parameters: Any, of_the_sweep: Mapping[str, Any]) -> 
 
 
 def _refuse_unasked(measures: Mapping[str, Mapping[str, Any]], notebooks: Collection[str]) -> None:
-    """Refuse figures that would not find what was measured, and measure all of it anew."""
+    """Refuse figures that would not find the measurements in the store, and repeat all of them."""
     # What products alone give, without the traceless part, is another measurement than what every notebook asks for.
     for measure, settings in measures.items():
         asking = [notebook for notebook in notebooks if f"measure_{measure}" in _twin(notebook)]
@@ -259,15 +259,15 @@ def _twin(notebook: str) -> str:
 
 
 def _label(job: Mapping[str, Any]) -> str:
-    """Name a job by what it measures; two that differ in anything have different names."""
+    """Return the name of a job from its settings; jobs of different settings have different names."""
     state = "untrained" if job["untrained"] else "trained"
-    # How many cards it takes changes no number.
+    # The number of cards changes no result.
     identity = {name: value for name, value in job.items() if name not in ("gpu", "memory")}
     return f"{_slug(job)}-{job['precision']}-{state}-{job['measure']}-{digest(identity)[:8]}"
 
 
 def _slug(model: Mapping[str, Any]) -> str:
-    """Make a file name of a model and its revision, which no command line takes for an option."""
+    """Return a file name for a model and its revision that no command line takes for an option."""
     text = "-".join(filter(None, (model["model"], model["revision"])))
     plain = re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip(".-")
     plain = plain[-60:].lstrip(".-") or "model"  # the cut may leave a dash in front
@@ -275,7 +275,7 @@ def _slug(model: Mapping[str, Any]) -> str:
 
 
 def _names(models: list[dict[str, Any]]) -> list[str]:
-    """Name models, each by what distinguishes it from the others: a revision `b` of `a` from a model `a-b`."""
+    """Return names of models that distinguish each from the others: a revision `b` of `a` from a model `a-b`."""
     slugs, known = [_slug(model) for model in models], {digest(model): _slug(model) for model in models}
     shared = {slug for slug in slugs if list(known.values()).count(slug) > 1}
     return [f"{s}-{digest(model)[:8]}" if s in shared else s for s, model in zip(slugs, models, strict=True)]

@@ -1,4 +1,4 @@
-"""Put what was measured of a model among the files that ship with the project, so that the book need not repeat it.
+"""Add the measurements of a model to the files that ship with the project, so that the book need not repeat them.
 
     python -m workflow.ship smollm2-135m
 
@@ -46,7 +46,7 @@ _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0
 
 
 def ship(model: str) -> dict[str, int]:
-    """Pack a model's measurements, an archive a measure; their bytes."""
+    """Pack a model's measurements, an archive per measure; return their sizes in bytes."""
     measures = MEASURES | {"precision": cl.measure_precision, "readouts": measure_readouts}
     versions = {name: measure.version for name, measure in measures.items()}
     chosen: dict[str, dict[str, bytes]] = defaultdict(dict)
@@ -89,7 +89,7 @@ def packed(contents: dict[str, bytes]) -> bytes:
 
 
 def shipped(key: dict[str, Any], ds: xr.Dataset) -> xr.Dataset | None:
-    """Reduce a measurement to what ships of it; None where no chapter asks for it."""
+    """Reduce a measurement to its shipped part; None where no chapter asks for it."""
     measure, settings, trained = key["measure"], key["settings"], not key["untrained"]
     if measure not in ("depth", "tokens"):
         return ds
@@ -119,7 +119,7 @@ def shipped(key: dict[str, Any], ds: xr.Dataset) -> xr.Dataset | None:
 
 
 def rounded(values: xr.DataArray) -> xr.DataArray:
-    """Round what a single pair has, but for matrices of blocks, of which few are drawn; leave anything else."""
+    """Round the values of single pairs, except matrices of blocks, of which few are drawn; leave anything else."""
     dims = {*map(str, values.dims)}
     if ({"block_1", "block_2"} <= dims and "row" not in dims) or {"token_1", "token_2"} <= dims:
         mantissa, exponent = np.frexp(values.values)
@@ -128,7 +128,7 @@ def rounded(values: xr.DataArray) -> xr.DataArray:
 
 
 def main(models: Sequence[str]) -> int:
-    """Ship models one after the other, and print what each takes."""
+    """Ship models one after the other, and print the size of each."""
     for name in models:
         sizes = ship(name)
         print(f"{name}: {sum(sizes.values()):,} bytes ship with the project")

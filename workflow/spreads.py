@@ -1,4 +1,4 @@
-"""Measure what differs from CPU to CPU: each notebook as it is stored is compared with runs under other settings.
+"""Measure the differences between CPUs: each notebook as it is stored is compared with runs under other settings.
 
     python -m workflow.spreads [NAME ...]
 
@@ -132,7 +132,7 @@ def _code(name: str) -> str:
 
 
 def merged(known: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any]:
-    """Add what one processor measured to what others did of the same code."""
+    """Add the measurements of one processor to those of others for the same code."""
     others = [on for on in (known or {}).get("measured_on", []) if on not in new["measured_on"]]
     if known is None or known["code"] != new["code"] or not others:
         return dict(new)

@@ -48,7 +48,7 @@ def command(config: str, profile: str, more: str = "") -> list[str]:
 
 
 def _hold(lock: Path, name: str) -> None:
-    """Hold a lock for as long as this process and what it becomes are alive."""
+    """Hold a lock for the lifetime of this process and of the program it is replaced by."""
     handle = os.open(lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Where a job may end early: once half the interval of a mean over finished prompts is as narrow as was asked.
+"""Early end of a job: once half the interval of a mean over finished prompts is as narrow as was asked.
 
 The prompts are read in their order, so that a job ends at the same one however they were measured.
 """
@@ -17,7 +17,7 @@ from coupling_lib.errors import CouplingError
 from coupling_lib.measures.depth import coupling_of_blocks
 
 FEWEST = 8
-"""Prompts that are measured at least: of a few, some agree by accident."""
+"""Minimum number of prompts: a few may agree by accident."""
 
 
 def number_of(ds: xr.Dataset, of: str | None) -> float:
@@ -35,7 +35,7 @@ def number_of(ds: xr.Dataset, of: str | None) -> float:
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half the width of the 95 % interval of a mean; NaN of a single value."""
+    """Return half the width of the 95 % interval of a mean; NaN for a single value."""
     if len(values) < 2:
         return math.nan
     found = mean_interval(np.array(values))
@@ -48,7 +48,7 @@ def is_reached(values: Sequence[float], until: float) -> bool:
 
 
 def record(values: Sequence[float], until: float, of: str | None, n_prompts: int) -> dict[str, Any]:
-    """Return how far the job went and why it ended, for a receipt."""
+    """Return the number of prompts done and the reason for the end, for a receipt."""
     width, after = half_width(values), f"after {len(values)} of {n_prompts} prompts"
     message = f"half width {width:.3g} of the 95 % interval of the mean {of or coupling_of_blocks.__name__}"
     ended = f"{after}: {message} is below {until:g}" if is_reached(values, until) else f"not early, {after}: {message}"

@@ -33,7 +33,7 @@ MOST_OF_A_PATH = 100  # characters of a socket's path; the system takes 107
 
 
 def run(arguments: list[str]) -> int:
-    """Have the arguments run in a fork, and end as it ends."""
+    """Run the arguments in a fork, and exit with its status."""
     asked = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
     request = json.dumps(asked).encode()
     address = os.environ.get(ADDRESS, "") if len(request) <= LONGEST else ""  # nobody listens at an empty one
@@ -99,7 +99,7 @@ def forked(link: socket.socket) -> int:
 
 
 def work(arguments: list[str], environment: dict[str, str], folder: str, streams: list[int]) -> int:
-    """Do what `python ARGUMENTS` does, in this process."""
+    """Run `python ARGUMENTS` in this process."""
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)
@@ -112,7 +112,7 @@ def work(arguments: list[str], environment: dict[str, str], folder: str, streams
     code = 1
 
     def leave() -> None:
-        """End here: to take apart what the process shares with the first one takes half a second."""
+        """Exit at once: tearing down the state shared with the first process takes half a second."""
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

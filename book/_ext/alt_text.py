@@ -1,4 +1,4 @@
-"""Describes in words what a figure shows, from the table under it: its kind, extremes and where they are, diagonals.
+"""Descriptions of figures in words, from the table under each: kind, extremes and their places, diagonals.
 
 A reader who does not see the picture is told what it is of, in the first sentence of its caption, and its finding.
 """
@@ -79,7 +79,7 @@ def _groups(table: pd.DataFrame, texts: list[str]) -> list[tuple[str, pd.DataFra
 
 
 def _extremes(rows: pd.DataFrame, name: str, places: list[str]) -> str:
-    """Return the range of a column, and where its ends are."""
+    """Return the range of a column, and the places of its ends."""
     column = rows[name].dropna()
     if len(column) == 1 or column.min() == column.max():
         return f"{_words(name)} {_written(column.iloc[0])}".lstrip()
@@ -120,7 +120,7 @@ def _diagonal(rows: pd.DataFrame, entries: list[str]) -> str:
 
 
 def _words(name: object) -> str:
-    """Write a name as words, an arm such as "sham0.3" as what axes call it."""
+    """Format a name as words, an arm such as "sham0.3" as what axes call it."""
     if isinstance(name, float | int):
         return _written(name)
     words = re.sub(r"^([a-z]+)(\d+\.\d+)$", r"\1 \2", str(name).replace("_", " ")).split(" ")
@@ -128,12 +128,12 @@ def _words(name: object) -> str:
 
 
 def _begun(text: str) -> str:
-    """Begin a text with a capital letter."""
+    """Capitalise the first letter of a text."""
     return text[:1].upper() + text[1:]
 
 
 def _written(value: object) -> str:
-    """Write a number with three digits and no exponent; a word as it is."""
+    """Format a number with three digits and no exponent; a word is returned as it is."""
     if isinstance(value, str):
         return value
     # The table has five digits, of which a last 5 is rounded up.

@@ -1,4 +1,4 @@
-"""Makes a figure of a notebook one of the book: numbered, linked, described, with its picture in a file.
+"""Figures of notebooks as figures of the book: numbered, linked, described, with their pictures in files.
 
 What `companion.figures.show` writes stands by itself in a notebook. In the book a figure that a chapter shows gets a
 number, the same wherever it is shown; every figure gets an anchor `fig-NAME`, an alternative text that says what is
@@ -38,7 +38,7 @@ _VIEW = re.compile(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 
 
 class Numbered(NamedTuple):
-    """A figure of a chapter: its number, the page and anchor where it is at home, and what `show` wrote."""
+    """A figure of a chapter: its number, its home page and anchor, and the output of `show`."""
 
     number: int
     page: str
@@ -47,16 +47,16 @@ class Numbered(NamedTuple):
 
 
 class BookFigure(nodes.General, nodes.Element):
-    """Hold what is shown as a figure of a chapter."""
+    """Node that holds the output of `show` for a figure of a chapter."""
 
 
 class Hold(SphinxTransform):
-    """Put every figure of a chapter, quoted from a notebook or written out, into a node with its anchor."""
+    """Wrap every figure of a chapter, quoted from a notebook or written out, in a node with its anchor."""
 
     default_priority = 250
 
     def apply(self, **_: Any) -> None:
-        """Find them, and keep their names for the numbering."""
+        """Find the figures, and store their names for the numbering."""
         page = self.env.docname
         if not page.startswith(CHAPTERS):
             return
@@ -76,7 +76,7 @@ class Hold(SphinxTransform):
 
 
 class Rewrite(SphinxPostTransform):
-    """Rewrite what `show` wrote, once it is known what stands on which page."""
+    """Rewrite the output of `show` once the pages of all figures are known."""
 
     default_priority = 20
     formats = ("html",)
@@ -145,7 +145,7 @@ class Rewrite(SphinxPostTransform):
 
 
 def files(shown: Shown) -> dict[str, str]:
-    """Name the file of a figure's picture in each theme; a drawing has one, asked for its colours in the dark."""
+    """Return the name of a figure's picture file in each theme; a drawing has one, its dark colours by a suffix."""
     names = {theme: named(*picture) for theme, picture in shown.pictures.items()}
     if {kind for kind, _ in shown.pictures.values()} == {"svg"} and "dark" in names:
         names["dark"] = f"{names['light']}#{DARK}"
@@ -153,7 +153,7 @@ def files(shown: Shown) -> dict[str, str]:
 
 
 def alternative(shown: Shown) -> str:
-    """Write the alternative text of a figure: what it is of and its table shows, or what a drawing's caption says."""
+    """Return the alternative text of a figure: its kind, opening and table, or the caption of a drawing."""
     if shown.origin.startswith("a drawing"):
         return html.escape(f"Drawing. {shown.caption}")
     table = shown.table
@@ -161,12 +161,12 @@ def alternative(shown: Shown) -> str:
 
 
 def named(kind: str, content: bytes) -> str:
-    """Name the file of a picture by its content, so that pages that show it share it."""
+    """Return a file name for a picture from its content, so that pages share the file."""
     return f"{hashlib.sha256(content).hexdigest()[:16]}.{kind}"
 
 
 def _shape(content: bytes) -> str:
-    """Return the width of a drawing over its height, for a browser to keep its place free; nothing for pixels."""
+    """Return the aspect ratio of a drawing, for a browser to reserve its place; an empty text for pixels."""
     size = _VIEW.search(content[:2000])
     return f"{size[1].decode()} / {size[2].decode()}" if size else ""
 
@@ -234,7 +234,7 @@ def _shows(node: Any) -> bool:
 
 
 def _nothing(writer: Any, node: Any) -> None:
-    """Write nothing around a figure: it has its own element."""
+    """Write no element around a figure, which has its own."""
 
 
 def setup(app: Any) -> dict[str, bool]:

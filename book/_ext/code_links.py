@@ -1,4 +1,4 @@
-"""From code to its documentation, and back: names in cells and pages, as `cl.sweep`, and pages of source code.
+"""Links from code to its documentation and back: names in cells and pages, as `cl.sweep`, and pages of source code.
 
 A highlighted name is linked if exactly one documented object can be meant: by the module or the room before its dot, or
 by `cl`, which stands for the library. What is imported by its bare name is left as it is. On pages of source code,
@@ -35,7 +35,7 @@ def unambiguous_names(documented: tuple[str, ...]) -> dict[tuple[str, str], str]
 
 
 def linked(body: str, names: Mapping[tuple[str, str], str], address: Callable[[str], str]) -> str:
-    """Link the names in a page's highlighted code; `address` maps a full name to where it is documented."""
+    """Link the names in a page's highlighted code; `address` maps a full name to the address of its documentation."""
 
     def link(found: re.Match[str]) -> str:
         full = names.get((found["owner"], found["word"]))
@@ -58,7 +58,7 @@ def _link_code(app: Any, page: str, template: str, context: dict[str, Any], docu
 
 
 def led_back(body: str, module: str, documented: Container[str]) -> str:
-    """Lead each link back to a name that is not documented as such to the same name within the module."""
+    """Redirect each link back to an undocumented name to the same name within the module."""
 
     def lead(found: re.Match[str]) -> str:
         anchor = found["anchor"]
@@ -76,7 +76,7 @@ def _lead_back(app: Any, page: str, template: str, context: dict[str, Any], docu
 
 
 def _forget_unread(app: Any, env: Any) -> None:
-    """Take modules without source code off the list of modules: viewcode would link pages that it does not write."""
+    """Remove modules without source code from viewcode's list, which would link pages that it does not write."""
     modules = getattr(env, "_viewcode_modules", {})
     for name in [name for name, entry in modules.items() if not entry]:
         del modules[name]
@@ -89,7 +89,7 @@ def _index_the_library(app: Any, env: Any) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Link when a page is written."""
+    """Connect the hooks that add links when a page is written."""
     app.connect("env-updated", _forget_unread)
     app.connect("env-updated", _index_the_library)
     app.connect("html-page-context", _lead_back)

@@ -1,4 +1,4 @@
-"""Writes a drawing of matplotlib in half its bytes, both themes in one file. It looks the same, also enlarged.
+"""Compression of matplotlib's drawings to half their bytes, both themes in one file, with the same look at any scale.
 
 matplotlib repeats the style of every mark, measures every point from the corner of the picture, and writes four bytes
 for every cell of a map. Here a style has a name, a path goes from point to point in hundredths of a point, a map has a
@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 DARK = "dark"
-"""The end of an address that asks a drawing for its colours on dark pages."""
+"""End of an address that asks a drawing for its colours on dark pages."""
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 _GLYPH = "scale(0.015625)"  # outlines come in 6400ths of the height of a letter
 _TARGET = re.compile(r"(?<=#)[\w.-]+")
@@ -34,7 +34,7 @@ _STEP = re.compile(r"([A-Za-z])([^A-Za-z]*)")
 
 
 def light(svg: bytes, dark: bytes = b"") -> bytes:
-    """Leave out of a drawing what nobody sees, and take in the colours of the same drawing for dark pages."""
+    """Compress a drawing, without its invisible parts, and add the colours of the same drawing for dark pages."""
     root, styles = ElementTree.fromstring(svg), {}
     _rewrite(root, ElementTree.fromstring(dark or svg), styles)
     # From the leaves to the root: a group is seen after what it holds.
@@ -89,12 +89,12 @@ def _names(every: list[ElementTree.Element]) -> dict[str, str]:
 
 
 def _class(styles: dict[tuple[str, str], str], style_pair: tuple[str, str]) -> dict[str, str]:
-    """Name a style, as a pair of light and dark, as a class."""
+    """Return the class name of a style, a pair of light and dark."""
     return {"class": styles.setdefault(style_pair, _short(len(styles)))} if any(style_pair) else {}
 
 
 def _changed(light: str, dark: str) -> str:
-    """Write what of a style is another in the dark."""
+    """Return the part of a style that differs in the dark."""
     light_style, dark_style = (dict(part.split(":", 1) for part in style.split(";") if part) for style in (light, dark))
     return ";".join(
         f"{name}:{dark_style.get(name, 'unset')}"
@@ -125,7 +125,7 @@ def _attributes(one: ElementTree.Element, names: dict[str, str]) -> Iterator[tup
 
 
 def _kept(one: ElementTree.Element, unseen: str) -> list[ElementTree.Element]:
-    """Return what stays of an element: itself, what it holds, or nothing."""
+    """Return the visible part of an element: itself, its children, or nothing."""
     kind = one.tag.removeprefix(_SVG)
     if kind == "g" and not one.attrib:
         return list(one)
@@ -134,7 +134,7 @@ def _kept(one: ElementTree.Element, unseen: str) -> list[ElementTree.Element]:
 
 
 def with_palette(png: bytes) -> bytes:
-    """Write the same pixels as numbers of colours, where these are at most 256: a byte each instead of four."""
+    """Encode the same pixels as palette indices where there are at most 256 colours: a byte each instead of four."""
     pixels = np.array(Image.open(io.BytesIO(png)).convert("RGBA"))
     # A pixel as one number is sorted as its four would be, and sooner.
     found, numbers = np.unique(pixels.view(">u4"), return_inverse=True)
@@ -151,7 +151,7 @@ def with_palette(png: bytes) -> bytes:
 
 @cache  # letters and frames are the same in most drawings, and lines in both themes
 def path(steps: str, scale: float = 1.0, digits: int = 2) -> str:
-    """Write the steps of a path from point to point."""
+    """Format the steps of a path from point to point."""
     commands, at, start = [], [0.0, 0.0], [0.0, 0.0]
     for letter, text in _STEP.findall(steps):
         ends = [round(scale * float(number), digits) for number in text.split()]
@@ -164,18 +164,18 @@ def path(steps: str, scale: float = 1.0, digits: int = 2) -> str:
 
 
 def _level(letter: str, far: list[str]) -> tuple[str, list[str]]:
-    """Write a level or upright line as such."""
+    """Format a horizontal or vertical line as such."""
     if letter == "L" and (far[0] == "0") != (far[1] == "0"):
         return ("v", far[1:]) if far[0] == "0" else ("h", far[:1])
     return letter if letter == "M" else letter.lower(), far
 
 
 def _number(value: float, digits: int = 2) -> str:
-    """Write a number without what does not count."""
+    """Format a number without superfluous digits."""
     return f"{value:z.{digits}f}".rstrip("0").rstrip(".")
 
 
 def _short(number: int) -> str:
-    """Name things a, b, ... Z, aa, ab, ..."""
+    """Return names in the order a, b, ... Z, aa, ab, ..."""
     number, letter = divmod(number, len(ascii_letters))
     return (_short(number - 1) if number else "") + ascii_letters[letter]

@@ -1,4 +1,4 @@
-"""Metadata of a page for search engines, for whoever shares its link, and for catalogues of scholarly work.
+"""Metadata of a page for search engines, for previews of shared links, and for catalogues of scholarly work.
 
 Every page gets a description, taken from its own first sentences; the front page, the paper and this software as
 JSON-LD. What needs the book's public address (the address and picture of a shared link, a sitemap) is there once
@@ -26,7 +26,7 @@ CARD_DESCRIPTION = (
 
 
 def description(document: Any, otherwise: str, longest: int = 200) -> str:
-    """Take the first paragraph of a page that is plain prose: without mathematics, and longer than a heading."""
+    """Return the first paragraph of a page that is plain prose: without mathematics, and longer than a heading."""
     text = otherwise
     for paragraph in document.findall(_named("paragraph")) if document is not None else ():
         found = " ".join(paragraph.astext().split())
@@ -55,7 +55,7 @@ def metatags(title: str, text: str, site: str, address: str | None, card: str | 
 
 
 def scholarly(citation: dict[str, Any], address: str | None) -> str:
-    """Write the paper and this software, as `CITATION.cff` names them, in the terms of schema.org."""
+    """Describe the paper and this software, as `CITATION.cff` names them, in the terms of schema.org."""
     cited = citation["preferred-citation"]
     paper = {
         "@id": cited["url"],
@@ -97,7 +97,7 @@ def sitemap(address: str, pages: list[str]) -> str:
 
 
 def _take_address(app: Any, config: Any) -> None:
-    """Take the address from the environment, if it is there, and see to the slash at its end."""
+    """Read the address from the environment, if it is there, and add a slash at its end."""
     given = os.environ.get("BOOK_ADDRESS") or config.html_baseurl
     config.html_baseurl = given.rstrip("/") + "/" if given.strip("/") else ""
 
@@ -122,7 +122,7 @@ def _finish(app: Any, failed: Exception | None) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connect what is written into each head, and what is written at the end."""
+    """Connect the writing of each head, and of the sitemap at the end."""
     app.connect("config-inited", _take_address)
     app.connect("html-page-context", _describe)
     app.connect("build-finished", _finish)

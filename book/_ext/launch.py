@@ -1,4 +1,4 @@
-"""What needs the repository's address: launch on Colab or Binder, live code, edit, issue, repository, comments.
+"""Features that need the repository's address: launch on Colab or Binder, live code, edit, issue, repository, comments.
 
 The address is BOOK_REPOSITORY in the environment of the build (https://github.com/OWNER/NAME) or `repository: url` of
 `_config.yml`; without one there are no buttons. What is launched lies on the branch `launch`, to which the workflow
@@ -41,12 +41,12 @@ def comments(address: str) -> str:
 
 
 def edited(url: str) -> str | None:
-    """Lead from an executed notebook to its text twin; None for a page that is made from others."""
+    """Return the text twin of an executed notebook; None for a page that is generated."""
     return None if _GENERATED.search(url) else _EXECUTED.sub(r"notebooks/\1.py", url)
 
 
 def with_install(notebook: dict[str, Any], address: str) -> dict[str, Any]:
-    """Put a cell before all others that installs the project, with all that it ships, where Colab runs the notebook."""
+    """Add a first cell that installs the project, with all that it ships, where Colab runs the notebook."""
     lines = from_template("install.py.jinja", address=address).splitlines(keepends=True)
     cell = {"cell_type": "code", "execution_count": None, "id": "install", "metadata": {}, "outputs": []}
     return {**notebook, "cells": [{**cell, "source": lines}, *notebook["cells"]]}
@@ -61,7 +61,7 @@ def _take_address(app: Any, config: Any) -> None:
 
 
 def _edit_on_main(app: Any) -> None:
-    """Set apart the branch that readers propose changes to; the theme has one option for this and for launching."""
+    """Separate the branch that readers propose changes to; the theme has one option for this and for launching."""
     for name in [name for name in app.config.html_context if name.endswith("_version")]:
         app.config.html_context[name] = "main"
 
@@ -89,7 +89,7 @@ def _finish(app: Any, failed: Exception | None) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connect the address, what follows from it for each page, and the copies that are launched."""
+    """Connect the address, its effects on each page, and the copies for launching."""
     app.add_config_value("book_repository", "", "html")
     app.connect("config-inited", _take_address)
     app.connect("builder-inited", _edit_on_main, priority=900)

@@ -89,7 +89,7 @@ def _process(app: Any, what: str, name: str, obj: object, options: Any, lines: l
 
 
 def _skip(app: Any, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
-    """Leave out the fields of named tuples, which the class itself describes better, and what a module imports."""
+    """Omit the fields of named tuples, which the class itself describes better, and imported names."""
     if what == "module" and (inspect.isclass(obj) or inspect.isfunction(obj)):
         # Autodoc leaves the latter out itself, but first it reads the source code of wherever a class comes from.
         module = sys.modules[app.env.temp_data["autodoc:module"]]

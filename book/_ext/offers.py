@@ -1,4 +1,4 @@
-"""What figures and tables offer to whoever wants to use them: files, an entry to cite, a snippet to embed.
+"""Downloads of figures and tables for further use: files, an entry to cite, a snippet to embed.
 
 All of it stands in the page, as links and text. A script (offers.js) adds what only a script can do: a picture of
 pixels, buttons that copy, and the address at which the book is read.
@@ -25,7 +25,7 @@ from template import from_template
 from companion.figures.figure_reader import Shown
 
 LARGE = 10_000
-"""Characters from which data stand in a file of their own, once for all pages that show them."""
+"""Number of characters from which data are stored in a file of their own, once for all pages that show them."""
 _PARTS = re.compile(
     r'<section[^>]* id="(?P<id>[^"]+)">\s*(?:<span[^>]*></span>\s*)*'
     r'<h\d>(?P<heading>.*?)(?:<a class="headerlink|</h\d>)'
@@ -65,7 +65,7 @@ def reference(app: Any, page: str, anchor: str, title: str, data: str) -> str:
 
 
 def rooted(app: Any, text: str) -> str:
-    """Put the book's address where ROOT stands; while it has none, a script puts the one at which it is read."""
+    """Replace ROOT by the book's address; while it has none, a script inserts the address at which it is read."""
     return text.replace("ROOT", app.config.html_baseurl or '<span class="tbc-root"></span>')
 
 
@@ -80,7 +80,7 @@ def of_figure(
     description: str,
     links: list[str],
 ) -> str:
-    """Write what a figure offers on a page, by its number where it has one and the place where it is at home."""
+    """Write the downloads of a figure on a page, by its number if it has one and its home page."""
     to, kind = app.builder.get_target_uri, picture.rpartition(".")[2]
     address = relative_uri(to(page), f"_images/{picture}")
     saved = [f'<a download="{shown.name}.{kind}" href="{address}">{kind.upper()}</a>']
@@ -107,7 +107,7 @@ def _offers(app: Any, label: str, name: str, links: list[str], texts: list[tuple
 
 
 def with_tables(app: Any, page: str, title: str, body: str) -> str:
-    """Put its data and an entry to cite under each table of a page that has a head, and an anchor on it."""
+    """Add data and an entry to cite under each table of a page that has a head, and an anchor."""
     section, heading, counted = "", title, {}
 
     def offered(part: re.Match[str]) -> str:

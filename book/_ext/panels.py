@@ -31,14 +31,14 @@ class Box(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Windows that stand side by side: a panel and what belongs to it, or, loose, words that may wrap."""
+    """Windows side by side: a panel with its labels, or, loose, words that may wrap."""
 
     windows: list[Box]
     loose: bool = False
 
 
 class _Word(NamedTuple):
-    """A text: where it is, whether it is level, and where its blanks end."""
+    """A text: its box, whether it is level, and the ends of its blanks."""
 
     box: Box
     level: bool
@@ -61,7 +61,7 @@ def smallest(svg: str) -> float:
 
 
 def windows(svg: str) -> list[Piece]:
-    """Cut a picture into panels and what stands beside them, in reading order; nothing if an axes has no frame."""
+    """Cut a picture into panels and loose pieces, in reading order; nothing if an axes has no frame."""
     root = ElementTree.fromstring(svg)
     width, height = map(float, root.get("viewBox").split()[2:])
     panels, loose = _found(root)
@@ -81,7 +81,7 @@ def written(pieces: list[Piece], scale: float) -> str:
 
 
 def _found(root: ElementTree.Element) -> tuple[list[_Panel], list[_Loose]]:
-    """Find panels, and what stands loose from top to bottom; nothing if an axes has no frame."""
+    """Find panels and loose pieces from top to bottom; nothing if an axes has no frame."""
     panels: list[_Panel] = []
     loose: list[_Loose] = []
     for part in _parts(root):
@@ -106,13 +106,13 @@ def _found(root: ElementTree.Element) -> tuple[list[_Panel], list[_Loose]]:
 
 
 def _share_numbers(rows: list[list[_Panel]]) -> bool:
-    """Return whether upper rows have their numbers on the axes of the last."""
+    """Return whether the tick labels of upper rows are on the axes of the last row."""
     alike = len({len(row) for row in rows}) == 1
     return alike and all(word.top < panel.frame.bottom for row in rows[:-1] for panel in row for word in panel.words)
 
 
 def _by_columns(rows: list[list[_Panel]], pieces: list[list[Piece]], loose: list[_Loose]) -> list[Piece]:
-    """Put what shares an axis together, with what stands under it."""
+    """Group panels that share an axis, with the pieces below them."""
     under = [one for one in loose if one.box.top > rows[-1][0].frame.top]
     made = [piece for one in loose if one not in under for piece in one.pieces]
     columns = list(zip(*pieces, strict=True))
@@ -124,7 +124,7 @@ def _by_columns(rows: list[list[_Panel]], pieces: list[list[Piece]], loose: list
 
 
 def _by_rows(rows: list[list[_Panel]], pieces: list[list[Piece]], loose: list[_Loose]) -> list[Piece]:
-    """Put rows below each other, each after what stands above it."""
+    """Arrange rows below each other, each after the pieces above it."""
     made: list[Piece] = []
     for row, pieces_of_row in zip(rows, pieces, strict=True):
         above = [one for one in loose if one.box.top <= row[0].frame.top]
@@ -164,7 +164,7 @@ def _frame(axes: ElementTree.Element) -> Box | None:
 
 
 def _word(text: ElementTree.Element) -> _Word:
-    """Measure a text: matplotlib writes where it begins, its size, and where each glyph stands in it."""
+    """Measure a text from matplotlib's output: its start, its size, and the position of each glyph."""
     found = _WRITTEN.fullmatch(text.get("transform"))
     x, y, turn, scale = float(found[1]), float(found[2]), float(found[3] or 0), float(found[4])
     glyphs = [(float(_NUMBER.findall(one.get("transform", "0"))[0]), _named(one)) for one in text if _named(one)]
@@ -185,7 +185,7 @@ def _named(glyph: ElementTree.Element) -> str:
 
 
 def _flowing(word: _Word) -> Piece:
-    """Make a loose piece of a text; of a long one words that may wrap."""
+    """Create a loose piece of a text; of a long one, words that may wrap."""
     box = word.box
     ends = [box.left - 1, *(word.blanks if box.right - box.left > LONGEST else []), box.right + 1]
     cut = pairwise(ends)
@@ -213,7 +213,7 @@ def _entries(legend: ElementTree.Element) -> list[Piece]:
 
 
 def _bar(frame: Box, words: list[_Word]) -> list[Piece]:
-    """Return a colour bar with its numbers, and its name, which is longer than they are."""
+    """Return a colour bar with its numbers, and its label, which is longer than they are."""
     names = [word for word in words if word.level and word.box.top > frame.bottom + 11]
     around = _around([frame, *(word.box for word in words if word not in names)])
     bar = Box(around.left - 6, around.top - 3, around.right + 6, around.bottom)
@@ -221,14 +221,14 @@ def _bar(frame: Box, words: list[_Word]) -> list[Piece]:
 
 
 def _below(under: list[_Loose], column: list[Box]) -> list[_Loose]:
-    """Choose what stands under one column and is about as wide."""
+    """Select the pieces that stand under one column and are about as wide."""
     held = _around(column)
     fits = [one for one in under if one.box.right - one.box.left < 1.2 * (held.right - held.left)]
     return [one for one in fits if held.left < (one.box.left + one.box.right) / 2 < held.right]
 
 
 def _around(boxes: Sequence[Box]) -> Box:
-    """Return what holds all boxes."""
+    """Return the bounding box of boxes."""
     left, top, right, bottom = zip(*boxes, strict=True)
     return Box(min(left), min(top), max(right), max(bottom))
 

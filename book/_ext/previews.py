@@ -1,4 +1,4 @@
-"""Gives each link to a term, a citation or a figure what stands behind it, for a script to show without a network."""
+"""Previews of the targets of links (terms, citations, figures), for a script to show without a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINK = re.compile(
 
 
 def definitions(document: Any) -> dict[str, str]:
-    """Take the first paragraph of each definition out of a glossary, by the anchor of its term."""
+    """Return the first paragraph of each definition in a glossary, by the anchor of its term."""
     found = {}
     for glossary in document.findall(lambda node: node.tagname == "glossary"):
         for item in glossary.children[0].children:
@@ -32,7 +32,7 @@ def definitions(document: Any) -> dict[str, str]:
 
 
 def marked(body: str, behind: Mapping[str, Mapping[str, str]]) -> str:
-    """Write into a page's links what stands behind them, by the end of an address: a text, and pictures."""
+    """Add previews to a page's links, by the end of an address: a text, and pictures."""
 
     def with_preview(link: re.Match[str]) -> str:
         shown = behind.get(link[1], {})
@@ -44,7 +44,7 @@ def marked(body: str, behind: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def of_figures(env: Any, address: Callable[[str], str]) -> dict[str, dict[str, str]]:
-    """Return by anchor what previews of the chapters' figures hold: number and caption, and the pictures."""
+    """Return by anchor the previews of the chapters' figures: number and caption, and the pictures."""
     found = {}
     for one in book_figures.numbers(env).values():
         caption, files = _shown(one.markup)

@@ -1,4 +1,4 @@
-"""What Jupyter Book's theme leaves open: the model in a notebook's title, pages without a network, names, all cores.
+"""Additions to Jupyter Book's theme: the model in a notebook's title, pages without a network, labels, all cores.
 
 Searches and tabs show titles alone, and a notebook is run for several models. The theme adds to every page the address
 of Thebe, which runs cells on a remote server; the book does not use it. In a book on a disk the search would fetch
@@ -30,7 +30,7 @@ NO_EXCERPTS = "if (location.protocol === 'file:') DOCUMENTATION_OPTIONS.SHOW_SEA
 
 
 def model_of(page: str, pages: set[str]) -> str | None:
-    """Name the model of a page; None where it is no notebook of a model that has a page of its own."""
+    """Return the name of a page's model; None unless it is a notebook of a model that has a page of its own."""
     place = PurePosixPath(page)
     mine = place.parts[0] == "results" and place.name != "index" and f"{place.parent}/index" in pages
     return place.parent.name if mine else None
@@ -53,7 +53,7 @@ def _drop_remote_scripts(app: Any, page: str, template: str, context: dict[str, 
 
 
 def _write_on_all_cores(app: Any, env: Any) -> list[str]:
-    # One of the processes hands out the pages to the others.
+    # One of the processes distributes the pages to the others.
     app.parallel = 1 + (os.cpu_count() or 1)
     return []
 
@@ -64,7 +64,7 @@ def _named(part: re.Match[str]) -> str:
 
 
 def accessible(page: str) -> str:
-    """Name the controls of a page; one that has passed already is left as it is."""
+    """Label the controls of a page; labels that are there are kept."""
     page = _FOLDED.sub(_named, page)
     # These say by themselves what they do: "Show code cell source", "Search".
     page = page.replace('<summary aria-label="Toggle hidden content">', "<summary>")
@@ -86,7 +86,7 @@ def _finish(app: Any, failed: Exception | None) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connect each: before titles are collected, when all pages are read, after whatever adds scripts, at the end."""
+    """Connect each hook: before titles are collected, when all pages are read, after scripts are added, at the end."""
     app.connect("doctree-read", _name, priority=400)
     app.connect("env-updated", _write_on_all_cores)
     app.connect("html-page-context", _drop_remote_scripts, priority=900)

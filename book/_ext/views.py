@@ -14,7 +14,7 @@ from template import from_template
 
 
 def offered(lines: list[str], root: str) -> str:
-    """Write views as HTML from lines of text, bar and address; the first is what the explorer falls back to."""
+    """Write views as HTML from lines of text, bar and address; the first is the explorer's default."""
     views = [[part.strip() for part in line.split("|")] for line in lines if line.strip()]
     if not views or any(len(view) != 2 or "=" not in view[1] for view in views):
         raise ValueError("the directive explorer takes lines such as: Blocks 3 and 4 | model=nano-neox&l=3&m=4")

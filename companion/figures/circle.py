@@ -35,7 +35,7 @@ def circles(
     titles: Sequence[str], coupling: xr.DataArray, inks: Sequence[str], samples: Mapping[str, float], meaning: str,
     form: str = ".2f",
 ) -> Figure:  # fmt: skip
-    """Draw blocks on circles, a panel after another on one scale, with what some widths of their edges stand for."""
+    """Draw blocks on circles, a panel after another on one scale, with a legend of edge widths."""
     figure, row = parts.panels(titles, 0.7, square=True)
     weights = coupling.transpose(..., "block_b", "block_a").values
     top = max(float(np.nanmax(weights)), 1e-9)

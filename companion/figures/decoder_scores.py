@@ -1,4 +1,4 @@
-"""Coupling of public decoders against how well they predict text and answer questions."""
+"""Coupling of public decoders against their scores in text prediction and question answering."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -20,14 +20,14 @@ _PROPERTIES = {"whole": (style.TRAINED, {}), SHARED: (style.SHARED, {"markerface
 
 
 def take_scores(table: pd.DataFrame) -> pd.DataFrame | None:
-    """Select what `tables.decoder_scores.beside_coupling` found of the scores that are drawn; nothing without any."""
+    """Select the rows of `tables.decoder_scores.beside_coupling` with drawn scores; None without any."""
     return None if table.empty else table[table["test"].isin(TESTS)].reset_index(drop=True)
 
 
 def draw_scores(table: pd.DataFrame) -> Figure:
     """Draw each score against coupling, a panel a score, a marker a model; a thin line joins both its parts."""
     tests = [test for test in TESTS if (table["test"] == test).any()]
-    if len(tests) == 1:  # so that a phone shows it whole
+    if len(tests) == 1:  # fits a phone's width
         figure, axes, beside = parts.one_panel(3.6)
         axes.set_title(TESTS[tests[0]], fontweight="normal")
         row = [axes]

@@ -1,4 +1,4 @@
-"""Coupling across depth: where it is, how it falls with the distance between blocks, in one model or several."""
+"""Coupling across depth: over pairs of blocks, by distance between blocks, in one model or several."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ from companion.figures.take import VARIANT, K, Null, of_models, of_networks
 from companion.tables import effects
 from companion.tables.arrays import cells, mean_over_directions, with_ends
 from coupling_lib.datasets.parts import SHARED, VARIANTS_OF_PARTS, with_shared_part
-from coupling_lib.datasets.summaries import apart, depth_summary, interval
+from coupling_lib.datasets.summaries import depth_summary, interval, off_diagonal
 from coupling_lib.errors import ParameterError
 from coupling_lib.models.registry import by_size
 
@@ -25,12 +25,12 @@ DRAWN = (*_OF_PARTS, *(f"shared_{name}" for name in _OF_PARTS))
 
 
 def pair_couplings(both: xr.Dataset, variant: str, k: K) -> xr.DataArray:
-    """Select each prompt's coupling of all pairs of blocks, NaN where a block meets itself."""
+    """Select each prompt's coupling of all pairs of blocks, NaN for a block with itself."""
     k = take.chosen_k(both, k)
     label = coupling_label(variant, k)
     if both.sizes["block_1"] < 2:
         raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
-    return (1 - _from_one(apart(both[variant].sel(k=k, drop=True)))).rename("coupling").assign_attrs(label=label)
+    return (1 - _from_one(off_diagonal(both[variant].sel(k=k, drop=True)))).rename("coupling").assign_attrs(label=label)
 
 
 @of_networks
@@ -53,7 +53,7 @@ def take_distribution(
     both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None, nulls: xr.Dataset | None = None
 ) -> xr.Dataset:
     """Select each prompt's coupling: `all_pairs`, and by `distance` between blocks, with its interval over prompts."""
-    # `nulls` is what `measure_nulls` made of the trained network; the null by conjugation of both parts is taken of it.
+    # `nulls` is `measure_nulls` of the trained network, with the conjugated null of both parts.
     all_pairs = pair_couplings(both, variant, k).mean(PAIR.values())
     at = both.by_distance.sel(variant=variant, k=take.chosen_k(both, k), drop=True)
     curve = 1 - at.isel(distance=slice(1, None)).astype(float)
@@ -91,12 +91,12 @@ def take_matrices(both: xr.Dataset, blocks: Sequence[int] | None = None, k: K = 
 def take_matrices_of(
     models: Mapping[str, xr.Dataset], blocks: Sequence[int] | None = None, k: K = None
 ) -> xr.DataArray:
-    """Select what `take_matrices` does of several models' trained networks, ordered by size; NaN for missing blocks."""
+    """Select `take_matrices` of several models' trained networks, ordered by size; NaN for missing blocks."""
     found = []
     for name in by_size(models):
         one = take.trained_alone(models[name], name)
-        there = None if blocks is None else [block for block in blocks if block < one.sizes["block_1"]]
-        found.append(take_matrices(one, there, k))
+        blocks_of_one = None if blocks is None else [block for block in blocks if block < one.sizes["block_1"]]
+        found.append(take_matrices(one, blocks_of_one, k))
     return xr.concat(found, "network", join="outer", combine_attrs="drop")
 
 
@@ -115,8 +115,8 @@ def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Nu
 def numbers_of(
     both: xr.Dataset, spreads: Mapping[str, float], variant: str = VARIANT, k: K = None, null: Null = None
 ) -> dict[str, float]:
-    """Name the numbers that the book quotes of a model before and after training, and the effects of its verdicts."""
-    # `spreads` is how far chance alone moves the means, as `null_spreads` gives it.
+    """Return the numbers of a model before and after training that the book quotes, and the effects of its verdicts."""
+    # `spreads` holds the standard deviations of the means by chance, as returned by `null_spreads`.
     k, null = take.chosen_k(both, k), take.null_beside(both, variant, k, null)
     summary = take_summary(with_shared_part(both), variant, k, null)
     names = with_ends("coupling-{}", "all pairs") | {"neighbours": "neighbours-{}"}
@@ -157,7 +157,7 @@ def draw_map(pairs: xr.DataArray) -> Figure:
 
 
 def draw_graph(coupling: xr.DataArray, beyond: bool = False) -> Figure:
-    """Draw blocks on a circle, joined by coupling, or by what of it is `beyond` chance (figures 1c to 1e)."""
+    """Draw blocks on a circle, joined by coupling, or by its excess over chance if `beyond` (figures 1c to 1e)."""
     null, names = coupling.null, coupling.network.values
     inks = [style.dataset_colour(name, place) for place, name in enumerate(names)]
     if beyond:
@@ -191,7 +191,7 @@ def draw_distribution(coupling: xr.Dataset) -> Figure:
 
 def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
     """Draw trained models' pairs on one scale, and coupling against distance; dotted: untrained (figure 20)."""
-    # Four stand in a square: in one row the numbers of their blocks would touch.
+    # Four panels form a square: in one row the numbers of their blocks would touch.
     columns, first = 2 if len(models) == 4 else min(len(models), 3), next(iter(models.values()))
     rows = -(-len(models) // columns)
     height = rows * (0.92 * min(style.WIDTH / columns, 3.2) + 0.3) + 1.0
@@ -218,7 +218,7 @@ def draw_models(models: Mapping[str, xr.Dataset]) -> Figure:
 
 
 def _conjugated(nulls: xr.Dataset, k: int, networks: xr.DataArray) -> xr.DataArray:
-    """Select the null by conjugation, mean over prompts: of the trained network, and of its traceless part."""
+    """Select the conjugated null, mean over prompts: of the trained network, and of its traceless part."""
     values = 1 - nulls.normalised.sel(kind="conjugated", span="all pairs", k=k, drop=True).mean("prompt")
     known = {style.TRAINED: values.sel(part="whole"), SHARED: values.sel(part="traceless")}
     return xr.DataArray([float(known.get(str(name), np.nan)) for name in networks.values], {"network": networks})
@@ -233,6 +233,6 @@ def _draw_maps(row: Sequence[Axes], maps: Sequence[xr.DataArray], null: float, l
 
 
 def _from_one(values: xr.DataArray) -> xr.DataArray:
-    """Name the two roles of a pair, and count blocks from 1."""
+    """Label the two roles of a pair, and count blocks from 1."""
     named = values.rename(PAIR)
     return named.assign_coords({role: named[role] + 1 for role in PAIR.values()})

@@ -1,4 +1,4 @@
-"""Linear dynamics: what products of I + J carry, what they leave out, and growth along shared directions."""
+"""Linear dynamics: products of I + J, the remainder that they omit, and growth along shared directions."""
 
 import numpy as np
 import pandas as pd
@@ -18,18 +18,18 @@ GROWTH = {
     "state": (r"$|u^\top x^l|\,/\,|u^\top x^0|$: the state itself", {"dashes": (6, 1.5, 1, 1.5)}),
     "null": ("linearised network, by chance", {"dashes": (4, 3)}),
 }
-"""Kinds of growth along a direction, how figures name them and how they dash them."""
+"""Kinds of growth along a direction, with their labels and line styles."""
 
 _BOOK = with_ends("product-{}", "product") | {
     "random": "product-null-{}", "released": "released-{}", "share": "embedding-share-{}", "u.v": "left-right-{}",
     "predicted": "growth-predicted-{}", "growth": "growth-{}",
 }  # fmt: skip
-"""Under which name the book quotes a column of the summary, for a network."""
+"""Names of the summary's columns in the book, for a network."""
 
 
 @of_networks
 def take_carried(both: xr.Dataset, quantity: str = "cosine") -> xr.Dataset:
-    """Select how products of I + J_l carry states (cosine or norm ratio): from the embedding on, and to the last."""
+    """Select how products of I + J_l with states agree with the states: from the embedding, and to the last state."""
     name = quantity.replace(" ", "_")
     carried = both[f"carried_{name}"]
     routes = {
@@ -42,13 +42,13 @@ def take_carried(both: xr.Dataset, quantity: str = "cosine") -> xr.Dataset:
 
 @of_networks
 def take_routes(both: xr.Dataset) -> xr.Dataset:
-    """Select how each way to linearise the network agrees with the last state, in direction and in length."""
+    """Select the agreement of each linearisation with the last state, in direction and in length."""
     return interval(joined({"cosine": both.end_cosine, "norm ratio": both.end_norm_ratio}, "quantity"))
 
 
 @of_networks
 def take_remainders(both: xr.Dataset) -> xr.Dataset:
-    """Select how much of a block is linear, and where the last state comes from (level 0 is the embedding)."""
+    """Select the linear share of each block, and the composition of the last state (level 0 is the embedding)."""
     linear = from_one(both.linear_norm_ratio.rename(block="level"), "level")
     return interval(joined({"linear part": linear, "share of last state": both.contribution}, "quantity"))
 
@@ -75,7 +75,7 @@ def take_left_right(both: xr.Dataset) -> xr.Dataset:
 
 
 def draw_carried(carried: xr.Dataset) -> Figure:
-    """Draw how well products of I + J_l predict the states that the network reaches."""
+    """Draw the agreement of products of I + J_l with the states that the network reaches."""
     titles = {"from embedding": "From the embedding to level $l$", "to last": "From level $l$ to the last"}
     figure, row = parts.panels([*titles.values()], 3.5, plain=True, sharey=True)
     for axes, route in zip(row, titles, strict=True):
@@ -94,7 +94,7 @@ def draw_carried(carried: xr.Dataset) -> Figure:
 
 
 def draw_routes(routes: xr.Dataset) -> Figure:
-    """Draw how each way to linearise the network agrees with the last state: direction left, length right."""
+    """Draw the agreement of each linearisation with the last state: direction left, length right."""
     titles = {"cosine": "Cosine with the last state", "norm ratio": "Length relative to it"}
     figure, row = parts.panels([*titles.values()], 2.9, plain=True, named=True, sharey=True)
     names = routes.reading.values
@@ -111,7 +111,7 @@ def draw_routes(routes: xr.Dataset) -> Figure:
 
 
 def draw_remainders(remainders: xr.Dataset) -> Figure:
-    """Draw how little of each block is linear in its input, and where the last state comes from."""
+    """Draw the linear share of each block, and the composition of the last state."""
     titles = {
         "linear part": r"$\Vert J_l\,x^{l-1}\Vert\,/\,\Vert f^l(x^{l-1})\Vert$",
         "share of last state": "Share of the last state",
@@ -175,7 +175,7 @@ def draw_left_right(cosines: xr.Dataset) -> Figure:
 
 @of_networks
 def take_summary(both: xr.Dataset) -> pd.DataFrame:
-    """Condense linear dynamics to a few numbers: means over prompts, and medians of growth per block."""
+    """Summarise linear dynamics in a few numbers: means over prompts, and medians of growth per block."""
     product = interval(both.end_cosine.sel(reading="product"))
     logs = {kind: both[f"growth_{kind}"].isel(level=-1, direction=0) for kind in ("singular", "response")}
     growth = {kind: np.exp(values.median("prompt") / both.sizes["block"]) for kind, values in logs.items()}
@@ -194,7 +194,7 @@ def take_summary(both: xr.Dataset) -> pd.DataFrame:
 
 
 def numbers_of(both: xr.Dataset) -> dict[str, float]:
-    """Name the numbers that the book quotes."""
+    """Return the numbers that the book quotes, by name."""
     found = {"prompts": both.sizes["prompt"]} | effects.numbers(effects.of_dynamics(both.sel(network="trained")), "")
     for network, _, one in parts.networks(both):
         errors = one.null_cosine_error.isel(level=-1).values

@@ -1,4 +1,4 @@
-"""Edits: how each predictor goes with what edits cost, and what it costs to leave blocks out one after the other."""
+"""Edits: correlation of each predictor with the cost of edits, and the cost of leaving blocks out one after another."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ def take_predictors(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def take_removal(table: pd.DataFrame) -> pd.DataFrame:
-    """Select the rise of the loss by how many blocks are left out, and by whose order."""
+    """Select the rise of the loss by the number of blocks left out, and by the order's source."""
     return _of_models(table.groupby("model").filter(lambda rows: REMOVE in set(rows["edit"])), edits.removal)
 
 
@@ -55,7 +55,7 @@ def draw_predictors(taken: pd.DataFrame) -> Figure:
 
 
 def draw_removal(taken: pd.DataFrame) -> Figure:
-    """Draw the rise of the loss against the blocks that are left out, a panel for each model."""
+    """Draw the rise of the loss against the number of blocks left out, a panel for each model."""
     models = list(taken["model"].unique())
     figure, row = parts.panels(models, 3.6)
     for axes, model in zip(row, models, strict=True):

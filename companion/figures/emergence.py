@@ -1,6 +1,6 @@
 """Emergence: coupling and the shape of trajectories against the step of training.
 
-Steps stand on a logarithmic axis; step 0, which has no logarithm, stands apart on its left, beyond a break of the axis.
+Steps are on a logarithmic axis; step 0, which has no logarithm, is apart on its left, beyond a break of the axis.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,21 +23,21 @@ from coupling_lib.datasets.summaries import interval, mean_couplings, pair_coupl
 from coupling_lib.models.registry import by_size
 
 SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance"}
-"""Scores that are followed over training, with their labels on an axis."""
+"""Scores drawn against training, with their labels on an axis."""
 PROFILES = {
     "norm": ("level", r"norm $\Vert x^l\Vert_2$"),
     "window_line_shape_score": ("centre", "line-shape score"),
     "window_expodistance": ("centre", "expodistance"),
 }
-"""Quantities that are drawn against depth: the dimension that depth is, and the axis's label."""
+"""Quantities drawn against depth: the dimension of depth, and the axis's label."""
 _BLOCKS = ["block_1", "block_2"]
 ALIKE = 0.02
-"""Below this difference of coupling two lines coincide, and one of them is drawn."""
+"""Difference of coupling below which two lines coincide, and only one is drawn."""
 
 
 @of_one
 def take_coupling(ds: xr.Dataset, variant: str = VARIANT, k: K = None) -> xr.Dataset:
-    """Select mean coupling, that of random bases, and how good the model was, at each step."""
+    """Select mean coupling, that of random bases, and the model's quality, at each step."""
     k = take.chosen_k(ds, k)
     null = {"random_bases": 1 - ds["null"], "random_bases_error": ds.null_error, "progress": ds.progress}
     found = interval(mean_couplings(ds, variant, k)).assign(null).sel(k=k, drop=True)
@@ -114,7 +114,7 @@ def take_models(measured: take.Models, variant: str = VARIANT, k: K = None) -> d
 
 @of_one
 def take_summary(ds: xr.Dataset, variant: str = VARIANT, k: K = None) -> pd.DataFrame:
-    """Select emergence in a few numbers per step."""
+    """Tabulate emergence in a few numbers per step."""
     table = _table(ds, variant, take.chosen_k(ds, k))
     progress = ds.attrs.get("progress_label", "").partition(" (")[0]  # without its unit
     names = {"shared": SHARED} if "shared" in table else {}
@@ -142,14 +142,14 @@ def numbers_of(ds: xr.Dataset, others: effects.OtherRuns, variant: str = VARIANT
 
 
 def _table(ds: xr.Dataset, variant: str, k: int) -> pd.DataFrame:
-    """Return what is known of each step, prompts summed up."""
+    """Return a table of all quantities at each step, summarised over prompts."""
     columns = {"mean": "coupling", "shared_mean": "shared"}
     table = take_coupling(ds, variant, k).to_dataframe().rename(columns=columns)
     return table.assign(**{score: ds[score].median("prompt").values for score in SCORES})
 
 
 def draw_coupling(couplings: xr.Dataset) -> Figure:
-    """Draw mean coupling against training, with chance, and how good the model was (the paper's figure 1b)."""
+    """Draw mean coupling against training, with chance, and the model's quality (the paper's figure 1b)."""
     known = couplings.progress.notnull().values
     quantities = [couplings.label, couplings.progress_label][: 1 + known.any()]
     figure, (axes, *beside) = parts.panels(quantities, 3.4, plain=True)
@@ -214,7 +214,7 @@ def draw_scores(scores: xr.Dataset) -> Figure:
         below.set(title=f"windows of {scores.window} blocks", ylabel=SCORES[score])
     parts.log_axis(grid[0, 1])
     for axes in grid[:, 0]:
-        if axes.get_legend_handles_labels()[0]:  # without step 0 there is nothing to name above
+        if axes.get_legend_handles_labels()[0]:  # without step 0 there is no label above
             axes.legend()
     return figure
 
@@ -255,7 +255,7 @@ def draw_profiles(profiles: xr.Dataset) -> Figure:
 
 
 def _draw_steps(axes: Axes, summary: xr.Dataset, ink: str, label: str) -> np.ndarray:
-    """Draw a line over steps; its part over the break of the axis is dotted. Give the places of the steps."""
+    """Draw a line over steps, dotted over the break of the axis, and return the positions of the steps."""
     places = parts.step_axis(axes, summary.step.values)
     placed = summary.assign_coords(step=places)
     first = int(summary.step[0] == 0)
@@ -263,7 +263,7 @@ def _draw_steps(axes: Axes, summary: xr.Dataset, ink: str, label: str) -> np.nda
         axes.plot(places[:2], parts.middle(summary)[:2], color=ink, linewidth=1.0, linestyle=(0, (1, 2)))
     for part, name in ((placed.isel(step=slice(first)), ""), (placed.isel(step=slice(first, None)), label)):
         parts.band(axes, part, "step", ink, 0.2, marker="o", markersize=3.5, label=name)
-        if part.sizes["step"] == 1:  # a band needs two
+        if part.sizes["step"] == 1:  # a band needs two points
             axes.vlines(part.step, part.low, part.high, color=ink, alpha=0.4, linewidth=3, zorder=1)
     return places
 
@@ -274,7 +274,7 @@ def _mark_untrained(axes: Axes, place: float, value: float) -> None:
 
 
 def _step_bar(row: Sequence[Axes], steps: np.ndarray) -> None:
-    """Put a colour bar with one patch per step under all panels."""
+    """Add a colour bar with one patch per step under all panels."""
     scale = BoundaryNorm(np.arange(len(steps) + 1) - 0.5, len(steps))
     bar = parts.colour_bar(row, ScalarMappable(scale, ListedColormap(parts.shades(len(steps)))), "training step")
     labelled = parts.thinned(len(steps))

@@ -1,4 +1,4 @@
-"""Read the figures of an executed notebook or of a page, with their tables, from the HTML that `show` writes."""
+"""Reader of the figures of an executed notebook or of a page, with their tables, from the HTML of `show`."""
 
 import base64
 import html
@@ -21,7 +21,7 @@ _IMAGE = re.compile(r'<img class="only-(light|dark)" src="data:image/(svg\+xml|p
 
 
 class Shown(NamedTuple):
-    """A figure as it was shown. One that was made for print has neither name nor table where the table is long."""
+    """A figure as shown. One made for print has neither name nor table if the table is long."""
 
     markup: str
     name: str
@@ -38,18 +38,18 @@ class Shown(NamedTuple):
 
     @property
     def table(self) -> pd.DataFrame:
-        """Read the table under the figure."""
+        """Table under the figure."""
         return pd.read_csv(io.StringIO(self.csv), comment="#")
 
     @property
     def pictures(self) -> dict[str, tuple[str, bytes]]:
-        """Kind (svg or png) and content of the picture in each theme."""
+        """Format (svg or png) and content of the picture in each theme."""
         found = _IMAGE.finditer(self.images)
         return {one[1]: (one[2].partition("+")[0], base64.b64decode(one[3])) for one in found}
 
 
 def figures_in(markup: str) -> Iterator[Shown]:
-    """Find the figures of a text, one after the other."""
+    """Iterate over the figures of a text."""
     for found in FIGURE.finditer(markup):
         texts = {name: html.unescape(found[name] or "") for name in ("name", "caption", "origin", "drawn_by")}
         yield Shown(found[0], **texts, csv=unquote(found["csv"] or ""), images=found["images"])

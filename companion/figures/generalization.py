@@ -1,7 +1,7 @@
-"""Coupling against how good a model is: the paper's figure, the suite of this project, the leaderboard.
+"""Coupling against a model's quality: the paper's figure, the suite of this project, the leaderboard.
 
-The sources are tables of models, so that `take_...` gives tables, one line per point. The last column of a table of
-the suite is its reading of coupling. Numbers for the book are in `generalization_numbers`.
+The sources are tables of models, so that `take_...` returns tables, one row per point. The last column of a table of
+the suite is its variant of coupling. Numbers for the book are in `generalization_numbers`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,20 @@ REST = ["ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande"]
 TASKS = (*REST, "GSM8K")
 COUPLING = "coupling relative to chance"
 READING = "normalized_miscoupling_k10_relative"
-"""The column of the suite that is its coupling where no other is asked for."""
+"""The suite's default column of coupling."""
 _ARCHITECTURES = {"neox": ("GPT-NeoX", "o", "nano-neox"), "llama": ("Llama", "s", "nano-llama")}
-"""By architecture: what it is called, its marker, and the family whose colour it has."""
+"""By architecture: label, marker, and the family whose colour it has."""
 KS = {"5": "$K = 5$", "10": "$K = 10$", "tenth": "$K = 0.1\\,d$"}
-"""Numbers of singular vectors at which the suite is measured, with their labels."""
+"""Values of K at which the suite is measured, with their labels."""
 LABELS = {
     "The paper's figure 1a": ("coupling, digitised", "mean of six benchmarks (%)"),
     "The suite": (COUPLING, "minus validation loss"),
 }
-"""Points to which shapes are fitted, and how their axes are called."""
+"""Sets of points to which shapes are fitted, with their axis labels."""
 
 
 def take_paper(points: pd.DataFrame) -> pd.DataFrame:
-    """Select the digitised points, beside the curve of width alone, and the residuals from it."""
+    """Select the digitised points, the curve of width, and the residuals from it."""
     curve = width_curve(points.width)
     return points[["model", "family", "width", "score", "coupling", "how"]].assign(
         width_curve=curve,
@@ -44,7 +44,7 @@ def take_paper(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def take_suite(suite: pd.DataFrame, coupling: str = READING) -> pd.DataFrame:
-    """Select every checkpoint's model, training, scores, and one reading of coupling."""
+    """Select every checkpoint's model, training, scores, and one variant of coupling."""
     columns = ["model", "architecture", "width", "blocks", "parameters", "step", "tokens", "final"]
     return suite[[*columns, "validation_loss", *SCORES.values(), coupling]]
 
@@ -56,12 +56,12 @@ def take_sign(signs: pd.DataFrame, suite: pd.DataFrame, coupling: str = READING)
 
 
 def take_variants(last: pd.DataFrame, score: str = "negative_loss") -> pd.DataFrame:
-    """Correlate every reading at every K with a score, as it is and relative to its null."""
+    """Correlate every variant at every K with a score, as measured and relative to its null."""
     return correlations.variant_table(last, score)
 
 
 def take_rivals(last: pd.DataFrame, coupling: str = READING) -> pd.DataFrame:
-    """Stack what coupling and its rivals explain of each score."""
+    """Tabulate the share of each score that coupling and its rivals explain."""
     tables = {label: correlations.rival_table(last, column, coupling) for label, column in SCORES.items()}
     return pd.concat(tables, names=["score"]).reset_index("score").reset_index(drop=True)
 
@@ -131,7 +131,7 @@ def draw_sign(table: pd.DataFrame) -> Figure:
     left.axhline(0, color=style.colour("mask"), linewidth=1)
     left.vlines(signs.step, signs.low, signs.high, color=ink, linewidth=1.6)
     left.plot(signs.step, signs.r, marker="o", color=ink, linewidth=1)
-    named = signs.iloc[:: 1 if len(signs) < 6 else 3]  # what stands close together would overlap
+    named = signs.iloc[:: 1 if len(signs) < 6 else 3]  # labels close together would overlap
     for at in named.itertuples():
         left.annotate(f"${at.r:+.2f}$", (at.step, at.r), (6, 4), textcoords="offset points", fontsize=8.5)
     parts.plain_log(left, named.step)
@@ -150,7 +150,7 @@ def draw_sign(table: pd.DataFrame) -> Figure:
 
 
 def draw_variants(table: pd.DataFrame) -> Figure:
-    """Draw the correlation of every reading with the score, at every K, as measured and relative to its null."""
+    """Draw the correlation of every variant with the score, at every K, as measured and relative to its null."""
     names, titles = table["variant"].unique(), ["As measured", "Relative to chance"]
     figure, row = parts.panels(titles, 0.25 * len(names) + 1.25, named=True, sharex=True, sharey=True)
     for axes, column in zip(row, ("r", "r_relative"), strict=True):
@@ -169,7 +169,7 @@ def draw_variants(table: pd.DataFrame) -> Figure:
 
 
 def draw_rivals(table: pd.DataFrame) -> Figure:
-    """Draw what coupling and its rivals explain of the score, alone and given all the others."""
+    """Draw the share of the score that coupling and its rivals explain, alone and given all the others."""
     names, scores = table.predictor.unique(), table.score.unique()
     figure, (left, right) = parts.panels(["", ""], 0.36 * len(names) + 1.1, named=True, sharey=True)
     for position, score in enumerate(scores):
@@ -196,7 +196,7 @@ def draw_sizes(table: pd.DataFrame) -> Figure:
     for row, (column, label) in zip(grid, rows.items(), strict=True):
         row[0].set_ylabel(label)
         for axes, x in zip(row, columns, strict=True):
-            # Tokens are followed along training; the sizes do not change, so one point per model says it all.
+            # Tokens vary along training; sizes do not, so that one point per model suffices.
             shown = table if x == "tokens" else table[table.final]
             for architecture, (name, marker, family) in _ARCHITECTURES.items():
                 part = shown[shown.architecture == architecture]

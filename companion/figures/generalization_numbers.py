@@ -1,4 +1,4 @@
-"""The numbers of `companion.figures.generalization` that the book quotes, and the table that sums them up."""
+"""Numbers of `companion.figures.generalization` that the book quotes, and the page's summary table."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -31,11 +31,11 @@ _SUMMARY = {
     "suite: the same relative to its null": "variant-released_trace-ktenth-r-relative",
     "suite: r over all checkpoints": "checkpoints-r",
 }
-"""What the page is summed up by: numbers that it quotes."""
+"""Numbers of the page's summary table."""
 
 
 def take_summary(found: Mapping[str, float]) -> pd.DataFrame:
-    """Sum the page up by some of its numbers."""
+    """Return a summary table of the page's main numbers."""
     lines = {line: found[name] for line, name in _SUMMARY.items()}
     steps = [name.removeprefix("sign-step-") for name in found if re.fullmatch(r"sign-step-\d+", name)]
     lines |= {f"suite: r across the same models at step {step}": found[f"sign-step-{step}"] for step in steps}
@@ -43,7 +43,7 @@ def take_summary(found: Mapping[str, float]) -> pd.DataFrame:
 
 
 def measured_sentence(models: pd.DataFrame) -> str:
-    """Return which models have been measured on this machine."""
+    """Return a sentence with the models that have been measured on this machine."""
     done = models.loc[models["trace"].notna() | models["normalized"].notna(), "model"].tolist()
     names = ", ".join(done) if done else "none"
     return f"Measured here: {names}. Not measured here: {len(models) - len(done)} of {len(models)} models."
@@ -53,13 +53,13 @@ def numbers_of(
     points: pd.DataFrame, suite: pd.DataFrame, untrained: pd.DataFrame, shapes: pd.DataFrame, board: pd.DataFrame,
     runs: pd.DataFrame,
 ) -> dict[str, float]:  # fmt: skip
-    """Collect the numbers that the book quotes, and the effects that verdicts rest on."""
+    """Return the numbers that the book quotes, and the effects that verdicts rest on, by name."""
     found = of_points(points) | of_suite(suite, untrained) | of_shapes(shapes) | of_tasks(board) | of_runs(runs)
     return {name: float(value) for name, value in found.items() if np.isfinite(value)}
 
 
 def of_points(points: pd.DataFrame) -> dict[str, float]:
-    """Return the numbers of the paper's figure 1a, and what is left of it without width."""
+    """Return the numbers of the paper's figure 1a, and its residual relation without width."""
     paper, partial = figure_1a.statistics(points), figure_1a.partial_table(points)
     found = _named("figure-1a", paper, paper)
     effects = {f"figure-1a-gain-{label.replace(' ', '-')}": lead for label, lead in figure_1a.gains(points).items()}
@@ -70,7 +70,7 @@ def of_points(points: pd.DataFrame) -> dict[str, float]:
 
 
 def of_suite(suite: pd.DataFrame, untrained: pd.DataFrame, reading: str = READING) -> dict[str, float]:
-    """Return correlations of coupling and its rivals with the suite's quality; `untrained` is with step 0."""
+    """Return correlations of coupling and its rivals with the suite's quality; `untrained` includes step 0."""
     last = correlations.last_checkpoints(suite)
     budget, score = correlations.equal_tokens(last), "negative_loss"
     along = correlations.checkpoints_beside_models(suite, score, reading)
@@ -95,7 +95,7 @@ def of_suite(suite: pd.DataFrame, untrained: pd.DataFrame, reading: str = READIN
     found |= {"last-tokens": budget["tokens"].iloc[0], "most-tokens": last["tokens"].max()}
     signs = correlations.sign_along_training(suite, score, reading)
     effects = {f"sign-step-{row['step']:.0f}": effect_in(row, "models") for _, row in signs.iterrows()}
-    # Whether blocks use the same directions is another question than whether one's diagonalise the other's Jacobian.
+    # Equal directions of blocks are another question than one block's vectors diagonalising the other's Jacobian.
     for mark in ("uu", "vv"):
         if (bases := f"basis_{mark}_k10_relative") in suite:
             along = correlations.sign_along_training(suite, score, bases)
@@ -109,7 +109,7 @@ def of_suite(suite: pd.DataFrame, untrained: pd.DataFrame, reading: str = READIN
 
 
 def of_shapes(shapes: pd.DataFrame) -> dict[str, float]:
-    """Return whether a line or an exponential predicts better, for figure 1a and for the suite."""
+    """Return the comparison of a line with an exponential, for figure 1a and for the suite."""
     found = {}
     for name, (_, row) in zip(("figure-1a", "suite"), shapes.iterrows(), strict=True):
         found |= _named(f"{name}-cv", row, ("linear", "exponential", "wins", "seeds")) | {f"{name}-points": row["n"]}
@@ -118,7 +118,7 @@ def of_shapes(shapes: pd.DataFrame) -> dict[str, float]:
 
 
 def of_tasks(board: pd.DataFrame) -> dict[str, float]:
-    """Return how far GSM8K follows the rest of the leaderboard, with the error over families of models."""
+    """Return the correlation of GSM8K with the rest of the leaderboard, with the error over families of models."""
     known = board.dropna(subset=[*TASKS])
     rest = known[REST].mean(axis=1)
     r = correlation_over(rest, known["GSM8K"], figure_1a.base_family(known["family"]))
@@ -131,7 +131,7 @@ def of_tasks(board: pd.DataFrame) -> dict[str, float]:
 
 
 def of_runs(runs: pd.DataFrame) -> dict[str, float]:
-    """Return what the regulariser changes, with the answers to its registered questions."""
+    """Return the effects of the regulariser, with the answers to its registered questions."""
     found = {"regularised-pairs": float(changes(runs)["seed"].nunique())}
     for row in difference_table(runs).to_dict("records"):
         stem = f"regularised-{row['arm']}-from{row['begin']}-{row['column'].removeprefix('validation_')}"

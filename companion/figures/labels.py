@@ -1,4 +1,4 @@
-"""How coupling is written in figures: 1 minus a mismatch by its symbol.
+"""Labels of coupling in figures: 1 minus a mismatch's symbol.
 
 The unnormalised mis-coupling carries the units of the Jacobian and has no coupling.
 """

@@ -1,4 +1,4 @@
-"""Lenses: what each depth predicts of the answer, how far from it that is, and what the futures of a token add."""
+"""Lenses: predictions at each depth, their distance from the answer, and the effect of including a token's futures."""
 
 import pandas as pd
 import xarray as xr
@@ -22,12 +22,12 @@ _PROPERTIES = {
 
 @of_networks
 def take_divergence(both: xr.Dataset) -> xr.Dataset:
-    """Select the distance of every lens from the model's own answer, at every depth but the last: there it is 0."""
+    """Select the distance of every lens from the model's own answer, at every depth but the last, where it is 0."""
     return interval(both.divergence.isel(depth=slice(None, -1)))
 
 
 def draw_divergence(divergence: xr.Dataset) -> Figure:
-    """Draw it against depth, one line per lens, a panel per network."""
+    """Draw the divergence against depth, one line per lens, a panel per network."""
     figure, row = parts.panels(divergence.network.values, 3.9, sharey=True)
     for axes, name in zip(row, divergence.network.values, strict=True):
         for place, lens in enumerate(divergence.lens.values):
@@ -43,12 +43,12 @@ def draw_divergence(divergence: xr.Dataset) -> Figure:
 
 @of_networks
 def take_futures(both: xr.Dataset) -> xr.DataArray:
-    """Select how far the lens with futures is from that of a token's own position, at every depth but the last."""
+    """Select the distance of the lens with futures from that of a token's own position, at every depth but the last."""
     return both.futures_apart.isel(prompt=0, drop=True).isel(depth=slice(None, -1))
 
 
 def draw_futures(apart: xr.DataArray) -> Figure:
-    """Draw it against depth, one line per network."""
+    """Draw this distance against depth, one line per network."""
     figure, axes, right = parts.one_panel(3.1, beside=1.3)
     for name, ink, one in parts.networks(apart):
         axes.plot(one.depth, one, color=ink, label=name)
@@ -61,12 +61,12 @@ def draw_futures(apart: xr.DataArray) -> Figure:
 
 @of_one
 def take_readout(words: xr.Dataset) -> xr.Dataset:
-    """Select what every depth predicts of one text, the last depth first."""
+    """Select the predictions at every depth for one text, the last depth first."""
     return words.isel(depth=slice(None, None, -1))
 
 
 def draw_readout(read: xr.Dataset) -> Figure:
-    """Write the tokens of every depth into a grid, the last depth on top, each shaded by its probability."""
+    """Draw the tokens of every depth as a grid, the last depth on top, each shaded by its probability."""
     figure, row = parts.panels(read.lens.values, 0.9 + 0.26 * read.sizes["depth"], sharey=True)
     for axes, lens in zip(row, read.lens.values, strict=True):
         one = read.sel(lens=lens)
@@ -85,7 +85,7 @@ def draw_readout(read: xr.Dataset) -> Figure:
 
 @of_networks
 def take_summary(both: xr.Dataset) -> pd.DataFrame:
-    """Condense the inner depths to the divergence of each lens with its interval, and how often it agrees."""
+    """Summarise the inner depths: the divergence of each lens with its interval, and its share of agreement."""
     inner = both.isel(depth=slice(1, -1)).mean("depth")
     table = interval(inner.divergence).rename(mean="divergence").drop_vars("method", errors="ignore")
     columns = {name: table[name] for name in ("divergence", "low", "high")}
@@ -94,7 +94,7 @@ def take_summary(both: xr.Dataset) -> pd.DataFrame:
 
 
 def numbers_of(both: xr.Dataset) -> dict[str, float | str]:
-    """Name the numbers that the book quotes, means over the inner depths, and how true interventions find the lens."""
+    """Return the numbers that the book quotes, means over the inner depths, and the agreement of interventions."""
     found: dict[str, float | str] = {"prompts": both.sizes["prompt"], "fitted-on": int(both.attrs["fitted_on"])}
     names = with_ends("{1}-{0}", "divergence") | {"agrees": "{1}-agrees-{0}"}
     found |= {name.replace(" ", "-"): value for name, value in cells(take_summary(both), names).items()}

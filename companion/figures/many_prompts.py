@@ -1,4 +1,4 @@
-"""Coupling over many prompts: by where the words come from, by what a problem asks, and by what is added to it."""
+"""Coupling over many prompts: by source of the text, by reasoning steps of a problem, and by an added sentence."""
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from coupling_lib.metrics.nulls import gaussian_miscoupling
 
 _INKS = {"whole": style.TRAINED, "traceless part": style.SHARED}
 _MOST = 0.25
-"""The end of an axis of coupling: what the public decoders of this book reach, mean over pairs of blocks."""
+"""Upper end of an axis of coupling: the largest mean over pairs of blocks among the public decoders of this book."""
 _ADDED = {"step by step": "“step by step”", "control sentence": "control sentence"}
 
 
@@ -29,12 +29,12 @@ def take_questions(rows: pd.DataFrame) -> pd.DataFrame:
     of_steps = own[own["set"] == PROBLEMS].groupby("steps")["coupling"]
     found = [("steps", f"{steps:.0f}", values) for steps, values in of_steps]
     found += [("added", name, asked[name] - asked["alone"]) for name in _ADDED]
-    lines = [{"panel": panel, "of": of, **effects.condensed(values)} for panel, of, values in found]
+    lines = [{"panel": panel, "of": of, **effects.summarised(values)} for panel, of, values in found]
     return _kept(pd.DataFrame(lines), rows)
 
 
 def _kept(taken: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Keep with what was taken where it comes from."""
+    """Attach the records of the source rows to a selection."""
     taken.attrs["origin"] = f"{rows['model'].iloc[0]} · data/many_prompts.csv · python -m companion.tables.many_prompts"
     return taken
 
@@ -58,7 +58,7 @@ def draw_sources(taken: pd.DataFrame) -> Figure:
 
 
 def draw_questions(taken: pd.DataFrame) -> Figure:
-    """Draw coupling on problems by their reasoning steps, and what a sentence behind a question changes."""
+    """Draw coupling on problems by their reasoning steps, and the change that a sentence after a question makes."""
     titles = {"steps": "Reasoning steps", "added": "A sentence behind the question"}
     figure, row = parts.panels(list(titles.values()), 3.3, plain=True)
     for axes, panel in zip(row, titles, strict=True):

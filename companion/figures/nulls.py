@@ -1,4 +1,4 @@
-"""What every reading of coupling is with no coupling, in networks and in surrogates of them.
+"""Values of every coupling variant without coupling, in networks and in surrogates of them.
 
 Coupling is *relative* to random bases here, (null - value) / null: 0 is chance, 1 is perfect coupling. The decisive
 test takes what `measure_decisive` made of one network or several, or of several models by name.
@@ -37,7 +37,7 @@ SHOWN = {
     "other prompt": "other prompt",
     "state directions": "states",
 }
-"""What the vectors of the other block are in the figure of both parts."""
+"""Labels of the vectors of the other block in the figure of both parts."""
 REPORTED = ("normalized_miscoupling", "mismatch", "released_norm", "basis_vv")
 """Variants drawn against K: one for each of the paper, its project page, its code, and the bases alone."""
 CURVES = ("normalized_miscoupling", "released_norm", "released_trace")
@@ -48,7 +48,7 @@ _FIGURE_1A = {
     "untrained": ("untrained, measured here", style.UNTRAINED, "o", 6, 1.6),
     "by chance": ("by chance, with the trained spectra", style.NULL, "_", 12, 1.6),
 }
-"""Label, role, marker, its size and its edge of what is drawn beside the value of no coupling."""
+"""Label, role, marker, marker size and edge of each series drawn beside the value of no coupling."""
 
 
 def take_curves(curves: xr.Dataset) -> xr.Dataset:
@@ -89,7 +89,7 @@ def take_figure_1a(models: Mapping[str, xr.Dataset], points: pd.DataFrame | None
 
 @of_models
 def take_decisive(models: Mapping[str, xr.Dataset], digitised: Mapping[str, float] | None = None) -> pd.DataFrame:
-    """Set couplings beside the digitised ones: one line per model, number of vectors and choice of pairs."""
+    """Tabulate couplings beside the digitised ones: a row per model, number of vectors and choice of pairs."""
     digitised, rows = digitised or {}, []
     for model, both in models.items():
         means, width = both.mean("prompt"), int(both.attrs["width"])
@@ -112,14 +112,14 @@ def take_decisive(models: Mapping[str, xr.Dataset], digitised: Mapping[str, floa
 def take_missing(
     wanted: Sequence[str], measured: Mapping[str, xr.Dataset], digitised: Mapping[str, float]
 ) -> pd.DataFrame:
-    """Name the models of the decisive test that have not been measured, and what measures them."""
+    """Return the models of the decisive test that have not been measured, and the commands that measure them."""
     table = pd.DataFrame({"model": [model for model in wanted if model not in measured]})
     command = "python workflow/decisive.py " + table.model
     return table.assign(c_digitised=table.model.map(digitised), measured="not measured here", command=command)
 
 
 def take_summary(measured: xr.Dataset, k: K = None) -> pd.DataFrame:
-    """Sum up relative coupling: the model with its interval over prompts, and what its surrogates keep."""
+    """Summarise relative coupling: the model with its interval over prompts, and the share that its surrogates keep."""
     surrogates = take_surrogates(measured, k)
     chosen = surrogates.sel(variant=list(REPORTED))
     own = chosen[["coupling", "low", "high"]].sel(kind="measured", drop=True).to_dataframe()
@@ -145,13 +145,13 @@ def parts_table(both: xr.Dataset) -> pd.DataFrame:
 
 
 def stricter_table(both: xr.Dataset, k: int) -> pd.DataFrame:
-    """Tabulate what coupling is beyond the larger of the two nulls, with its 95 % interval over prompts."""
+    """Tabulate coupling beyond the larger of the two nulls, with its 95 % interval over prompts."""
     table = effects.tabulated(effects.of_stricter_nulls(both, k))
     return table[["question", "value", "low", "high", "error", "n"]]
 
 
 def draw_curves(curves: xr.Dataset) -> Figure:
-    """Draw what variants are with no coupling, against the width, for several decays of the spectrum."""
+    """Draw the values of variants without coupling, against the width, for several decays of the spectrum."""
     rules, widths = curves.rule.values, curves.width.values
     figure, grid = parts.grid(len(rules), len(CURVES), 1.75 * len(rules) + 0.9, sharex=True, sharey="col")
     for (rule, variant), axes in zip(product(rules, CURVES), grid.flat, strict=True):
@@ -293,7 +293,7 @@ def numbers_of(
 
 
 def _by_chance(couplings: xr.Dataset) -> dict[str, float]:
-    """Name the coupling of every kind and of random bases, by network and part, as the book quotes them."""
+    """Return the coupling with each kind and with random bases, by network and part, named as in the book."""
     found = {}
     for network, part in product(couplings.network.values, couplings.part.values):
         own = couplings.sel(network=network, part=part)

@@ -22,7 +22,7 @@ SIZES = {
 }
 """Columns of `tables.generalization.figure_1a` that are sizes, with their labels on an axis."""
 EACH_K = {"trace_10": "10", "trace_30": "30", "trace_50": "50", "trace": r"0.1\,d"}
-"""Columns of `tables.generalization.measured_models` that are one reading, and its K."""
+"""Columns of `tables.generalization.measured_models` that hold one coupling variant, and its K."""
 _MEASURED = {name: rf"$1 -$ released trace, $K = {k}$" for name, k in EACH_K.items()}
 _MEASURED |= {"normalized": r"normalised coupling $1-\tilde m$, $K = 10$"}
 _SCORE = "mean of six benchmarks (%)"
@@ -71,7 +71,7 @@ def draw_sizes(table: pd.DataFrame) -> Figure:
 
 def draw_measured(table: pd.DataFrame) -> Figure:
     """Draw the score of models against coupling as measured here; faint: the paper's values (figures 1a and 36)."""
-    # A panel in which nothing was measured is left out, unless it has the paper's values.
+    # Panels without measurements are left out, unless they show the paper's values.
     known = {"trace", *table.columns[table.notna().any()]}.intersection(table)
     shown = {column: label for column, label in _MEASURED.items() if column in known}
     if len(shown) == 1:

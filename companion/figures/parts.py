@@ -1,4 +1,4 @@
-"""What the figures share: panels in a row, bands, dots, the line of chance, a colour bar, axes of blocks and steps."""
+"""Shared parts of figures: panels in a row, bands, dots, the line of chance, a colour bar, axes of blocks and steps."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def panels(
     titles: Sequence[str], height: float, square: bool = False, plain: bool = False, named: bool = False, y: str = "",
     **grid: object,
 ) -> tuple[Figure, list[Axes]]:  # fmt: skip
-    """Make panels side by side; square: as high as wide, three in a row at most; plain: titles are quantities."""
+    """Create panels side by side; square: as high as wide, three in a row at most; plain: titles are quantities."""
     columns = min(len(titles), 3) if square else len(titles)
     if square:
         rows = -(-len(titles) // columns)
@@ -39,13 +39,13 @@ def panels(
 
 
 def one_panel(height: float, beside: float = style.WIDTH - style.NARROW) -> tuple[Figure, Axes, FigureBase]:
-    """Make one panel with horizontal lines, and the place beside it for its legend, as wide as that is (inches)."""
+    """Create one panel with horizontal lines, and the place beside it for its legend, `beside` inches wide."""
     figure = Figure(figsize=(style.NARROW + beside, height), layout="constrained")
     return figure, *narrow(figure, beside)
 
 
 def narrow(figure: FigureBase, beside: float = style.WIDTH - style.NARROW, **shared: object) -> tuple[Axes, FigureBase]:
-    """Make a panel that a phone shows whole; return it, and what is left of the column beside it."""
+    """Create a panel that a phone shows whole; return it and the rest of the column beside it."""
     left, right = figure.subfigures(1, 2, width_ratios=(style.NARROW, beside))
     for place in (left, right):  # whose grounds, which nobody sees, would begin at 0 or -0
         place.patch.set_visible(False)
@@ -55,7 +55,7 @@ def narrow(figure: FigureBase, beside: float = style.WIDTH - style.NARROW, **sha
 
 
 def in_rows(figure: FigureBase, count: int, columns: int = 4, **grid: object) -> list[Axes]:
-    """Make so many panels, so many of them in a row."""
+    """Create `count` panels in rows of `columns`."""
     panels = figure.subplots(-(-count // columns), columns, squeeze=False, **grid).ravel()
     for axes in panels[count:]:
         axes.remove()
@@ -63,7 +63,7 @@ def in_rows(figure: FigureBase, count: int, columns: int = 4, **grid: object) ->
 
 
 def grid(rows: int, columns: int, height: float, **grid: object) -> tuple[Figure, np.ndarray]:
-    """Make rows of panels with horizontal lines, together as wide as the book's column."""
+    """Create rows of panels with horizontal lines, together as wide as the book's column."""
     figure = Figure(figsize=(style.WIDTH, height), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, **grid)
     for axes in panels.flat:
@@ -72,18 +72,18 @@ def grid(rows: int, columns: int, height: float, **grid: object) -> tuple[Figure
 
 
 def blank(axes: Axes) -> None:
-    """Leave of axes their place alone: the book finds a panel by its frame, seen or not."""
+    """Hide everything in axes but their frame, by which the book finds a panel."""
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
 
 
 def title_of(name: str) -> str:
-    """Write a network as a title: roles begin with a capital letter, names of models stay."""
+    """Format a network as a title: roles begin with a capital letter, names of models stay."""
     return name.capitalize() if name in (style.TRAINED, style.UNTRAINED, style.SHARED) else name
 
 
 def head(name: str, columns: int) -> str:
-    """Write a network as the title of one of so many panels in a row, cut to the letters for which there is room."""
+    """Format a network as the title of one of `columns` panels in a row, cut to fit."""
     return title_of(style.short_name(name, max(9, 85 // columns - 8)))
 
 
@@ -127,12 +127,12 @@ def from_zero(axes: Axes) -> None:
 
 
 def legend_beside(right: FigureBase, row: Sequence[Axes]) -> Legend:
-    """Put the legend into the place beside a panel, an entry a line."""
+    """Place the legend beside a panel, an entry a line."""
     return legend_under(right, row, columns=1, loc="center left")
 
 
 def legend_under(figure: FigureBase, row: Sequence[Axes], columns: int | None = None, **legend: object) -> Legend:
-    """Put one legend under a row of panels, each label once, where no line can run into it."""
+    """Place one legend under a row of panels, each label once, where no line overlaps it."""
     found = [axes.get_legend_handles_labels() for axes in row]
     entries = {label: handle for pair in reversed(found) for handle, label in zip(*pair, strict=True)}
     order = dict.fromkeys(label for _, labels in found for label in labels)
@@ -142,7 +142,7 @@ def legend_under(figure: FigureBase, row: Sequence[Axes], columns: int | None = 
 
 
 def colour_bar(row: Sequence[Axes], image: ScalarMappable, label: str, **bar: object) -> Colorbar:
-    """Put one colour bar under a row of panels."""
+    """Place one colour bar under a row of panels."""
     made = row[0].figure.colorbar(image, ax=list(row), location="bottom", **({"shrink": 0.5, "aspect": 50} | bar))
     made.outline.set_visible(False)
     made.set_label(label)
@@ -150,7 +150,7 @@ def colour_bar(row: Sequence[Axes], image: ScalarMappable, label: str, **bar: ob
 
 
 def pair_axes(row: Sequence[Axes], blocks: Sequence[int], places: Sequence[float] | None = None) -> None:
-    """Name the axes of pairs of blocks (rows the Jacobian) and number the blocks, as many as there is room for."""
+    """Label the axes of pairs of blocks (rows the Jacobian) and number the blocks, as many as fit."""
     step = -(-len(blocks) // 12)
     at = (np.arange(len(blocks)) if places is None else np.asarray(places))[::step]
     for axes in row:
@@ -163,13 +163,13 @@ def pair_axes(row: Sequence[Axes], blocks: Sequence[int], places: Sequence[float
 
 
 def block_axis(axes: Axes, label: str = "block $l$") -> None:
-    """Name a horizontal axis of blocks and number it with whole numbers."""
+    """Label a horizontal axis of blocks and number it with whole numbers."""
     axes.set_xlabel(label)
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def shades(count: int) -> list[str]:
-    """Return colours for things in an order, such as blocks by depth: from a middle tone to the strongest."""
+    """Return colours for an ordered series, such as blocks by depth: from a middle tone to the strongest."""
     return [to_hex(style.ink()(place)) for place in np.linspace(style.middle_tone(), 0.92, count)]
 
 
@@ -209,14 +209,14 @@ def step_axis(axes: Axes, steps: Sequence[int]) -> np.ndarray:
 
 
 def short_step(step: int) -> str:
-    """Write a step as an axis does: thousands with a k."""
+    """Format a step as on an axis: thousands with a k."""
     if step < 1000:
         return str(step)
     return f"{step / 1000:.1f}".removesuffix(".0") + "k" if step < 10_000 else f"{step / 1000:.0f}k"
 
 
 def thinned(count: int, most: int = 9) -> list[int]:
-    """Choose which of many steps are labelled."""
+    """Return the indices of the steps that are labelled, at most `most`."""
     stride = -(-count // most)
     evenly = range(count - 1, -1, -stride)
     return sorted({0, *(at for at in evenly if at >= stride or at == 0)})
@@ -239,7 +239,7 @@ def dots(axes: Axes, rows: ArrayLike, values: ArrayLike, ends: Sequence[ArrayLik
 
 
 def networks(data: xr.Dataset | xr.DataArray) -> list[tuple[str, str, xr.Dataset | xr.DataArray]]:
-    """Return every network in the data by name, with its colour, its role's or that of its place, and its part."""
+    """Return every network in the data: its name, its colour (by role or by position), and its data."""
     names = [str(name) for name in data.network.values]
     return [(name, style.dataset_colour(name, place), data.sel(network=name)) for place, name in enumerate(names)]
 
@@ -251,7 +251,7 @@ def bands(axes: Axes, summaries: xr.Dataset, along: str, **line: object) -> None
 
 
 def tiles(row: Sequence[Axes], matrices: xr.DataArray, diagonal: bool = False) -> tuple[AxesImage, np.ndarray]:
-    """Draw grids of matrices, each grid one image, on one scale, which the `diagonal` sets or not."""
+    """Draw grids of matrices, each grid as one image, on one scale, set by the diagonal if `diagonal`."""
     # Dimensions: the network, whose Jacobian, whose singular vectors, and those of a matrix.
     values = matrices.transpose("network", ..., "row", "column").values
     count, k = values.shape[2:4]
@@ -283,7 +283,7 @@ def maps(row: Sequence[Axes], couplings: Sequence[ArrayLike], null: float, label
 
 
 def points(axes: Axes, x: ArrayLike, y: ArrayLike, ink: str, **dot: object) -> None:
-    """Draw dots that no line joins."""
+    """Draw dots without a line."""
     axes.plot(x, y, color=ink, **({"linestyle": "none", "marker": "o", "markersize": 4.5} | dot))
 
 

@@ -21,7 +21,7 @@ CARRIERS = {
     "linear": ("linearised", {"linewidth": 1.4, "dashes": (4, 1.6)}),
     "random": ("linearised, by chance", {"linewidth": 1.4, "dashes": (1.2, 1.6)}),
 }
-"""What carries a perturbation, how figures name it, and a line of its own: two that coincide are both seen."""
+"""Carriers of a perturbation: their label in figures, and line styles of which two that coincide are both seen."""
 _COSINE = "cosine with the clean state"
 
 
@@ -82,7 +82,7 @@ def draw_ends(cosines: xr.Dataset) -> Figure:
 
 
 def draw_error(quantities: xr.Dataset) -> Figure:
-    """Draw how blocks amplify the smallest noise, and where the linearisation stops to hold."""
+    """Draw the amplification of the smallest noise by blocks, and the error of the linearisation."""
     noise, last = quantities.noise.min().item(), quantities.level.max().item()
     titles = [f"Amplification of noise {noise:g}", "Error of the linearisation, last block"]
     figure, row = parts.panels(titles, 3.8, plain=True)
@@ -103,7 +103,7 @@ def draw_error(quantities: xr.Dataset) -> Figure:
 
 @of_networks
 def take_summary(both: xr.Dataset, noise: float | None = None) -> pd.DataFrame:
-    """Condense one noise level, by default the middle one, to the cosine at three places."""
+    """Summarise one noise level, by default the middle one: the cosine at three places."""
     noise = middle_noise(both) if noise is None else noise
     cosine = interval(both.cosine.sel(noise=noise, method="nearest", drop=True).mean("draw"))
     places = {"embedding": ("mean", 0), "first block": ("mean", 1), "last block": ("mean", -1)}
@@ -118,7 +118,7 @@ def middle_noise(ds: xr.Dataset) -> float:
 
 
 def numbers_of(both: xr.Dataset, noise: float | None = None) -> dict[str, float | str]:
-    """Name the numbers that the book quotes, at one noise level, by default the middle one."""
+    """Return the numbers that the book quotes at one noise level, by default the middle one, by name."""
     noise = middle_noise(both) if noise is None else noise
     found = {"noise": f"{noise:g}", "noise-smallest": f"{both.noise.min().item():g}", "prompts": both.sizes["prompt"]}
     names = {"first block": "first-{1}-{0}"} | with_ends("last-{1}-{0}", "last block")

@@ -1,4 +1,4 @@
-"""Why coupling peaks, and whether it rises again: coupling beside what may explain it, over training."""
+"""Coupling over training beside quantities that may explain its peak and its later rise."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -13,16 +13,16 @@ _LONG = {
     "validation_loss": "validation loss", "rank": "effective rank",
 }  # fmt: skip
 _DASHED = {"coupling": "shared", "near": "far"}
-"""What is drawn dashed beside a quantity."""
+"""Quantities drawn dashed beside another."""
 
 
 def take_courses(table: pd.DataFrame) -> pd.DataFrame:
-    """Select the course of every model, step 0 left out."""
+    """Select the curves of every model over training, without step 0."""
     return table.loc[table["step"] > 0, ["model", "step", *_PANELS]]
 
 
 def draw_courses(courses: pd.DataFrame) -> Figure:
-    """Draw each quantity over training, a thin line a seed and their mean, and the embedded model beside them."""
+    """Draw each quantity over training, a thin line per seed and their mean, and the embedded model beside them."""
     figure, row = parts.panels(list(_PANELS.values()), 3.4, plain=True)
     own = courses[courses["model"].str.startswith("seed")]
     for axes, quantity in zip(row, _PANELS, strict=True):
@@ -41,7 +41,7 @@ def draw_courses(courses: pd.DataFrame) -> Figure:
 
 
 def take_long(table: pd.DataFrame) -> pd.DataFrame:
-    """Select the courses of models that were trained for long, step 0 left out."""
+    """Select the curves of models with long training, without step 0."""
     table = table.assign(random_bases=1 - table["normalized_miscoupling_k10_null"])
     return table.loc[table["step"] > 0, ["model", "tokens", *_LONG, *_DASHED.values(), "random_bases"]]
 

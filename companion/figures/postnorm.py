@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from companion.figures import parts, style
 
 MAPS = {"block": "block minus identity", "branch": "what its sub-layers add"}
-"""What a boundary is called in the figure; see `Trace.jacobian`."""
+"""Labels of boundaries in the figure; see `Trace.jacobian`."""
 
 
 def draw_maps(table: pd.DataFrame) -> Figure:

@@ -17,7 +17,7 @@ from companion.figures.take import VARIANT, of_one
 from companion.tables import effects
 from companion.tables.arrays import from_one, joined, quartiles, records_of
 from coupling_lib import provenance
-from coupling_lib.datasets.summaries import Chance, apart, depth_summary, interval, pair_couplings
+from coupling_lib.datasets.summaries import Chance, depth_summary, interval, off_diagonal, pair_couplings
 
 QUANTITIES = {
     "value_error": "singular values: relative error",
@@ -81,7 +81,7 @@ def take_coupling(ds: xr.Dataset, untrained: xr.Dataset | None = None) -> xr.Dat
 @of_one
 def take_sources(ds: xr.Dataset) -> xr.Dataset:
     """Select typical errors by where they come from, narrow weights or narrow arithmetic: quartiles."""
-    errors = [ds.value_error, ds.angle, apart(ds.coupling_error)]
+    errors = [ds.value_error, ds.angle, off_diagonal(ds.coupling_error)]
     with warnings.catch_warnings():
         # An arithmetic that a precision does not have stays a gap.
         warnings.filterwarnings("ignore", message="All-NaN slice")
@@ -201,7 +201,7 @@ def draw_sources(errors: xr.Dataset) -> Figure:
 
 @of_one
 def take_summary(ds: xr.Dataset) -> pd.DataFrame:
-    """Condense a measurement to one line per precision."""
+    """Summarise a measurement in one row per precision."""
     table, null = take_coupling(ds).to_dataframe(), _null(ds)
     values = 100 * _value_errors(ds).median(("prompt", "block", "rank")).to_series()
     kept = 100 * _kept(ds).mean(("side", "example", "block")).to_series()
@@ -217,7 +217,7 @@ def coupling_of(untrained: xr.Dataset, k: int) -> float:
 
 
 def numbers_of(ds: xr.Dataset, untrained: xr.Dataset) -> dict[str, float]:
-    """Name the numbers that the book quotes."""
+    """Return the numbers that the book quotes, by name."""
     table, null = take_summary(ds), _null(ds)
     found = {"coupling-untrained": coupling_of(untrained, ds.attrs["k"])}
     found |= {"coupling-null": 1 - null, "coupling-null-error": null.error}
@@ -229,7 +229,7 @@ def numbers_of(ds: xr.Dataset, untrained: xr.Dataset) -> dict[str, float]:
 
 
 def _reference(ds: xr.Dataset) -> str:
-    """Name the first precision, and behind it the fewer bits that the weights were stored in."""
+    """Return the label of the first precision, followed by the number of bits of stored weights where it is lower."""
     stored = provenance.stored_as(ds.attrs)
     return f"{ds.precision.values[0]}{f' of {stored}' * bool(stored)}"
 

@@ -34,7 +34,7 @@ QUANTITIES = {
     "length": "length in tokens",
     "length within sets": "length in tokens, within data sets",
 }
-"""What coupling is correlated with, by the short name used in tables and keys."""
+"""Variables correlated with coupling, by the short name used in tables and keys."""
 
 _ADDED = {ALONE: "question alone", "step by step": "with “step by step”"}
 
@@ -189,7 +189,7 @@ def draw_versions(versions: xr.Dataset) -> Figure:
 
 @of_networks
 def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> pd.DataFrame:
-    """Condense coupling to means over the questions that were measured in every version, and paired differences."""
+    """Summarise coupling: means over the questions that were measured in every version, and paired differences."""
     means = version_couplings(both, variant, k).mean("block")
     added = [version for version in means.version.values if version != ALONE]
     change = interval(means - means.sel(version=ALONE), "question")
@@ -203,7 +203,7 @@ def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Nu
 
 
 def numbers_of(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> dict[str, float]:
-    """Name the numbers that the book quotes."""
+    """Return the numbers that the book quotes, by name."""
     null = take.null_beside(both, variant, k, null)
     table, means = take_prompts(both, variant, k, null), take_summary(both, variant, k, null)
     found = {"null": 1 - null, "null-error": null.error}

@@ -1,4 +1,4 @@
-"""Rival readings of coupling, side by side: what each measures, how they rank pairs of blocks, what each choice costs.
+"""Variants of coupling side by side: values, rank correlations over pairs of blocks, and the effect of each choice.
 
 A reading is a variant, called by its name in `metrics.variants.VARIANTS`; the names say where it stands: "released" in
 the released code, "old" in an older one. `nulls` are what `null_of` gives of each network.
@@ -32,19 +32,19 @@ _BOUNDARIES = {
 
 @of_networks
 def take_values(both: xr.Dataset, nulls: xr.Dataset | None = None) -> xr.Dataset:
-    """Select the mean value of every variant at every K, and how far it lies from chance."""
+    """Select the mean value of every variant at every K, and its distance from chance."""
     return tables.mean_readings(both, take.per_network(both, nulls, _NULLS))
 
 
 @of_networks
 def take_beyond_chance(both: xr.Dataset, k: K = None, nulls: xr.Dataset | None = None) -> xr.Dataset:
-    """Select what `take_values` does, for a figure of one K."""
+    """Select the values of `take_values` at one K."""
     return take_values(both, nulls).assign_attrs(k=take.chosen_k(both, k))
 
 
 @of_networks
 def take_agreement(both: xr.Dataset, k: K = None) -> xr.Dataset:
-    """Select how much alike the variants rank the pairs of blocks of the trained network, or of the last."""
+    """Select the rank correlation between variants over pairs of blocks, of the trained network or the last."""
     one = both.sel(network=take.main_network(both.network.values))
     found = tables.rank_agreement(one, take.chosen_k(both, k))
     return found.assign_attrs(k=take.chosen_k(both, k))
@@ -73,23 +73,23 @@ def take_boundaries(
 
 @of_networks
 def take_summary(both: xr.Dataset, k: K = None, nulls: xr.Dataset | None = None) -> pd.DataFrame:
-    """Select the mean value of every variant, one line each, in two decimals."""
+    """Return the mean value of every variant, a row each, with two decimals."""
     means = take_values(both, nulls)
     chosen = means.sel(k=take.chosen_k(both, k))
     columns = {name: chosen["mean"].sel(network=name) for name in means.network.values}
     columns |= {"by chance": chosen.null.isel(network=-1), "beyond chance": chosen.share.isel(network=-1)}
-    # Adding 0 takes the sign off a value that is rounded to zero.
+    # Adding 0 removes the sign of a value rounded to zero.
     return pd.DataFrame(columns, index=means["variant"].to_index()).round(2) + 0.0
 
 
 def _by_boundary(measured: take.Models) -> dict[str, xr.Dataset]:
-    """Return what was measured by boundary; without one's name, of the last block's own output."""
+    """Return measurements by boundary; one without a name is of the last block's own output."""
     found = {"block": measured} if isinstance(measured, xr.Dataset) else measured
     return {boundary: take.with_networks(both) for boundary, both in found.items()}
 
 
 def draw_values(means: xr.Dataset) -> Figure:
-    """Draw every variant as it is, against the number of singular vectors: a small panel each, scales of their own."""
+    """Draw every variant's raw values against the number of singular vectors: a small panel and scale each."""
     variants, ks = means["variant"].values, means.k.values
     rows = -(-(len(variants) + 1) // _COLUMNS)
     figure = Figure(figsize=(style.WIDTH, 1.2 * rows + 0.2), layout="constrained")
@@ -119,7 +119,7 @@ def draw_values(means: xr.Dataset) -> Figure:
 
 
 def draw_beyond_chance(means: xr.Dataset) -> Figure:
-    """Draw how far each variant lies from chance, on the way to perfect coupling."""
+    """Draw the distance of each variant from chance, as a share of the distance to perfect coupling."""
     variants, k = means["variant"].values, means.attrs["k"]
     figure, axes, right = parts.one_panel(_ROW * len(variants) + 0.8, beside=1.35)
     axes.axvline(0, **parts.null_style("by chance"))
@@ -143,7 +143,7 @@ def draw_beyond_chance(means: xr.Dataset) -> Figure:
 
 
 def draw_agreement(agreement: xr.Dataset) -> Figure:
-    """Draw how much alike the variants rank the pairs of blocks, as numbers on a ground of ink."""
+    """Draw the rank correlation between variants over pairs of blocks, as numbers on shaded tiles."""
     names, values = agreement["variant"].values, agreement["mean"].values
     # A phone shows a third of the columns at a time, each with the names of the rows.
     thirds = np.array_split(np.arange(len(names)), 3)
@@ -175,9 +175,9 @@ def _luminance(colour: str | tuple[float, ...]) -> float:
 
 
 def draw_choices(choices: pd.DataFrame) -> Figure:
-    """Draw one measurement read in many ways: the coupling under each choice, all else being equal."""
+    """Draw one measurement under many choices: the coupling with each choice changed, all else being equal."""
     labels = choices[["point", "reading"]].drop_duplicates()
-    # A group has its name above it.
+    # The name of a group stands above it.
     labels["row"] = np.arange(len(labels)) + 1.4 * pd.factorize(labels.point)[0]
     networks, grey = choices.network.unique(), style.colour(style.NULL)
     figure, (axes, numbers) = parts.panels(["", ""], _ROW * labels.row.max() + 1.6, named=True, sharey=True)
@@ -229,7 +229,7 @@ def draw_boundaries(by_block: xr.Dataset) -> Figure:
 
 
 def numbers_of(measured: take.Models, k: K = None, nulls: xr.Dataset | None = None) -> dict[str, float]:
-    """Name the numbers that prose may quote; chance is that of the last network, the trained one."""
+    """Return the numbers that prose may quote, by name; chance is that of the last network, the trained one."""
     both = _by_boundary(measured)["block"]
     k, prompts = take.chosen_k(both, k), both.sizes["prompt"]
     means, agreement = take_values(both, nulls), take_agreement(both, k)

@@ -1,4 +1,4 @@
-"""What coupling does to a model: runs that were made more coupled, or less, against their twins of the same seed."""
+"""Effects of coupling on a model: runs regularised towards more or less coupling, against twins of the same seed."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -13,7 +13,7 @@ _ARMS = {
     "shared0.3": ("0.3, traceless part alone", style.SHARED, "s"),
     "sham0.3": ("control of 0.3", style.NULL, "x"),
 }
-"""Arms: how they are called, the role whose colour they have, and their marker."""
+"""Arms of the experiment: label, role that sets the colour, and marker."""
 
 
 def take_changes(runs: pd.DataFrame) -> pd.DataFrame:
@@ -24,7 +24,7 @@ def take_changes(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_changes(moved: pd.DataFrame) -> Figure:
-    """Draw change of loss against change of coupling, a point a run, for both starts of the regulariser."""
+    """Draw change of loss against change of coupling, a point per run, for both starting points of the regulariser."""
     begins = sorted(moved["begin"].unique())
     titles = [f"From step {begin}" for begin in begins]
     figure, row = parts.panels(titles, 3.9, y="change of validation loss (nats per token)", sharey=True)

@@ -1,4 +1,4 @@
-"""What rivals coupling as a sign of quality: each alone, and what coupling adds to it."""
+"""Rival predictors of quality beside coupling: each alone, and what coupling adds to it."""
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ _SHOWN = {
     "each alone": ("the rival alone", style.TRAINED, "o", -0.14),
     "coupling beside each": ("coupling, the rival held fixed", style.SHARED, "D", 0.14),
 }
-"""Questions: how they are called, the role whose colour they have, their marker, and where they stand in a row."""
+"""Questions: label, role that sets the colour, marker, and position in a row."""
 _TITLES = {rivals.SUITE: "Suite of language models", rivals.PHOTOGRAPHS: "Vision transformers"}
 
 

@@ -1,4 +1,4 @@
-"""Points of models: groups of families with their styles, the line through them, a word in the corner."""
+"""Scatter plots of models: styles of model families, the least-squares line, a text in the corner."""
 
 import numpy as np
 import pandas as pd
@@ -9,13 +9,13 @@ from companion.figures import parts, style
 
 _TUNED = "Llama-2 and models tuned from it"
 _GROUPS = {"GPT-2": "GPT-2", "Llama-2": _TUNED, "Vicuna": _TUNED, "Orca-2": _TUNED}
-"""Families that stand out, and the group that each belongs to; all others share one style."""
+"""Families with a style of their own, and the group of each; all others share one style."""
 _OTHERS = "other families"
 
 
 def families(axes: Axes, table: pd.DataFrame, x: str, y: str) -> None:
-    """Draw models as dots: two groups of families stand out of all others."""
-    # A family may carry a generation behind its name.
+    """Draw models as dots, two groups of families with styles of their own."""
+    # A family may have a generation after its name.
     groups = table.family.map(lambda family: _GROUPS.get(family.split(" (")[0], _OTHERS))
     for place, name in enumerate((_OTHERS, *dict.fromkeys(_GROUPS.values()))):
         part, ink = table[groups == name], style.colour(style.NULL)

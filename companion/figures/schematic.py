@@ -1,4 +1,4 @@
-r"""How coupling is constructed, as a drawing: the stream, the blocks, their Jacobians, and what is compared with what.
+r"""Drawing of the construction of coupling: the stream, the blocks, their Jacobians, and what is compared with what.
 
 Green stands for the block whose Jacobian is measured, $l$; purple for the one whose singular vectors are used, $l'$.
 The small matrices are no symbols: they are computed, from directions drawn at random, as their labels say.
@@ -27,7 +27,7 @@ COUPLINGS = {
     "Context coupling, fixed input": ("from one token into two", (0, 1, 1), (0, 3, 1)),
     "Context coupling, fixed output": ("from two tokens into one", (0, 3, 1), (2, 3, 1)),
 }
-"""What is compared: a line on it, and the two Jacobians as (token varied, token read, block), all from 0."""
+"""Comparisons: a label on a line, and the two Jacobians as (token varied, token read, block), all from 0."""
 
 
 def take_construction(seed: int = 1) -> xr.DataArray:
@@ -60,7 +60,7 @@ def draw_construction(matrices: xr.DataArray) -> Figure:
 
 
 def _place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
-    """Return a place of the figure, measured in inches from its own lower left corner."""
+    """Add axes to a figure at a position in inches from its lower left corner."""
     high = figure.get_figheight()
     axes = figure.add_axes((left / style.WIDTH, 1 - (top + height) / high, width / style.WIDTH, height / high))
     axes.set(xlim=(0, width), ylim=(0, height))
@@ -69,7 +69,7 @@ def _place(figure: Figure, left: float, top: float, width: float, height: float)
 
 
 def _inks() -> tuple[str, str]:
-    """Colours of the block whose Jacobian is measured, and of the one whose vectors are used."""
+    """Return the colours of the block whose Jacobian is measured, and of the one whose vectors are used."""
     return style.dataset_colour("", 0), style.dataset_colour("", 1)
 
 

@@ -1,4 +1,4 @@
-r"""How a figure reaches its reader: in the theme of the page, with the array that it shows and where that came from.
+r"""Display of figures: in the theme of the page, with the array that it shows and where that came from.
 
     show(depth.draw_map, depth.take_map(measured), name="depth-mismatch", caption="...")
 
@@ -52,7 +52,7 @@ html body .tbc-figure img.only-dark{display:none!important}}
 
 
 class BookFigure:
-    """A figure ready for a page; its plain text is its name and the summary of what it shows."""
+    """A figure ready for a page; its plain text is its name and the summary of its values."""
 
     def __init__(self, name: str, data: str, text: str) -> None:
         self.name, self.data, self.text = name, data, text
@@ -66,7 +66,7 @@ class BookFigure:
 
 
 def made_by(notebook: str, parameters: Mapping[str, Any]) -> str:
-    """Set the command, a notebook's, that all figures that follow name as theirs, and return it."""
+    """Set the command (a notebook's) that all following figures give as their origin, and return it."""
     global _command
     _command = origin.papermill_command(notebook, parameters)
     return _command
@@ -101,7 +101,7 @@ def show(
 
 
 def frame(data: Data) -> pd.DataFrame:
-    """Write what a figure shows as a long table: a column per dimension, a row per place; prompts by their number."""
+    """Convert the data of a figure to a long table: a column per dimension, a row per value; prompts by number."""
     if isinstance(data, pd.DataFrame):
         return data
     if isinstance(data, Mapping) and not isinstance(data, xr.Dataset):
@@ -127,13 +127,13 @@ def frame(data: Data) -> pd.DataFrame:
 
 
 def fingerprint(table: pd.DataFrame) -> str:
-    """Condense a table: its rows, and of every column of measured numbers their count and three sizes."""
+    """Summarise a table: its number of rows, and of every column of measured numbers the count and three statistics."""
     columns = [name for name in table if pd.api.types.is_float_dtype(table[name])]
     return "; ".join([f"{len(table)} rows", *(f"{name}: {_sizes(table[name])}" for name in columns)])
 
 
 def _sizes(column: pd.Series) -> str:
-    """Write mean, root mean square and ramp: a number that changes moves the first two, one that moves the third."""
+    """Format mean, root mean square and ramp: a changed number moves the first two, a moved one the third."""
     numbers = column.to_numpy(dtype=float, na_value=np.nan)
     numbers = numbers[np.isfinite(numbers)]
     if not numbers.size:
@@ -154,7 +154,7 @@ def csv_text(table: pd.DataFrame, name: str, provenance: str) -> str:
 
 
 def remember(prefix: str, values: Mapping[str, float | str]) -> None:
-    """Keep numbers for the prose of the book, each as `prefix-name`, without showing them here."""
+    """Store numbers for the prose of the book, each as `prefix-name`, without showing them here."""
     kind = "application/papermill.record/"
     for name, value in values.items():
         text = value if isinstance(value, str) else repr(float(value))
@@ -163,7 +163,7 @@ def remember(prefix: str, values: Mapping[str, float | str]) -> None:
 
 
 def _lettered(figure: Figure, caption: str) -> Figure:
-    """Put the letters that a caption names before the titles of the first panels, in their order."""
+    """Insert the letters that a caption names before the titles of the first panels, in order."""
     for letter, axes in zip(re.findall(r"\([a-d]\)", caption), figure.axes, strict=False):
         axes.title.set_text(f"{letter} {axes.get_title()}".rstrip())
     return figure
@@ -179,14 +179,14 @@ def _origin(data: Data, sources: str) -> str:
 
 
 def _address(figure: Figure, printed: bool) -> str:
-    """Write a picture as an address that holds it; for print, small and at a printer's resolution."""
+    """Encode a picture as a data URL; for print, small and at a printer's resolution."""
     kind, picture = "svg+xml", b"" if printed else style.save_svg(figure)
     if printed:
         image = Image.open(io.BytesIO(style.save_png(figure, _PRINT_DPI))).convert("RGBA")
         page = Image.new("RGBA", image.size, style.colour("page"))
         page.alpha_composite(image)
         buffer = io.BytesIO()
-        # By its default, a palette has the colours of large areas alone, and a small mark takes another's.
+        # By default, a palette has the colours of large areas alone, and a small mark takes one of those.
         page.convert("RGB").quantize(_PRINT_COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=1).save(
             buffer, format="png", optimize=True
         )

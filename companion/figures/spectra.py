@@ -15,13 +15,13 @@ from companion.tables.arrays import cells, from_one, joined, quartiles, with_end
 from coupling_lib.datasets.summaries import interval
 
 FIRST = 10
-"""How many of the largest singular values are drawn in a network's own colour, as in the paper's figures."""
+"""Number of the largest singular values that are drawn in a network's own colour, as in the paper's figures."""
 
 _COLUMNS = {
     "stable rank": "stable-rank-{}", **with_ends("alignment-{}", "alignment"), "exchanged": "exchanged-{}",
     "R2": "r2-{}", "R2 low": "r2-{}-low", "R2 high": "r2-{}-high",
 }  # fmt: skip
-"""Columns of the summary, and what the book calls their numbers."""
+"""Columns of the summary, and the names of their numbers in the book."""
 _FITS = "fits = spectra_fits(ds) of each network, side by side, of coupling_lib.measures.spectra"
 _NULLS = "nulls = spectra_null(ds) of each network, side by side, of coupling_lib.measures.random_bases"
 _VALUE = r"singular value $\sigma_i(J_l)$"
@@ -69,7 +69,7 @@ def take_alignment(both: xr.Dataset, nulls: xr.Dataset | None = None) -> xr.Data
 
 @of_networks
 def take_summary(both: xr.Dataset, fits: xr.Dataset | None = None, nulls: xr.Dataset | None = None) -> pd.DataFrame:
-    """Tabulate spectra in a few numbers: means over blocks, then over prompts."""
+    """Summarise spectra in a table: means over blocks, then over prompts."""
     fits, last, lines = take.per_network(both, fits, _FITS), take.per_network(both, nulls, _NULLS).isel(network=-1), {}
     for name, _, one in parts.networks(both):
         rank, alignment, exchanged = (values.mean("block") for values in _agreement(one).values())
@@ -82,7 +82,7 @@ def take_summary(both: xr.Dataset, fits: xr.Dataset | None = None, nulls: xr.Dat
 
 
 def numbers_of(both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> dict[str, float | str]:
-    """Name the numbers that the book quotes of a model before and after training, and the effects of its verdicts."""
+    """Return the numbers that the book quotes of a model before and after training and the verdicts' effects."""
     summary = take_summary(both, fits, nulls)
     chance = summary.loc["by chance"]
     found = cells(summary.drop(index="by chance"), _COLUMNS)
@@ -180,7 +180,7 @@ def _exchanged_errors(nulls: xr.Dataset) -> xr.DataArray:
 
 
 def _agreement(both: xr.Dataset) -> dict[str, xr.DataArray]:
-    """Select what stands for agreement of left and right, of each prompt and block."""
+    """Select the measures of agreement of left and right vectors, of each prompt and block."""
     return {
         "stable rank": both.stable_rank.astype(float),
         "alignment": both.left_right_alignment.astype(float),

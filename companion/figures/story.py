@@ -15,13 +15,13 @@ from companion.figures import parts, scatter, style
 from companion.tables.statistics import width_curve
 
 STILLS = (0, 100, 1000, 10_000)
-"""Steps of the training that stand still on paper."""
+"""Steps of the training whose stills are printed."""
 _TRAINING, PAPER = "nano-neox", "the paper's figure 1a"
-"""Names of the first and the last act among what is drawn."""
+"""Names of the first and the last act in the data."""
 
 
 def take_stills(training: xr.Dataset, decoders: Mapping[str, xr.DataArray], points: pd.DataFrame) -> dict:
-    """Gather the three acts under their names: a training by step, the maps of decoders, and the paper's points."""
+    """Return the three acts by name: a training by step, the maps of decoders, and the paper's points."""
     paper = points[["family", "width", "coupling"]].assign(by_width=width_curve(points["width"]))
     return {_TRAINING: training, **decoders, PAPER: paper}
 
@@ -39,13 +39,13 @@ def draw_stills(story: Mapping[str, xr.Dataset | xr.DataArray | pd.DataFrame]) -
 
 
 def highest(story: Mapping[str, xr.Dataset | xr.DataArray | pd.DataFrame]) -> float:
-    """Return the most coupling of any pair of blocks, the end of the colours of all maps."""
+    """Return the largest coupling of any pair of blocks, the end of the colour scale of all maps."""
     maps = (one.coupling if name == _TRAINING else one for name, one in story.items() if name != PAPER)
     return max(float(one.max()) for one in maps)
 
 
 def draw_training(row: Figure, training: xr.Dataset, moment: float, top: float) -> None:
-    """Draw a moment of the training: coupling of all pairs, the matrix of one of them, and how far it is."""
+    """Draw a moment of the training: coupling of all pairs, the matrix of one pair, and the progress."""
     left, middle, right = row.subfigures(1, 3, width_ratios=(1, 1, 1.3))
     now = training.assign_coords(step=np.arange(training.sizes["step"])).interp(step=moment)
     axes = left.subplots()
@@ -82,7 +82,7 @@ def draw_decoders(row: Figure, decoders: Mapping[str, xr.DataArray], top: float)
 
 
 def draw_paper(row: Figure, points: pd.DataFrame) -> None:
-    """Draw the paper's models, coupling against width, on the curve that stands for no coupling."""
+    """Draw the paper's models, coupling against width, on the curve of no coupling."""
     axes, beside = parts.narrow(row, 3.2)
     scatter.families(axes, points, "width", "coupling")
     widths = np.arange(points.width.min(), points.width.max() + 1, 10)
@@ -92,12 +92,12 @@ def draw_paper(row: Figure, points: pd.DataFrame) -> None:
 
 
 def _map(axes: Axes, coupling: xr.DataArray, top: float) -> None:
-    """Draw the coupling of all pairs of blocks, the more the stronger; a block has none with itself."""
+    """Draw the coupling of all pairs of blocks, darker for more; the diagonal is blank."""
     axes.set_facecolor(style.colour("mask"))
     axes.imshow(coupling, cmap=style.ink(), vmin=0, vmax=top, interpolation="none")
     parts.blank(axes)
 
 
 def shades(count: int = 64) -> list[Sequence[float]]:
-    """Return the colours that maps are drawn in, from none to most, as red, green and blue up to 255."""
+    """Return the colours of maps, from zero to the maximum, as red, green and blue up to 255."""
     return np.rint(style.ink()(np.linspace(0, 1, count))[:, :3] * 255).astype(int).tolist()

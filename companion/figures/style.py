@@ -1,4 +1,4 @@
-"""One look for every figure of the book: colours with a meaning, two themes, files that repeat byte for byte.
+"""Style of all figures of the book: colours with a meaning, two themes, files that repeat byte for byte.
 
 A colour stands for one thing wherever it appears. The hues are Okabe and Ito's, which readers with any of the common
 colour-vision deficiencies tell apart; the dark theme takes the lighter member of the same hue, so that every line
@@ -24,15 +24,15 @@ from coupling_lib.models import registry
 Theme = Literal["light", "dark"]
 
 TRAINED, UNTRAINED, SHARED, NULL = "trained", "untrained", "traceless part", "null"
-"""Roles: a model after training and at initialisation, what of it is of shared directions, and random bases."""
+"""Roles: a model after training and at initialisation, its part in shared directions, and random bases."""
 
 WIDTH = 7.5
 """Width of a figure in inches: 720 CSS pixels, the column of the book."""
 
 NARROW = 4.12
-"""Width of a panel with its labels, in inches, that a phone shows whole where the smallest text is of 8 points."""
+"""Largest width of a panel with its labels, in inches, that a phone shows whole with a smallest text of 8 points."""
 
-# On a light and on a dark page. Page, text, faint and mask are the furniture; the rest are roles.
+# On a light and on a dark page. Page, text, faint and mask belong to the layout; the rest are roles.
 _COLOURS = {
     "page": {"light": "#ffffff", "dark": "#121212"},
     "text": {"light": "#222222", "dark": "#e4e4e4"},
@@ -49,7 +49,7 @@ _FAMILY_COLOURS = {
     "dark": ("#56b4e9", "#f08a3c", "#2fc59a", "#e29ac0", "#f0c02e", "#9fd3f2", "#c8c8c8"),
 }
 _FAMILY_MARKERS = "osD^vP"
-# The order fixes each family's colour and marker for good: new families are added at the end.
+# The order fixes each family's colour and marker: new families are appended.
 _FAMILIES = (
     "Pythia", "Llama-3", "Llama-2", "Gemma", "Falcon", "Mistral", "GPT-2",
     "Phi", "OLMo", "MPT", "Qwen1.5", "Qwen2", "GPT-NeoX", "GPT-Neo",
@@ -105,13 +105,13 @@ def colour(role: str) -> str:
 
 
 def null_label(null: float) -> str:
-    """Label of a null line, with the coupling that it stands for where that is known to more digits than it shows."""
+    """Return the label of a null line, with its coupling where that is known to more digits than the axis shows."""
     error = getattr(null, "error", None)
     return "by chance" if error is None or error > 5e-4 else f"by chance {1 - null:.3f}"
 
 
 def one_digit(error: float) -> str:
-    """Write a standard error with one digit and without an exponent, such as "0.00001"."""
+    """Format a standard error with one digit and without an exponent, such as "0.00001"."""
     return np.format_float_positional(error, precision=1, fractional=False, trim="-") if error > 0 else "0"
 
 
@@ -138,21 +138,21 @@ def marker(position: int) -> str:
 
 
 def short_name(name: str, most: int = 99) -> str:
-    """Return a model's name without the folders or the organisation before it, cut to so many letters."""
+    """Return a model's name without the folders or the organisation before it, cut to `most` letters."""
     short = name.rstrip("/").rsplit("/", 1)[-1]
     short = short if len(short) <= most else f"{short[: most - 1]}…"
     return short.replace("$", r"\$")  # which would begin a formula
 
 
 def short_names(names: Iterable[str], most: int = 99) -> dict[str, str]:
-    """Return the short names of several models; folders that are called alike keep the folders before them."""
+    """Return the short names of several models; folders of the same name keep the folders before them."""
     short = {name: short_name(name, most) for name in names}
     alike, most = Counter(short.values()), min(most, 30)
     return {name: one if alike[one] == 1 else name[-most:].replace("$", r"\$") for name, one in short.items()}
 
 
 def model_style(name: str, position: int) -> tuple[str, str]:
-    """Return the colour and the marker of a model: its family's where it has one, else those of its place."""
+    """Return the colour and the marker of a model: its family's where it has one, else those of its position."""
     entry = registry.lookup(name)
     for family in (name, entry.family if entry else ""):
         if family.split(" (")[0] in _FAMILIES:

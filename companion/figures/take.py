@@ -1,9 +1,9 @@
-"""What a figure is made of: one dataset, several networks along its dimension `network`, and what is left open.
+"""Inputs of a figure: one dataset, several networks along its dimension `network`, and what is left open.
 
-Every `take_...` is handed a dataset: what a measure gave, or `side_by_side(untrained=a, trained=b)`. A lone network is
-called by its role; several models are a dataset each, by name. Where K is not given, it is the first that was
-measured. The null beside coupling is handed over as well: a number, or what `cl.null_of` gives of the trained network.
-What is taken keeps the records of all measurements in it, from which `show` says where a figure comes from.
+Every `take_...` receives a dataset: the result of a measure, or `side_by_side(untrained=a, trained=b)`. A lone network
+is named by its role; several models are a dataset each, by name. K defaults to the first that was measured. The null
+beside coupling is an argument as well: a number, or the result of `cl.null_of` for the trained network. A selection
+keeps the records of all its measurements, from which `show` writes the origin of a figure.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,27 +20,27 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.models.registry import by_size
 
 VARIANT = "normalized_miscoupling"
-"""The mismatch that figures show where none is asked for."""
+"""Default mismatch of figures."""
 
 MOST_BLOCKS = 8
-"""How many blocks are drawn as matrices when none are chosen: as many as in the paper's figure 3."""
+"""Default number of blocks drawn as matrices, as in the paper's figure 3."""
 
 Models = xr.Dataset | Mapping[str, xr.Dataset]
-"""What was measured of one model, or of several by name."""
+"""Measurements of one model, or of several by name."""
 K = int | None
 Null = float | xr.Dataset | None
-"""What a variant is by chance: a number, or what `cl.null_of` gave; where it is None, the figure is refused."""
+"""A variant's value by chance: a number, or the result of `cl.null_of`; where it is None, the figure is refused."""
 
 
 def with_networks(measured: xr.Dataset) -> xr.Dataset:
-    """Return a measurement with its dimension `network`; a lone network is called by its role."""
+    """Return a measurement with the dimension `network`; a lone network is named by its role."""
     if "network" in measured.dims:
         return measured
     return side_by_side(**{UNTRAINED if measured.attrs.get("untrained") else TRAINED: measured})
 
 
 def by_model(measured: Models) -> dict[str, xr.Dataset]:
-    """Return every model's measurement under its name."""
+    """Return every model's measurement by name."""
     if isinstance(measured, xr.Dataset):
         return {str(measured.attrs.get("model", "model")): measured}
     return dict(measured)
@@ -60,7 +60,7 @@ def relative_matrices(both: xr.Dataset, mismatch: xr.DataArray) -> xr.DataArray:
 
 
 def per_network(both: xr.Dataset, given: xr.Dataset | None, how: str) -> xr.Dataset:
-    """Return what belongs to each network, such as its null; that of a lone network needs no name."""
+    """Return the data of each network, such as its null; those of a lone network need no name."""
     if given is None:
         raise ParameterError(f"{how.partition(' ')[0]} is None; this figure needs one of each network: {how}")
     if "network" not in given.dims and both.sizes["network"] > 1:
@@ -69,23 +69,23 @@ def per_network(both: xr.Dataset, given: xr.Dataset | None, how: str) -> xr.Data
 
 
 def with_records(found: Any, records: Iterable[Mapping[str, Any]]) -> Any:
-    """Keep the records with what was taken."""
+    """Attach records to a selection."""
     for one in found.values() if isinstance(found, dict) else [found]:
         one.attrs.setdefault("records", list(records))
     return found
 
 
 def _selection(prepare: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a selection so that it prepares its input and keeps the records in its output."""
+    """Decorate a selection function to prepare its input and to attach the records to its output."""
 
-    def let(select: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(select: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(select)
-        def taking(measured: Any, *chosen: Any, **named: Any) -> Any:
+        def wrapper(measured: Any, *chosen: Any, **named: Any) -> Any:
             return with_records(select(prepare(measured), *chosen, **named), records_of(measured))
 
-        return taking
+        return wrapper
 
-    return let
+    return decorate
 
 
 def _models(measured: Models) -> dict[str, xr.Dataset]:
@@ -97,14 +97,14 @@ of_networks, of_models, of_one = map(_selection, (with_networks, _models, lambda
 
 
 def of_each_model(select: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a selection so that it selects the same of every model, ordered by size; of one, without its name."""
+    """Decorate a selection function to apply to every model, ordered by size; a single model keeps no name."""
 
     @wraps(select)
-    def of_them(models: dict[str, xr.Dataset], *chosen: Any, **named: Any) -> Any:
+    def select_each(models: dict[str, xr.Dataset], *chosen: Any, **named: Any) -> Any:
         found = {name: select(models[name], *chosen, **named) for name in by_size(models)}
         return found if len(found) > 1 else found.popitem()[1]
 
-    return of_models(of_them)
+    return of_models(select_each)
 
 
 def chosen_k(ds: xr.Dataset, k: K) -> int:
@@ -116,18 +116,18 @@ def chosen_k(ds: xr.Dataset, k: K) -> int:
 
 
 def main_network(networks: Iterable[str]) -> str:
-    """Name the network that stands for a model: the trained one, or the last."""
+    """Return the name of the network that represents a model: the trained one, or the last."""
     names = [str(name) for name in networks]
     return TRAINED if TRAINED in names else names[-1]
 
 
 def trained_alone(both: xr.Dataset, name: str) -> xr.Dataset:
-    """Select the network that stands for a model, under the model's name."""
+    """Select the network that represents a model, under the model's name."""
     return both.sel(network=[main_network(both.network.values)]).assign_coords(network=[name])
 
 
 def null_beside(ds: xr.Dataset, variant: str, k: K, null: Null) -> Chance | float:
-    """Return a variant's value by chance as one number: the number handed over, or the mean of what `null_of` gave."""
+    """Return a variant's value by chance as one number: the number given, or the mean of the result of `null_of`."""
     if not isinstance(null, xr.Dataset) and null is not None:
         return null
     one = null_of_variant(null, variant)
@@ -135,7 +135,7 @@ def null_beside(ds: xr.Dataset, variant: str, k: K, null: Null) -> Chance | floa
 
 
 def null_of_variant(null: xr.Dataset | None, variant: str) -> xr.Dataset:
-    """Return the null of one variant, out of what `cl.null_of` gave."""
+    """Return the null of one variant from the result of `cl.null_of`."""
     hint = f"pass what cl.null_of(ds, {variant!r}) gives of the trained network"
     if null is None:
         raise ParameterError(f"null is None; coupling stands beside its value by chance: {hint}")
@@ -147,13 +147,13 @@ def null_of_variant(null: xr.Dataset | None, variant: str) -> xr.Dataset:
 
 
 def notes_on(both: xr.Dataset, variant: str, k: K, null: Null) -> dict[str, Any]:
-    """Return what a figure of coupling shows beside its values: the label of an axis, and the null."""
+    """Return the annotations of a figure of coupling: the label of an axis, and the null."""
     k = chosen_k(both, k)
     return {"label": coupling_label(variant, k), "null": null_beside(both, variant, k, null)}
 
 
 def middle_blocks(count: int) -> list[int]:
-    """Choose the blocks that are drawn as matrices where none are asked for: up to eight in the middle."""
+    """Return the default blocks drawn as matrices: up to eight in the middle."""
     most = min(MOST_BLOCKS, count)
     first = (count - most) // 2
     return list(range(first, first + most))

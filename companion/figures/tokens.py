@@ -16,15 +16,15 @@ from companion.tables import effects
 from companion.tables.arrays import from_one, joined, records_of
 from companion.tables.inference import effect_of
 from coupling_lib.datasets.parts import SHARED
-from coupling_lib.datasets.summaries import apart, interval
+from coupling_lib.datasets.summaries import interval, off_diagonal
 
 KIND_NAMES = {"self": "self", "input": "fixed input", "output": "fixed output"}
-"""Each kind of comparison, as figures and captions write it."""
+"""Names of each kind of comparison in figures and captions."""
 
 _OF_PARTS = (VARIANT, "conjugated", "conjugated_error", "singular_values", "frobenius_norm", "matrix")
 _OF_TOKENS = ("position", "text", "fixed_position", "fixed_text")
 DRAWN = (*_OF_TOKENS, *_OF_PARTS, *(f"shared_{name}" for name in _OF_PARTS))
-"""Variables of `measure_tokens` that figures draw."""
+"""Variables of `measure_tokens` that are drawn."""
 
 _LONGEST = 9
 _MOST_LABELS = 20
@@ -51,7 +51,7 @@ def take_grid(both: xr.Dataset, variant: str = VARIANT, null: Null = None) -> xr
 
 
 def by_comparison(measured: Models) -> dict[str, xr.Dataset]:
-    """Return every comparison under its name; one alone is called by its kind and blocks."""
+    """Return every comparison by name; a single one is named by its kind and blocks."""
     if isinstance(measured, xr.Dataset):
         kind, block, other = (measured.attrs[name] for name in ("kind", "block", "other"))
         measured = {f"{kind} {block + 1}-{other + 1}": measured}
@@ -83,7 +83,7 @@ def take_summary(measured: Models, variant: str = VARIANT, nulls: Models | None 
 
 
 def summary_table(summary: xr.Dataset) -> pd.DataFrame:
-    """Tabulate coupling in a few numbers: a line per comparison."""
+    """Summarise coupling in a table: a row per comparison."""
     table = pd.DataFrame(index=list(summary.comparison.values))
     for network in summary.network.values:
         for end, word in (("mean", ""), ("low", " low"), ("high", " high")):
@@ -95,8 +95,8 @@ def summary_table(summary: xr.Dataset) -> pd.DataFrame:
 
 
 def numbers_of(summary: xr.Dataset, spread: float, **groups: Sequence[str]) -> dict[str, float]:
-    """Name the numbers of a summary as the book quotes them, and the effects that verdicts rest on."""
-    # `spread` is how far chance alone moves the coupling of one pair, as `pair_spread` gives it.
+    """Return the numbers of a summary that the book quotes, by name, and the effects on which verdicts rest."""
+    # `spread` is the standard deviation of the coupling of one pair by chance, as `pair_spread` gives it.
     table = summary_table(summary)
     names = {f"{group}-{name.split()[0]}": name for group, chosen in groups.items() for name in chosen}
     found = {
@@ -172,7 +172,7 @@ def draw_summary(summary: xr.Dataset) -> Figure:
 
 
 def token_label(text: str) -> str:
-    """Write a token so that every character of it can be seen."""
+    """Format a token so that every character is visible."""
     shown = "".join(_visible(character) for character in text)
     if len(shown) > _LONGEST:
         shown = shown[: _LONGEST - 1] + "…"
@@ -180,7 +180,7 @@ def token_label(text: str) -> str:
 
 
 def comparison_name(first: xr.Dataset) -> str:
-    """Label what a comparison compares, its fixed token that of the prompt."""
+    """Return the label of a comparison, with its fixed token from the prompt."""
     kind = str(first.attrs["kind"])
     if kind == "self":
         return f"{KIND_NAMES[kind]}: each token's $J_{{tt}}$"
@@ -190,13 +190,13 @@ def comparison_name(first: xr.Dataset) -> str:
 
 
 def blocks_name(ds: xr.Dataset) -> str:
-    """Label the blocks that a comparison compares."""
+    """Return the label of the blocks that a comparison compares."""
     first, second = ds.attrs["block"] + 1, ds.attrs["other"] + 1
     return f"block {first}" if first == second else f"blocks {first} and {second}"
 
 
 def grid_caption(ds: xr.Dataset) -> str:
-    """Caption the figure that `draw_grid` draws of a comparison."""
+    """Return the caption of the figure that `draw_grid` draws of a comparison."""
     kind = str(ds.attrs["kind"])
     what = "Self-coupling" if kind == "self" else f"Context coupling with a {KIND_NAMES[kind]} token"
     return (
@@ -206,20 +206,20 @@ def grid_caption(ds: xr.Dataset) -> str:
 
 
 def _mismatches(ds: xr.Dataset, variant: str, itself: bool = False) -> xr.DataArray:
-    """Select one mismatch, where a token does not meet itself or everywhere."""
+    """Select one mismatch, without the pairs of a token with itself unless `itself`."""
     coupling_label(variant, ds.attrs["k"])  # refuses what is no mismatch
-    return ds[variant].astype(float) if itself else apart(ds[variant], "token_1", "token_2")
+    return ds[variant].astype(float) if itself else off_diagonal(ds[variant], "token_1", "token_2")
 
 
 def _conjugated(both: xr.Dataset) -> xr.Dataset:
     """Average coupling with turned vectors over prompts and pairs of different tokens, with its standard error."""
-    values = 1 - apart(both.conjugated, "token_1", "token_2").mean(["token_1", "token_2"])
+    values = 1 - off_diagonal(both.conjugated, "token_1", "token_2").mean(["token_1", "token_2"])
     error = (both.conjugated_error**2).sum("prompt") ** 0.5 / both.conjugated_error.count("prompt")
     return xr.Dataset({"conjugated": values.mean("prompt"), "conjugated_error": error})
 
 
 def _token_ticks(axes: Axes, places: np.ndarray, labels: Sequence[str], on_x: bool, on_y: bool) -> None:
-    """Write tokens at their places, as many as there is room for."""
+    """Label tokens at their places, as many as fit."""
     step = -(-len(labels) // _MOST_LABELS)
     shown = labels[::step]
     axes.set_xticks(places[::step], shown if on_x else [""] * len(shown), rotation=90)
@@ -229,7 +229,7 @@ def _token_ticks(axes: Axes, places: np.ndarray, labels: Sequence[str], on_x: bo
 
 
 def _visible(character: str) -> str:
-    """Write a character that has a shape, or its escape sequence."""
+    """Return a visible character unchanged, any other as its escape sequence."""
     if character == " ":
         return "␣"
     font = font_manager.get_font(font_manager.findfont("DejaVu Sans"))

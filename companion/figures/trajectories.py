@@ -21,7 +21,7 @@ from companion.tables.statistics import turning_point
 from coupling_lib.models.registry import by_size
 
 Taken = xr.Dataset | Mapping[str, xr.Dataset]
-"""Of one model, or of several by name."""
+"""Selection of one model, or of several by name."""
 
 SCORES = {"line_shape_score": "line-shape score", "expodistance": "expodistance", "equidistance": "std / mean of steps"}
 """Scores of a whole trajectory, with their labels on an axis."""
@@ -33,7 +33,7 @@ _PROFILES = {
     "entropy_normed": ("level", "level", "entropy of the next token (nats)"),
     "entropy": ("level", "", ""),
 }
-"""Quantities that are drawn against depth: the dimension that depth is, the names of the axis and of the panel."""
+"""Quantities that are drawn against depth: their dimension, the names of the axis and of the panel."""
 
 _SCORED = (*SCORES, "window_line_shape_score", "readings")
 _LOGARITHMIC = ("expodistance", "norm", "relative_step")
@@ -48,7 +48,7 @@ def take_scores(models: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
 
 
 def _of_steps(both: xr.Dataset) -> xr.Dataset:
-    """Blank the scores of a path of one step, which is straight, even and exponential by construction."""
+    """Mask the scores of a path of one step, which is straight, even and exponential by construction."""
     if both.sizes["block"] > 1:
         return both
     return both.assign({name: both[name].where(False) for name in _SCORED if name in both})
@@ -75,7 +75,7 @@ def take_profiles(both: xr.Dataset, turn: int = 0) -> xr.Dataset:
 
 @of_each_model
 def take_paths(both: xr.Dataset) -> xr.Dataset:
-    """Select where the first prompt's tokens are at each level, in the components of their last states."""
+    """Select the positions of the first prompt's tokens at each level, in the components of their last states."""
     if "path" not in both:
         nowhere = (("network", "level", "token"), np.empty((0, 0, 0)))
         return xr.Dataset(dict.fromkeys(("text", "component_1", "component_2"), nowhere))
@@ -87,7 +87,7 @@ def take_paths(both: xr.Dataset) -> xr.Dataset:
 
 
 def path_ranges(n_blocks: int) -> dict[str, range]:
-    """Split a model's depth as the panels of its principal components do."""
+    """Split a model's depth into the ranges of blocks that the panels of principal components show."""
     half = n_blocks // 2
     ranges = {"all blocks": range(n_blocks + 1)}
     if half:
@@ -98,13 +98,13 @@ def path_ranges(n_blocks: int) -> dict[str, range]:
 
 @of_one
 def take_conventions(ds: xr.Dataset) -> pd.DataFrame:
-    """Tabulate the scores in every convention: how much depends on which states and which formula are taken."""
+    """Tabulate the scores in every convention: their dependence on the choice of states and of the formula."""
     medians = _of_steps(ds).readings.median("prompt").transpose("reading", "states")
     return medians.to_pandas().loc[ds.reading.values, ds.states.values].rename_axis(index=None, columns=None)
 
 
 def take_summary(measured: Models) -> pd.DataFrame:
-    """Tabulate the scores in a few numbers."""
+    """Summarise the scores in a table."""
     tables = {}
     for model, both in take_scores(measured).items():
         found = quartiles(both[list(SCORES)].rename(SCORES).to_dataarray("score"))
@@ -113,7 +113,7 @@ def take_summary(measured: Models) -> pd.DataFrame:
 
 
 def numbers_of(both: xr.Dataset) -> dict[str, float]:
-    """Name the numbers that the book quotes of a model before and after training, and the effects of its verdicts."""
+    """Return the numbers that the book quotes of a model before and after training and the verdicts' effects."""
     summary = take_summary(both).droplevel("model")
     names = {label: name.replace("_", "-") for name, label in SCORES.items()}
     found = cells(summary.rename(index=names), with_ends("{1}-{0}", "median"))
@@ -122,7 +122,7 @@ def numbers_of(both: xr.Dataset) -> dict[str, float]:
 
 
 def profile_caption(profiles: Taken, found: bool = False) -> str:
-    """Describe what `draw_profiles` shows, why a panel is missing if one is, and what lines mark, `found` or given."""
+    """Describe what `draw_profiles` shows, why a panel is missing, and what lines mark (`found` or given)."""
     models = _by_name(profiles)
     windows = " or ".join(dict.fromkeys(str(one.window) for one in models.values()))
     texts = [
@@ -224,7 +224,7 @@ def draw_paths(paths: Taken) -> Figure:
 
 
 def _by_name(taken: Taken) -> Mapping[str, xr.Dataset]:
-    """Return what was taken of each model by its name; one alone has none."""
+    """Return the selection of each model by name; a single model has an empty name."""
     return {"": taken} if isinstance(taken, xr.Dataset) else taken
 
 
@@ -267,7 +267,7 @@ def _draw_quantity(axes: Axes, profiles: xr.Dataset, name: str, legend: bool) ->
 
 
 def _legend_above(figure: Figure, networks: np.ndarray | list[str], lines: list[Line2D]) -> None:
-    """Put one legend above all panels: networks, each once, and further lines."""
+    """Place one legend above all panels: networks, each once, and further lines."""
     properties = {"marker": "o", "markersize": 4}
     names = dict.fromkeys(networks)
     handles = [Line2D([], [], color=style.dataset_colour(name, 0), label=name, **properties) for name in names] + lines

@@ -17,7 +17,7 @@ from companion.tables.vit_grid import Reading
 from coupling_lib.datasets.summaries import interval
 
 CLASS = Reading()
-"""What is drawn of the grid where nothing is asked for: the class token, in the paper's variant."""
+"""Default reading of the grid: the class token, in the paper's variant."""
 _NAMES = {"class": "class token", "patch": "last patch"}
 _ACCURACY = "test accuracy (%)"
 _REFERENCES = {"untrained": ("untrained", style.UNTRAINED, (1, 1.5)), "random_bases": ("by chance", style.NULL, (4, 3))}
@@ -27,7 +27,7 @@ def take_accuracy(
     grid: pd.DataFrame, reading: Reading = CLASS, stated: Mapping[float, float] | None = None,
     rates: Collection[float] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """Select models of one seed, at all rates of stochastic depth or some, each with the line fitted to its rate."""
+    """Select models of one seed, at all or some rates of stochastic depth, each with the line fitted to its rate."""
     models = table_of.first_seed(table_of.coupling_table(grid, reading))
     chosen = models if rates is None else models[models.drop_path.isin(rates)]
     fits = table_of.fits_by_rate(grid, reading, stated).query("drop_path != 'all'").astype({"drop_path": float})
@@ -50,7 +50,7 @@ def take_decays(grid: pd.DataFrame, reading: Reading = CLASS) -> pd.DataFrame:
 
 
 def take_photographs(cells: pd.DataFrame) -> pd.DataFrame:
-    """Select a model of each cell, as it is and with the mean of its rate taken out."""
+    """Select one model per cell, with its raw values and those centred within its rate."""
     table = cells[["weight_decay", "drop_path", "test_accuracy"]].assign(coupling=1 - cells[CLASS.column])
     values = table[["coupling", "test_accuracy"]]
     within = effects.group_centred(table, "drop_path", list(values)) + values.mean()
@@ -62,7 +62,7 @@ def take_photographs(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def take_pairs(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Select what stochastic depth adds within each pair to coupling and, in points, to accuracy; mean and interval."""
+    """Select the effect of stochastic depth within each pair on coupling and accuracy (points), mean and interval."""
     gains = photographs.gains(pairs).assign(accuracy=lambda found: 100 * found["accuracy"])
     ends = interval(xr.Dataset(gains).to_array("quantity"), "seed").to_dataframe()
     return _labelled(
@@ -102,7 +102,7 @@ def draw_accuracy_rates(models: pd.DataFrame) -> Figure:
 
 
 def draw_photographs(models: pd.DataFrame) -> Figure:
-    """Draw test accuracy against coupling, as it is and within rates, the darker the higher the rate."""
+    """Draw test accuracy against coupling, raw and centred within rates, the darker the higher the rate."""
     groups = list(models.groupby("panel", sort=False))
     figure, row = parts.panels([name for name, _ in groups], 3.5, sharey=True)
     for axes, (_, part) in zip(row, groups, strict=True):
@@ -192,7 +192,7 @@ def _draw_references(axes: Axes, part: pd.DataFrame) -> None:
 
 
 def _rows_of_four(titles: list[str], x: str, y: str, **grid: object) -> tuple[Figure, list[Axes]]:
-    """Make rows of four small panels on one scale, which share the names of their axes."""
+    """Create rows of four small panels on one scale, with shared axis labels."""
     rows = -(-len(titles) // 4)
     figure = Figure(figsize=(style.WIDTH, 1.85 * rows + 0.7), layout="constrained")
     # What is named here stands above the legend, which belongs to the figure.

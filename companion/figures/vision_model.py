@@ -17,7 +17,7 @@ from companion.tables.arrays import cells, from_one, joined, with_ends
 from coupling_lib.datasets.summaries import interval, mean_couplings
 
 Patch = tuple[int, int, int, int]
-"""Where a token stands in a picture, in pixels: left, top, width and height."""
+"""Bounds of a token's patch in a picture, in pixels: left, top, width and height."""
 
 
 def take_image(
@@ -113,7 +113,7 @@ def draw_drop_path(states: xr.Dataset) -> Figure:
 
 @of_networks
 def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> pd.DataFrame:
-    """Condense the coupling of a single model to means over images, of each one's mean over pairs."""
+    """Summarise the coupling of a single model: means over images of the mean over pairs."""
     each = mean_couplings(both, variant, take.chosen_k(both, k))
     table = interval(each).to_dataframe()[["mean", "low", "high"]]
     table = table.rename(columns={"mean": "coupling"}).rename_axis(None)
@@ -124,7 +124,7 @@ def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Nu
 def numbers_of(
     depths: xr.Dataset, related: xr.Dataset, dropped: xr.Dataset, null: Null, nulls: xr.Dataset
 ) -> dict[str, float]:
-    """Name the numbers of pairs of blocks, of relations and of stochastic depth as the book quotes them."""
+    """Return the numbers that the book quotes of pairs of blocks, relations and stochastic depth, by name."""
     null = take.null_beside(dropped, VARIANT, None, null)
     table, relations = take_summary(depths, null=null), take_relations(related, nulls=nulls)
     means, states = (ds[["mean", "low", "high"]].to_dataframe() for ds in (relations, take_drop_path(dropped, null)))

@@ -1,4 +1,4 @@
-"""Coupling against width, of models that are equally good: figure 1a's reading as it is, and all beyond chance."""
+"""Coupling against width, of models with equal loss: figure 1a's raw values, and all variants beyond chance."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -16,12 +16,12 @@ _PANELS = {
         "ktenth": {"marker": "o", "markerfacecolor": "none", "label": r"$K = 0.1\,d$"},
     },
 }
-"""Titles, and of each column how it looks and what it is called."""
+"""Titles, and the style and label of each column."""
 _INKS = {"untrained": style.UNTRAINED}
 
 
 def take_width(table: pd.DataFrame) -> pd.DataFrame:
-    """Select each model's readings at the lowest loss that all reach: figure 1a's raw, the others beyond chance."""
+    """Select each model's coupling at the lowest loss that all reach: figure 1a's raw, the others beyond chance."""
     found = {name: width.beyond_chance(table, reading) for name, reading in width.READINGS.items()}
     one = width.equally_good(table, width.FIGURE_1A)
     before = 1 - table[table["step"] == 0].set_index("model")[width.FIGURE_1A]
@@ -31,7 +31,7 @@ def take_width(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_width(models: pd.DataFrame) -> Figure:
-    """Draw coupling against width, a panel for each way of reading it, with the curve of no coupling on the left."""
+    """Draw coupling against width, a panel for each variant, with the curve of no coupling on the left."""
     figure, row = parts.panels([*_PANELS], 3.0, sharex=True, y="coupling")
     for axes, shown in zip(row, _PANELS.values(), strict=True):
         for name, properties in shown.items():

@@ -1,1 +1,1 @@
-"""What a notebook is given, checked, and what it chooses where it is given nothing."""
+"""Parameters of notebooks: checks of given values, and choices where none is given."""

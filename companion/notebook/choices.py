@@ -1,7 +1,7 @@
-"""What a notebook's parameters stand for: which blocks of a model, which pair, which prompts.
+"""Resolution of a notebook's parameters: blocks of a model, a pair of blocks, prompts.
 
-A parameter is a number or a short text that papermill can inject, checked by `parameters`. Here it is set against the
-model that was loaded, and where it leaves the choice open, one is made.
+A parameter is a number or a short text that papermill can inject, checked by `parameters`. Here it is compared with the
+loaded model, and replaced by a default where it leaves the choice open.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from coupling_lib.inputs.prompts import Prompt, load_prompts
 
 
 class Sized(Protocol):
-    """What choices depend on in a model."""
+    """Properties of a model on which choices depend."""
 
     name: str
     n_blocks: int
@@ -29,7 +29,7 @@ def check_k(model: Sized, k: int) -> None:
 
 
 def chosen_blocks(model: Sized, blocks: str | int, k: int) -> list[int]:
-    """Check what depends on the model, and return the chosen blocks: up to eight in the middle if none are chosen."""
+    """Check parameters against the model, and return the chosen blocks: by default up to eight in the middle."""
     check_k(model, k)
     if blocks == "":
         return middle_blocks(model.n_blocks)
@@ -42,14 +42,14 @@ def chosen_blocks(model: Sized, blocks: str | int, k: int) -> list[int]:
 
 
 def spread_blocks(model: Sized, blocks: str | int, k: int) -> list[int]:
-    """Check what depends on the model, and return blocks that stand for the whole depth: four where none are chosen."""
+    """Check parameters against the model, and return the chosen blocks: by default four over the whole depth."""
     chosen = chosen_blocks(model, blocks, k)
     spread = sorted({round(place * (model.n_blocks - 1) / 3) for place in range(4)})
     return spread if blocks == "" else chosen
 
 
 def chosen_prompts(given: int | str, seed: int) -> list[Prompt]:
-    """Read the prompts that the parameter `prompts` stands for."""
+    """Return the prompts that the parameter `prompts` refers to."""
     if isinstance(given, int):
         return load_prompts(n=given, seed=seed)
     name, _, count = given.rpartition(":")
@@ -61,7 +61,7 @@ def chosen_prompts(given: int | str, seed: int) -> list[Prompt]:
 
 
 def chosen_pair(model: Sized, given: str | int) -> tuple[int, int]:
-    """Return which two blocks the parameter `pair` stands for."""
+    """Return the two blocks that the parameter `pair` refers to."""
     n_blocks = model.n_blocks
     if given == "":
         first = max(1, 3 * n_blocks // 4) - 1
@@ -74,7 +74,7 @@ def chosen_pair(model: Sized, given: str | int) -> tuple[int, int]:
 
 
 def chosen_middle(given: int, steps: Sequence[int]) -> int | None:
-    """Return which step of training the parameter `middle` stands for; None for the most coupled one."""
+    """Return the step of training that the parameter `middle` refers to; None for the most coupled one."""
     between = tuple(steps)[1:-1]
     if given == 0:
         return None
@@ -86,7 +86,7 @@ def chosen_middle(given: int, steps: Sequence[int]) -> int | None:
 
 
 def chosen_centres(given: str | int, known: Sequence[int], name: str) -> list[int]:
-    """Return which middle blocks of windows, from 0, the parameter `centres` stands for; none for the usual three."""
+    """Return the middle blocks of windows, from 0, that the parameter `centres` refers to; none for the usual three."""
     chosen = [] if given == "" else parse_blocks(given)
     if outside := [block for block in chosen if block not in known]:
         first, last = min(known) + 1, max(known) + 1
@@ -99,7 +99,7 @@ def chosen_centres(given: str | int, known: Sequence[int], name: str) -> list[in
 
 
 def chosen_turn(given: int, depths: Mapping[str, int]) -> int:
-    """Return which block of every model `turn` marks: 0 for none, -1 for one that is found, which takes four blocks."""
+    """Return the block of every model that `turn` marks: 0 for none, -1 to find one, which takes four blocks."""
     for name, n_blocks in depths.items():
         if given > n_blocks or (given < 0 and n_blocks < 4):
             expected = f"a block from 1 to {n_blocks} (the depth of {name}), or 0 for no line"
@@ -108,7 +108,7 @@ def chosen_turn(given: int, depths: Mapping[str, int]) -> int:
 
 
 def chosen_questions(given: int | str, seed: int) -> list[Prompt]:
-    """Read the prompts that the parameter `questions` stands for: those with counted reasoning steps or a rating."""
+    """Return the prompts that `questions` refers to: those with counted reasoning steps or a rating."""
     wanted = max(2, given) if isinstance(given, int) else 2
     named = "embedded" if isinstance(given, int) else given
     found = chosen_prompts(named, seed)

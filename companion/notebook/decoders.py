@@ -1,4 +1,4 @@
-"""Models that have scores, beside how coupled they are: what ships is read without weights, the rest is measured."""
+"""Models with scores, beside their coupling: shipped measurements are read without weights, others are measured."""
 
 import pandas as pd
 
@@ -8,7 +8,7 @@ from companion.tables import decoder_scores
 
 
 def beside_coupling(tests: tuple[str, ...], n_prompts: int = 12) -> pd.DataFrame:
-    """Return coupling of every model of `data/decoder_scores.csv` beside its scores in some tests."""
+    """Return the coupling of every model of `data/decoder_scores.csv` beside its scores in some tests."""
     scores, prompts, ks = decoder_scores.decoder_scores(), cl.load_prompts(n=n_prompts), (decoder_scores.K,)
     models = {}
     for name in [] if scores.empty else scores["model"].unique():
@@ -18,5 +18,5 @@ def beside_coupling(tests: tuple[str, ...], n_prompts: int = 12) -> pd.DataFrame
 
 
 def numbers_of() -> dict[str, float]:
-    """Name the numbers that the book quotes of `data/decoder_scores.csv`."""
+    """Return the numbers that the book quotes of `data/decoder_scores.csv`, by name."""
     return decoder_scores.numbers_of(decoder_scores.decoder_scores())

@@ -1,4 +1,4 @@
-"""Heads of the tables that notebooks show, in words."""
+"""Column heads of the tables in notebooks, in words."""
 
 import pandas as pd
 
@@ -41,5 +41,5 @@ HEADS = _NULLS | {
 
 
 def headed(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose columns are named in words."""
+    """Return a table with its column heads in words."""
     return table.rename(columns=lambda name: HEADS.get(name, str(name).replace("_", " ")))

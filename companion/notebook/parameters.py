@@ -1,14 +1,14 @@
 """A notebook's parameters, checked by name before anything is loaded.
 
-papermill injects whatever it is given: a name nobody declared is silently ignored, `-p seed false` arrives as a
+papermill injects any parameter that it is given: an undeclared name is silently ignored, `-p seed false` arrives as a
 text, `-p k 1e1` as 10.0. The first code cell of every notebook therefore calls `check_parameters`, and
 `choices.chosen_blocks` or `choices.check_k` as soon as the model's depth and width are known.
 
-Declared names are checked wherever they were set. Only what somebody *gave* can be a mistyped parameter. papermill
-writes what it was given into a cell of its own, which begins with "# Parameters" and runs between the cell of the
-parameters and the cell that checks them. In a kernel, the names in that cell are the ones that were given; every other
-variable, whether a later cell or a researcher left it, is nobody's parameter. Without a kernel (a plain mapping, a twin
-run as a script, cells run by `exec`), whatever plain value is there the first time was given; later ones were left.
+Declared names are checked wherever they were set. Only a name that somebody *passed* can be mistyped. papermill
+writes the passed parameters into a cell of its own, which begins with "# Parameters" and runs between the cell of the
+parameters and the cell that checks them. In a kernel, the names in that cell are those passed; every other variable,
+whether a later cell or a researcher left it, is no parameter. Without a kernel (a plain mapping, a twin
+run as a script, cells run by `exec`), all plain values of the first run count as passed; later ones do not.
 """
 
 import ast
@@ -24,11 +24,11 @@ from coupling_lib.blocks import weight_memory
 from coupling_lib.blocks.precision import PRECISIONS
 from coupling_lib.errors import ParameterError, is_whole, shown
 
-# What papermill leaves as text although a switch or nothing at all was meant.
+# Words that papermill leaves as text although a boolean or no value was meant.
 _WORDS = {"true", "false", "none", "null", "yes", "no"}
 
 _CHECKED = "_parameters_were_checked"
-"""What a namespace without a record of its cells is marked by once its parameters were checked."""
+"""Mark of a namespace without a record of its cells after its parameters were checked."""
 
 _POSITION = "a whole number: a position from 0, or from the end if negative"
 _SELECTION = "or a prompt set's name or file, with :number for a selection"
@@ -36,7 +36,7 @@ _SELECTION = "or a prompt set's name or file, with :number for a selection"
 
 @dataclass(frozen=True)
 class Rule:
-    """What a parameter may be."""
+    """The accepted values of a parameter."""
 
     expected: str
     example: str
@@ -52,7 +52,7 @@ def _or_empty(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _read_by(parse: Callable[[Any], Any]) -> Callable[[Any], bool]:
-    """Accept what can be parsed."""
+    """Return a function that accepts values which can be parsed."""
 
     def accepts(value: Any) -> bool:
         try:
@@ -64,7 +64,7 @@ def _read_by(parse: Callable[[Any], Any]) -> Callable[[Any], bool]:
 
 
 def parse_blocks(text: str | int) -> list[int]:
-    """Read a choice of blocks."""
+    """Parse a choice of blocks."""
     blocks: list[int] = []
     parts = [str(text)] if is_whole(text) else text.split(",") if isinstance(text, str) else []
     for part in parts:
@@ -80,7 +80,7 @@ def parse_blocks(text: str | int) -> list[int]:
 
 
 def parse_levels(text: str | float) -> tuple[float, ...]:
-    """Read a list of noise levels."""
+    """Parse a list of noise levels."""
     seen = "" if isinstance(text, bool) or not isinstance(text, str | int | float) else str(text)
     try:
         levels = sorted(float(part) for part in seen.split(","))
@@ -92,7 +92,7 @@ def parse_levels(text: str | float) -> tuple[float, ...]:
 
 
 def parse_pair(text: str | int) -> tuple[int, int]:
-    """Read a choice of two blocks, which may be the same."""
+    """Parse a choice of two blocks, which may be the same."""
     seen = str(text) if is_whole(text) or isinstance(text, str) else ""
     match = re.fullmatch(r"\s*(\d{1,18})\s*(?:,\s*(\d{1,18})\s*)?", seen, flags=re.ASCII)
     first, second = (int(match[1]) - 1, int(match[2] or match[1]) - 1) if match else (-1, -1)
@@ -173,14 +173,14 @@ RULES: dict[str, Rule] = {
     ),
     "seed": Rule("a whole number from 0", "0", partial(is_whole, least=0)),
 }
-"""What each parameter may be; a name means the same in every notebook."""
+"""Rules of all parameters; a name means the same in every notebook."""
 
 COMMON = ("model", "precision", "memory", "revision", "prompts", "k", "blocks", "token", "seed")
-"""What a notebook about coupling across depth takes."""
+"""Parameters of a notebook about coupling across depth."""
 
 
 def check_parameters(namespace: Mapping[str, Any], declared: Iterable[str] = COMMON) -> SimpleNamespace:
-    """Check a notebook's parameters, their names included."""
+    """Check a notebook's parameters, their names included, and return their values."""
     declared = tuple(declared)
     for name in _given(namespace, declared):
         if name not in declared:
@@ -198,14 +198,14 @@ def check_parameters(namespace: Mapping[str, Any], declared: Iterable[str] = COM
 
 
 def refusal(name: str, value: Any, expected: str = "", example: str = "") -> str:
-    """Describe in one line why a parameter is refused and what is accepted, by default from its rule."""
+    """Return one line with the refused value and the accepted ones, by default from the parameter's rule."""
     expected, example = expected or RULES[name].expected, example or RULES[name].example
     seen = f"{shown(value)} ({type(value).__name__})"
     return f"parameter {name!r} is {seen}; it must be {expected}; pass -p {name} {example}"
 
 
 def _given(namespace: Mapping[str, Any], declared: tuple[str, ...]) -> list[str]:
-    """Name what was given as a parameter: in a kernel by papermill's cell since the parameters' own cell last ran."""
+    """Return the names passed as parameters: in a kernel, those of papermill's cell after the parameters' own cell."""
     history = namespace.get("_ih")  # IPython's record of the cells that ran, the present one included
     if not isinstance(history, list):
         return (
@@ -223,10 +223,10 @@ def _given(namespace: Mapping[str, Any], declared: tuple[str, ...]) -> list[str]
 
 
 def _assigned(cell: str) -> list[str]:
-    """List the variables that a cell sets, one after the other, outside of any loop or function."""
+    """Return the variables that a cell sets at its top level."""
     try:
         statements = ast.parse(cell).body
-    except SyntaxError:  # it failed, and set nothing
+    except SyntaxError:  # such a cell sets nothing
         return []
     targets = [target for part in statements if isinstance(part, ast.Assign) for target in part.targets]
     targets += [part.target for part in statements if isinstance(part, ast.AnnAssign) and part.value is not None]

@@ -1,6 +1,6 @@
-"""What ships of a measurement that a notebook shows beside its own, but that is too dear to be repeated there.
+"""Shipped measurements that a notebook shows beside its own, too expensive to repeat there.
 
-Measurements ship of public decoders whose weights do not: these are read by name, as nobody can load the model.
+Measurements of some public decoders ship without their weights: these are read by name, without loading the model.
 """
 
 import json
@@ -22,8 +22,8 @@ from coupling_lib.store.key import measurement_key, plain_settings, prompt_key
 def shipped(
     measure: Callable[..., xr.Dataset], model: Model, prompts: Sequence[str | torch.Tensor], **settings: Any
 ) -> xr.Dataset | None:
-    """Read a measurement of several prompts, or nothing where one of them does not ship with the project."""
-    # A user's own results are not read: what a figure shows must not depend on what was measured before it.
+    """Read a measurement of several prompts; None unless all of them ship with the project."""
+    # A user's own results are not read: a figure must not depend on earlier measurements.
     try:
         key = measurement_key(measure, model, settings)
     except ParameterError:
@@ -40,9 +40,9 @@ def shipped_networks(
     seed: int = 0,
     **settings: Any,
 ) -> dict[str, xr.Dataset]:
-    """Read a measurement of a model, untrained and trained, without its weights; nothing where a prompt is missing."""
+    """Read a measurement of a model, untrained and trained, without its weights; empty if a prompt is missing."""
     if Path(name).is_dir():
-        return {}  # a folder comes before an alias of that name, and holds other weights
+        return {}  # a folder takes precedence over an alias of that name
     table = listing(name, files.shipped(name))
     table = table[(table["measure"] == measure.__name__.removeprefix("measure_")) & (table["precision"] == precision)]
     wanted = json.dumps(plain_settings(measure, settings), sort_keys=True)

@@ -1,1 +1,1 @@
-"""From tables of many models to the numbers of a chapter: correlations, effects, the paper's own values."""
+"""Numbers of the chapters from tables of many models: correlations, effects, the paper's own values."""

@@ -1,4 +1,4 @@
-"""Labelled arrays side by side and behind one another, condensed to quartiles, counted from 1, and as named numbers."""
+"""Labelled arrays: joined, condensed to quartiles, counted from 1, and as named numbers."""
 
 import warnings
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import xarray as xr
 def quartiles(values: xr.DataArray, over: str | list[str] = "prompt") -> xr.Dataset:
     """Return `median`, `low` and `high`, the lower and the upper quartile."""
     with warnings.catch_warnings():
-        # What no prompt has, such as the expodistance of a stream that does not grow, has no quartiles either.
+        # Values that exist for no prompt, such as the expodistance of a stream that does not grow, have no quartiles.
         warnings.filterwarnings("ignore", message="All-NaN slice")
         found = values.quantile([0.25, 0.5, 0.75], over)
     low, median, high = found.drop_vars("quantile").transpose("quantile", ...)
@@ -26,19 +26,19 @@ def mean_over_directions(coupling: xr.DataArray) -> xr.DataArray:
 
 
 def side_by_side(**networks: xr.Dataset) -> xr.Dataset:
-    """Join measurements along a first dimension `network`, with the record of each; attributes not shared go."""
+    """Join measurements along a new first dimension `network`, with all their records; attributes that differ go."""
     names = pd.Index(networks, name="network")
     joint = xr.concat(list(networks.values()), names, join="outer", combine_attrs="drop_conflicts")
     return joint.assign_attrs(records=records_of(networks))
 
 
 def each_network(both: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
-    """List every network's name and measurement."""
+    """Return every network's name and measurement."""
     return [(str(name), both.sel(network=name, drop=True)) for name in both.network.values]
 
 
 def records_of(found: Any) -> list[Mapping[str, Any]]:
-    """List the records of all measurements in what a measure gave, or in what was taken of it."""
+    """Return the records of all measurements in a measure's result, or in a selection of it."""
     if isinstance(found, Mapping) and not isinstance(found, xr.Dataset):
         found = list(found.values())
     if isinstance(found, list):
@@ -48,17 +48,17 @@ def records_of(found: Any) -> list[Mapping[str, Any]]:
 
 
 def joined(parts: Mapping[str, xr.DataArray | xr.Dataset], dimension: str) -> xr.DataArray | xr.Dataset:
-    """Put arrays or data sets behind one another along a new dimension of their names; what one lacks is NaN."""
+    """Concatenate arrays or datasets along a new dimension of their names; missing values are NaN."""
     return xr.concat(list(parts.values()), pd.Index(parts, name=dimension), join="outer")
 
 
 def from_one(data: xr.DataArray | xr.Dataset, *dimensions: str) -> xr.DataArray | xr.Dataset:
-    """Count from 1 along dimensions of an array or a data set."""
+    """Number positions from 1 along dimensions of an array or a dataset."""
     return data.assign_coords({name: np.arange(data.sizes[name]) + 1 for name in dimensions})
 
 
 def cells(table: pd.DataFrame, names: Mapping[str, str]) -> dict[str, float]:
-    """Name the cells of some columns: a column's pattern is filled with what its row is called, without blanks."""
+    """Return cells of some columns by name: a column's pattern filled with the row's label, without blanks."""
     rows = [(*np.atleast_1d(row), line) for row, line in table.iterrows()]
     return {
         name.format(*row).replace(" ", "-"): float(line[column])
@@ -68,5 +68,5 @@ def cells(table: pd.DataFrame, names: Mapping[str, str]) -> dict[str, float]:
 
 
 def with_ends(name: str, middle: str = "mean") -> dict[str, str]:
-    """Name the columns of a summary, its middle and the ends of its interval, for `cells`."""
+    """Return the name patterns of a summary's columns, its middle and the ends of its interval, for `cells`."""
     return {middle: name, "low": f"{name}-low", "high": f"{name}-high"}

@@ -1,7 +1,7 @@
-"""A model's card: what its coupling comes to in one record, which others can check and set beside their own.
+"""A model's card: the main numbers of its coupling in one record, which others can check and compare with their own.
 
 `make card MODEL=nano-neox` writes one, `make atlas-check` checks it (`companion.tables.card_check`), and
-`data/atlas/card.schema.json` says what stands in it.
+`data/atlas/card.schema.json` defines its contents.
 """
 
 import hashlib
@@ -38,20 +38,20 @@ Card = dict[str, Any]
 
 @cl.measurement(version=1)
 def measure_known(model: cl.Model, prompts: common.Prompts, token: int = -1) -> xr.Dataset:
-    """Find the depth from which on the Jacobian lens reads the very token that the model itself predicts next."""
+    """Measure the depth from which on the Jacobian lens reads the token that the model itself predicts next."""
     given = prompt_inputs(prompts, model)
     strongest = (cl.lens(traced, token).readout(k=1).ids[:, 0] for traced in common.traces(model, given))
     others = ((ids != ids[-1]).nonzero().flatten().tolist() for ids in strongest)
     each = ({"known": max(depths, default=-1) + 1} for depths in others)
-    return common.over_prompts(model, given, each, {}, measure="known", token=token)
+    return common.concat_prompts(model, given, each, {}, measure="known", token=token)
 
 
 MEASURES = {"depth": cl.measure_depth, "trajectories": cl.measure_trajectories, "known": measure_known}
-"""What a card is made of; it holds the version of each."""
+"""Measures of a card, which records the version of each."""
 
 
 def card_inputs(model: cl.Model, prompts: int | str, seed: int) -> tuple[list[Any], list[Any], int]:
-    """Return the chosen texts or pictures, what of them the model reads, and the token at which it is measured."""
+    """Return the chosen texts or pictures, the model's inputs for them, and the token at which they are measured."""
     if model.hf.main_input_name != "pixel_values":
         chosen = chosen_texts(prompts, seed)
         return chosen, cl.inputs_for(model, chosen, seed=seed), -1
@@ -61,13 +61,13 @@ def card_inputs(model: cl.Model, prompts: int | str, seed: int) -> tuple[list[An
 
 
 def chosen_texts(prompts: int | str, seed: int) -> list[str]:
-    """Read the texts that a card is measured on."""
+    """Return the texts that a card is measured on."""
     source, count = source_and_count(prompts)
     return [prompt.text for prompt in cl.load_prompts(source or "embedded", n=count, seed=seed)]
 
 
 def source_and_count(prompts: int | str) -> tuple[str, int]:
-    """Read which prompts are meant: so many of a named set, or of those that ship where none is named."""
+    """Parse a number of prompts and their set; the set is empty for the embedded one."""
     if not (found := re.fullmatch(r"(?:([^:]+):)?([1-9]\d{0,5})", str(prompts), re.ASCII)):
         raise ParameterError(f"prompts is {shown(prompts)}; a card takes a number, or a set with one, such as gsm8k:50")
     return found[1] or "", int(found[2])
@@ -76,7 +76,7 @@ def source_and_count(prompts: int | str) -> tuple[str, int]:
 def measure_card(
     model: cl.Model, prompts: int | str = PROMPTS, seed: int = 0, store: Path | None = None
 ) -> tuple[Card, dict[str, xr.Dataset]]:
-    """Measure a model, and return its card and what was measured."""
+    """Measure a model, and return its card and the measurements."""
     began = time.perf_counter()
     chosen, given, token = card_inputs(model, prompts, seed)
     measured = {}
@@ -85,7 +85,7 @@ def measure_card(
         try:
             measured[name] = cl.sweep(measure, model, given, store=store, token=token, **settings)
         except UnsupportedModelError:
-            # What is no causal decoder has no lens, and its other numbers all the same.
+            # Models other than causal decoders have no lens, but all other numbers.
             if name != "known":
                 raise
     kind = "texts" if isinstance(chosen[0], str) else "images"
@@ -100,8 +100,8 @@ def _card(model: cl.Model, prompts: Card, measured: Mapping[str, xr.Dataset], ho
     first = {name: float(couplings(ds, VARIANT, K)[0]) for name, ds in (("whole", depth), ("shared", shared))}
     found = {
         "format": FORMAT,
-        **provenance.which_model(model),
-        **_of_folder(Path(model.name)),
+        **provenance.model_identity(model),
+        **_folder_identity(Path(model.name)),
         "untrained": bool(model.untrained),
         "weights": fingerprint(model),
         "blocks": model.n_blocks,
@@ -122,14 +122,14 @@ def _card(model: cl.Model, prompts: Card, measured: Mapping[str, xr.Dataset], ho
     return with_digest(rounded(found))
 
 
-def _of_folder(folder: Path) -> Card:
-    """Name the model of a folder of one's own, whose path says nothing elsewhere; empty for a model that is none."""
+def _folder_identity(folder: Path) -> Card:
+    """Return the model's name for a user's folder, whose path means nothing elsewhere; empty for other models."""
     name = re.sub(r"[^\w.-]+", "-", folder.resolve().name, flags=re.ASCII).strip("-.")
     return {"model": name, "source": f"folder {name}"} if folder.is_dir() else {}
 
 
 def coupling_part(ds: xr.Dataset) -> Card:
-    """Condense coupling: over all pairs of different blocks, neighbours, by distance, and of random bases."""
+    """Summarise coupling: over all pairs of different blocks, neighbours, by distance, and of random bases."""
     summary = cl.depth_summary(ds, VARIANT).sel(k=K)
     null = chance(cl.null_of(ds, VARIANT))
     away = 1 - ds["by_distance"].sel(variant=VARIANT, k=K).mean("prompt").values[1:]
@@ -139,7 +139,7 @@ def coupling_part(ds: xr.Dataset) -> Card:
 
 
 def _spectra(ds: xr.Dataset) -> list[Card]:
-    """Return of each block the first and the K-th singular value and the stable rank, means over prompts."""
+    """Return the first and the K-th singular value and the stable rank of each block, means over prompts."""
     S, norm = (ds[name].transpose("prompt", "block_1", ...).values for name in ("singular_values", "frobenius_norm"))
     rank = (norm / S[..., 0]) ** 2
     return [
@@ -149,7 +149,7 @@ def _spectra(ds: xr.Dataset) -> list[Card]:
 
 
 def _summary(values: np.ndarray) -> Card | None:
-    """Condense one value per prompt to its median with an interval; None where no prompt has one."""
+    """Return the median of one value per prompt with its interval; None if no prompt has one."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return None
@@ -158,7 +158,7 @@ def _summary(values: np.ndarray) -> Card | None:
 
 
 def rounded(part: Any) -> Any:
-    """Round every number to six digits; what is not finite is None, which JSON has a word for."""
+    """Round every number to six digits; NaN and infinity become None, because JSON has no word for them."""
     if isinstance(part, Mapping):
         return {name: rounded(value) for name, value in part.items()}
     if isinstance(part, list):
@@ -169,25 +169,25 @@ def rounded(part: Any) -> Any:
 
 
 def digest_of(card: Mapping[str, Any]) -> str:
-    """Fingerprint a card without its digest."""
+    """Return the digest of a card without its digest."""
     rest = {name: value for name, value in card.items() if name != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def with_digest(card: Card) -> Card:
-    """Put its digest into a card."""
+    """Return a card with its digest."""
     return card | {"digest": digest_of(card)}
 
 
 def name_of(card: Mapping[str, Any]) -> str:
-    """Name a card by what was measured; it is the name of its file."""
+    """Return the name of a card, which is the name of its file."""
     precision = "" if card["precision"] == "float32" else card["precision"]
     parts = (card["model"], card["revision"], "untrained" if card["untrained"] else "", precision)
     return "-".join(re.sub(r"[^\w.-]+", "-", part, flags=re.ASCII) for part in parts if part)
 
 
 def write_card(card: Mapping[str, Any], out: str | Path = "") -> Path:
-    """Write a card where it is wanted, by default into `results/atlas`."""
+    """Write a card to a file or folder, by default into `results/atlas`."""
     target = Path(out) if out else paths.RESULTS / "atlas"
     if not out or target.is_dir():
         target /= f"{name_of(card)}.json"
@@ -197,7 +197,7 @@ def write_card(card: Mapping[str, Any], out: str | Path = "") -> Path:
 
 
 def table_of(card: Mapping[str, Any]) -> pd.DataFrame:
-    """Tabulate the numbers of a card that are one for the model, with the ends of their intervals."""
+    """Return a table of the numbers of a card that describe the whole model, with their intervals."""
     rows = {"by chance": card["coupling"]["whole"]["null"]}
     for part in ("whole", "shared"):
         rows |= {part: card["coupling"][part]["all"], f"{part} neighbours": card["coupling"][part]["neighbours"]}

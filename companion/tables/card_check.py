@@ -1,7 +1,7 @@
 """Check cards of the atlas: `make atlas-check FILE=data/atlas/nano-neox-step10000.json`; each fault is one line.
 
-Nothing is fetched: where the weights are at hand one prompt is measured anew, and elsewhere the check says that none
-could be.
+Nothing is fetched: where the weights are available one prompt is measured again, and otherwise the check reports that
+none was.
 """
 
 import json
@@ -24,14 +24,14 @@ from coupling_lib.models import registry
 from coupling_lib.progress import in_one_line
 
 LARGEST = 200_000
-"""Bytes of a card."""
+"""Maximum size of a card in bytes."""
 CLOSE = 1e-3
-"""How far coupling of one prompt, measured anew, may lie from what the card states."""
+"""Tolerance of the first prompt's coupling, measured again."""
 _ANEW = "measure it anew: make card MODEL=..."
 
 
 def faults(file: Path) -> Iterator[str]:
-    """Name what is wrong with a card before anything is measured: what was seen, what is expected, what to do."""
+    """Iterate over a card's faults that show before a measurement: value seen, value expected, next step."""
     try:
         card = json.loads(file.read_bytes()[: LARGEST + 1])
     except (ValueError, RecursionError) as error:
@@ -46,11 +46,11 @@ def faults(file: Path) -> Iterator[str]:
     schema = Draft202012Validator(json.loads(cards.SCHEMA.read_text(encoding="utf-8")))
     wrong = [f"{'.'.join(map(str, error.path)) or 'the card'}: {error.message[:200]}; data/atlas/card.schema.json says "
              f"what is expected; {_ANEW}" for error in schema.iter_errors(card)]  # fmt: skip
-    yield from wrong or of_content(card)
+    yield from wrong or content_faults(card)
 
 
-def of_content(card: cards.Card) -> Iterator[str]:
-    """Compare what stands in a card with its digest, and with the versions and the prompts that are known here."""
+def content_faults(card: cards.Card) -> Iterator[str]:
+    """Iterate over the differences of a card from its digest, and from the current versions and prompts."""
     seen, stated, given = cards.digest_of(card)[:12], card["digest"][:12], card["prompts"]
     if seen != stated:
         yield f"its content has the digest {seen}; {stated} is expected; it was changed: take it as it was written"
@@ -61,22 +61,22 @@ def of_content(card: cards.Card) -> Iterator[str]:
     if lacking := [name for name in packages if not re.search(rf"\b{name} (\d|\(absent\))", card["versions"])]:
         yield f"its versions are {shown(card['versions'], 60)}; one of {', '.join(lacking)} is expected; {_ANEW}"
     try:
-        # Pictures are made in the size that a model reads, and are compared once it is loaded.
+        # Pictures depend on the size that a model reads, and are compared once it is loaded.
         if given["kind"] == "texts":
-            yield from of_prompts(given, cards.chosen_texts(given["chosen"], given["seed"]))
+            yield from prompt_faults(given, cards.chosen_texts(given["chosen"], given["seed"]))
     except (CouplingError, OSError) as error:
         yield f"its prompts are {given['chosen']!r}; some that are here are expected ({error}); {_ANEW}"
 
 
-def of_prompts(given: cards.Card, chosen: Sequence) -> Iterator[str]:
-    """Compare the digest and the number of prompts with what a card states of them."""
+def prompt_faults(given: cards.Card, chosen: Sequence) -> Iterator[str]:
+    """Iterate over the differences of a card's digest and number of prompts from the current ones."""
     seen = f"{given['n']} prompts with the digest {given['digest']}"
     if seen != (known := f"{len(chosen)} prompts with the digest {provenance.prompts_hash(chosen)}"):
         yield f"it has {seen}; {known} is expected of {given['chosen']!r} with seed {given['seed']}; {_ANEW}"
 
 
 def measured_anew(card: cards.Card) -> tuple[str, list[str]]:
-    """Measure the first prompt of a card anew: what came out, and what is wrong."""
+    """Measure the first prompt of a card again; return the comparison and the faults."""
     entry, given, first = registry.lookup(card["model"]), card["prompts"], card["coupling"]["first"]
     how = {"revision": card["revision"], "precision": card["precision"], "untrained": card["untrained"]}
     try:
@@ -86,7 +86,7 @@ def measured_anew(card: cards.Card) -> tuple[str, list[str]]:
             return "", [f"its model is {card['model']} at {card['revision']}; one that is here is expected ({error})"]
         return "its weights are not here, so that nothing was measured anew", []
     chosen, inputs, token = cards.card_inputs(model, given["chosen"], given["seed"])
-    if wrong := list(of_prompts(given, chosen)):
+    if wrong := list(prompt_faults(given, chosen)):
         return "", wrong
     whole = cl.measure_depth(model, inputs[:1], ks=(cards.K,), token=token)
     both = {"whole": whole, "shared": cl.shared_part(whole)}

@@ -1,7 +1,7 @@
-"""How well coupling, and everything that rivals it, explains how good a model is: statistics over the suite.
+"""Correlation of coupling, and of all its rivals, with a model's quality: statistics over the suite.
 
-A correlation over a few dozen models is easily an accident: every R² has an interval over models, every
-p-value is corrected for the number of readings tried, and every fit is also judged on models that it has not seen.
+A correlation over a few dozen models easily arises by chance: every R² has an interval over models, every
+p-value is corrected for the number of variants tried, and every fit is also judged on models that it has not seen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from coupling_lib.errors import ParameterError
 
 
 def last_checkpoints(table: pd.DataFrame) -> pd.DataFrame:
-    """Take one row per model, its last checkpoint."""
+    """Select one row per model, its last checkpoint."""
     last = table[table["final"]].reset_index(drop=True)
     if len(last) < 5:
         raise ParameterError(f"the suite has {len(last)} models; at least 5 are needed, train more with: make suite")
@@ -29,8 +29,8 @@ def last_checkpoints(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def equal_tokens(last: pd.DataFrame) -> pd.DataFrame:
-    """Take the models that saw the number of tokens that most of them saw."""
-    # Models that were trained longer are better, whatever else; among models of one budget that explanation is gone.
+    """Select the models trained on the most common number of tokens."""
+    # Longer training improves a model in any case; among models of one budget that explanation is excluded.
     return last[last["tokens"] == last["tokens"].mode().iloc[0]].reset_index(drop=True)
 
 
@@ -51,7 +51,7 @@ def variant_table(table: pd.DataFrame, score: str) -> pd.DataFrame:
 
 
 def rival_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
-    """Set coupling beside everything else that could predict the score."""
+    """Compare coupling with all rival predictors of the score."""
     columns = {"coupling": coupling} | RIVALS
     y, *xs = _floats(table, score, *columns.values())
     variables = {name: x for name, x in zip(columns, xs, strict=True) if np.ptp(x) > 0}
@@ -66,20 +66,20 @@ def rival_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
 
 
 def _explained(x: np.ndarray, y: np.ndarray, groups: pd.Series) -> dict[str, float]:
-    """Share of variance with its interval, p-value, and share for groups not seen, as parts of a table's line."""
+    """Return the share of variance with its interval, p-value, and share for unseen groups, as parts of a row."""
     fit = fit_with_interval(x, y)
     sizes = {"r_squared": fit.r_squared, "low": fit.low, "high": fit.high, "p": fit.p_value}
     return sizes | {"held_out": regression.held_out_r_squared(x, y, groups)}
 
 
 def group_table(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
-    """Judge what coupling adds to the rivals, on groups of models that the fit has not seen."""
+    """Compute the additional R² of coupling beside the rivals, on groups of models that the fit has not seen."""
     size = ["log_parameters", "log_tokens"]
     predictors = {"coupling": [coupling], "size and tokens": size, "size, tokens and coupling": [*size, coupling]}
     rows = []
     for label, column in {"architecture": "architecture", "width": "width", "depth": "blocks"}.items():
         largest = table[column].value_counts().max()
-        # With too few models on one side the fit is no fit.
+        # With too few models on one side the fit is meaningless.
         if table[column].nunique() < 2 or len(table) - largest < 6:
             continue
         row = {"left_out": label, "groups": int(table[column].nunique())}
@@ -93,13 +93,13 @@ def shape_table(
     tables: Mapping[str, Sequence[ArrayLike]], groups: Mapping[str, ArrayLike] | None = None, n_seeds: int = 40
 ) -> pd.DataFrame:
     """Compare a line with an exponential on points (x, y) that neither has seen, with an error over groups of them."""
-    # Which points are left out together is drawn at random, and one draw decides nothing: the folds are drawn
-    # `n_seeds` times. How far another set of groups would move the difference is what the interval says. Groups move
-    # it through the fits as well, so that the whole comparison is made anew without each of them. No curve explains
-    # more than all that the line leaves.
+    # The folds are drawn at random `n_seeds` times, as a single draw decides nothing. The interval describes the
+    # variation over sets of groups. Groups change the difference through the fits as well, so the whole comparison is
+    # repeated without each of them. No curve explains more than the line's residual variance.
+    #
     rows = []
     for name, (x, y) in tables.items():
-        scores = partial(_unseen, finite(x, "x"), finite(y, "y"), regression.drawn_folds(len(x), n_seeds))
+        scores = partial(_held_out, finite(x, "x"), finite(y, "y"), regression.drawn_folds(len(x), n_seeds))
         line, bent = scores(np.arange(len(x)))
         apart = (groups or {}).get(name, range(len(x)))
         gain = jackknifed(lambda kept, of=scores: float(np.diff(of(kept), axis=0).mean()), apart)
@@ -110,20 +110,20 @@ def shape_table(
     return pd.DataFrame(rows)
 
 
-def _unseen(x: np.ndarray, y: np.ndarray, folds: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """R² of a line and of an exponential on points that they have not seen, for each drawing of the folds."""
+def _held_out(x: np.ndarray, y: np.ndarray, folds: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Return R² of a line and of an exponential on held-out points, for each draw of the folds."""
     squares = [regression.held_out_squares(x[kept], y[kept], folds[:, kept], fit) for fit in regression.FITS]
     return 1 - np.mean(squares, axis=2) / np.var(y[kept])
 
 
 def mean_over(values: ArrayLike, groups: ArrayLike) -> Effect:
-    """Mean of all rows, as the mean of what each group contributes to it."""
+    """Return the mean of all rows, as the mean of the groups' contributions."""
     of_group = pd.Series(np.asarray(values, dtype=float)).groupby(np.asarray(groups)).sum().to_numpy()
     return effect_of(of_group * len(of_group) / len(values))
 
 
 def within_models(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
-    """Follow coupling and score along the checkpoints of each model, where nothing differs but training."""
+    """Correlate coupling and score along the checkpoints of each model, which differ only by training."""
     rows = [
         (model, len(part), float(np.corrcoef(part[coupling], part[score])[0, 1]))
         for model, part in table.groupby("model")
@@ -133,7 +133,7 @@ def within_models(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFram
 
 
 def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) -> dict[str, float]:
-    """Correlate coupling and score over all checkpoints of all models, and show what that hides."""
+    """Correlate coupling and score over all checkpoints of all models, and compare with correlations within models."""
     y, x, tokens = _floats(table, score, coupling, "log_tokens")
     found = {"checkpoints": float(len(table))}
     for prefix, (a, b) in {"": (x, y), "tokens-": (tokens, x)}.items():
@@ -145,7 +145,7 @@ def checkpoints_beside_models(table: pd.DataFrame, score: str, coupling: str) ->
 
 def sign_along_training(table: pd.DataFrame, score: str, coupling: str) -> pd.DataFrame:
     """Correlate coupling and score across models, at each step of training that they share."""
-    # The models are always those of the commonest budget of tokens; what differs is when they are measured.
+    # The models are always those of the most common budget of tokens; only the step of measurement differs.
     chosen = equal_tokens(last_checkpoints(table))["model"]
     part = table[table["model"].isin(chosen)]
     rows = []
@@ -157,9 +157,9 @@ def sign_along_training(table: pd.DataFrame, score: str, coupling: str) -> pd.Da
 
 
 def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
-    """Set coupling against the validation loss over all checkpoints: a line, and a parabola."""
-    # A parabola never fits worse than a line, whatever the truth. So its gain is that of predicting models which the
-    # fit has not seen.
+    """Fit coupling against the validation loss over all checkpoints: by a line, and by a parabola."""
+    # A parabola never fits worse than a line. So its gain is measured in the prediction of models that the fit has not
+    # seen.
     loss, value = _floats(table, "validation_loss", coupling)
 
     def left(fitted: np.ndarray, rows: np.ndarray, degree: int) -> np.ndarray:
@@ -180,7 +180,7 @@ def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
 
 
 def turn(table: pd.DataFrame, coupling: str) -> float:
-    """Return the step at which models are most coupled: one that half of them share, neither the first nor the last."""
+    """Return the step at which models are most coupled, among steps shared by half of them, without first and last."""
     by_step = table[table["step"] > 0].groupby("step")[coupling].agg(["size", "mean"])
     shared = by_step.loc[by_step["size"] * 2 >= table["model"].nunique(), "mean"]
     if len(shared) < 3:
@@ -200,7 +200,7 @@ def other_runs(table: pd.DataFrame, coupling: str, model: str = "") -> OtherRuns
 
 
 def runs_beside(model: str, variant: str, k: int) -> OtherRuns:
-    """Estimate a model's turning step and scatter from the suite's other runs, by this or the default reading."""
+    """Estimate a model's turning step and scatter from the suite's other runs, by this or the default variant."""
     table = suite().copy()  # in one piece: pandas warns of a column more in one of many
     column = next(name for name in (f"{variant}_k{k}", "normalized_miscoupling_k10") if name in table)
     return other_runs(table.assign(coupling=1 - table[column]), "coupling", model)
@@ -208,7 +208,7 @@ def runs_beside(model: str, variant: str, k: int) -> OtherRuns:
 
 def tokens_by_phase(table: pd.DataFrame, coupling: str) -> dict[str, dict[str, float]]:
     """Correlate coupling with the logarithm of the tokens seen: over all of training, and on each side of its turn."""
-    # A phase that ends where the same models are most coupled rises whatever happens. So models are taken in two
+    # A phase that ends where the same models are most coupled rises in any case. So models are split into two
     # halves, and each half's phases are cut where the other half turns.
     half = table["model"].rank(method="dense") % 2
     cut = half.map({one: turn(table[half != one], coupling) for one in half.unique()})
@@ -221,7 +221,7 @@ def tokens_by_phase(table: pd.DataFrame, coupling: str) -> dict[str, dict[str, f
 
 
 def signed_gains(table: pd.DataFrame, score: str, coupling: str) -> dict[str, Effect]:
-    """Compute by how much coupling explains a score better than each size does; a negative one counts against it."""
+    """Compute how much better coupling explains a score than each size does; negative if it explains less."""
     own, y, every = table[coupling], table[score], np.arange(len(table))
     sizes = ("parameters", "blocks", "width")
     return {label: regression.lead_over(own, table[RIVALS[label]], y, every, signed=True) for label in sizes}
@@ -232,6 +232,6 @@ def _floats(table: pd.DataFrame, *columns: str) -> list[np.ndarray]:
 
 
 def _correlated(x: ArrayLike, y: ArrayLike, groups: ArrayLike) -> dict[str, float]:
-    """Pearson's r with interval, standard error and its freedom over whole groups, as parts of a table's line."""
+    """Return Pearson's r with interval, standard error and degrees of freedom over whole groups, as parts of a row."""
     found = correlation_over(x, y, groups)
     return {"r": found.value, "low": found.low, "high": found.high, "error": found.error, "freedom": found.freedom}

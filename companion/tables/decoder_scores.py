@@ -1,4 +1,4 @@
-"""How well public decoders predict text and answer questions, beside how coupled their blocks are."""
+"""Public decoders' text prediction and question answering, beside their coupling."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,10 +16,10 @@ from coupling_lib.datasets.parts import SHARED, shared_part
 FILE = paths.DATA / "decoder_scores.csv"
 VARIANT, K = "normalized_miscoupling", 10
 SETS = ("arc_easy", "arc_challenge", "hellaswag", "openbookqa", "piqa")
-"""Sets of questions; the mean of all is one score."""
+"""Sets of questions, whose mean is one score."""
 QUESTIONS = "questions"
 TEXTS = ("wikitext2", "novels")
-"""Texts that are predicted, in bits per byte."""
+"""Texts of the prediction scores, in bits per byte."""
 _TWO_SIDED = 1.96
 
 
@@ -30,7 +30,7 @@ def decoder_scores() -> pd.DataFrame:
 
 
 def mean_of_sets(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return each model's mean share of right answers over all sets, of models that have all of them."""
+    """Return each model's mean share of right answers over all sets, for models that have all of them."""
     own = scores[scores["test"].isin([f"{name} per character" for name in SETS])]
     lines = []
     for model, sets in own.groupby("model", sort=False):
@@ -43,7 +43,7 @@ def mean_of_sets(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside_coupling(models: Mapping[str, xr.Dataset], scores: pd.DataFrame, tests: Sequence[str]) -> pd.DataFrame:
-    """Return a line for each trained model, score and part of its Jacobians: coupling and the score."""
+    """Return a row for each trained model, score and part of its Jacobians: coupling and the score."""
     lines = []
     for model, measured in models.items():
         own = scores[(scores["model"] == model) & scores["test"].isin(tests)] if len(scores) else scores
@@ -56,13 +56,13 @@ def beside_coupling(models: Mapping[str, xr.Dataset], scores: pd.DataFrame, test
 
 
 def models_needed(r: float) -> int:
-    """Number of models that show a correlation at 5 % with 80 % power, by Fisher's transformation."""
+    """Return the number of models that detect a correlation at 5 % with 80 % power, by Fisher's transformation."""
     far = scipy.stats.norm.ppf(0.975) + scipy.stats.norm.ppf(0.8)
     return int(np.ceil((far / np.arctanh(r)) ** 2 + 3))
 
 
 def numbers_of(scores: pd.DataFrame) -> dict[str, float]:
-    """Name the numbers that the book quotes: each model's mean over all sets, bits per byte, and models needed."""
+    """Return the numbers that the book quotes, by name: means over all sets, bits per byte, and models needed."""
     found = {"decoders-needed": float(models_needed(0.6))}
     for row in scores[scores["test"].isin([QUESTIONS, *TEXTS])].to_dict("records") if len(scores) else []:
         name = f"decoders-{row['model']}" + (f"-{row['test']}" if row["test"] in TEXTS else "")

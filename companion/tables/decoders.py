@@ -1,4 +1,4 @@
-"""Public decoders whose weights do not ship, `data/decoders.csv`: what executed notebooks remember of them."""
+"""Public decoders whose weights do not ship, `data/decoders.csv`: numbers remembered from executed notebooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coupling_lib import paths, provenance
 from coupling_lib.models.packages import GGUF_FILES
 
 MODELS = tuple(GGUF_FILES)
-"""Aliases of the registry, from the smallest."""
+"""Aliases of the registry, the smallest model first."""
 FILE = paths.DATA / "decoders.csv"
 QUESTIONS = {
     "beyond conjugation": "nulls-stricter-traceless-coupled",
@@ -34,12 +34,12 @@ QUESTIONS = {
     "four bits": "precision-change-nf4",
     "below the curve": "nulls-decisive-trace-over-curve",
 }
-"""The remembered effect that answers a question of `data/predictions.toml`."""
+"""The remembered effect that answers each question of `data/predictions.toml`."""
 _NULLS = {
     "left and right": ("spectra-alignment-null",),
     "self-coupling": ("tokens-between-self-by-chance", "tokens-between-self-traceless-part-conjugated"),
 }
-"""The remembered nulls, the largest of which is taken off the effect first; their errors are far below the effect's."""
+"""Remembered nulls, the largest of which is subtracted from the effect; their errors are far below the effect's."""
 _ENDS = tuple(Effect._fields[1:])
 _HEADER = """What executed notebooks remember of public decoders whose weights do not ship with the project.
 name: of a number, or of an effect with its low, high, error, n, skew and freedom; or a notebook's parameter.
@@ -47,7 +47,7 @@ predictions_sha256: of data/predictions.toml as it was when the notebook had run
 
 
 def decoders(file: Path | None = None) -> pd.DataFrame:
-    """Read the table, a line for each remembered effect."""
+    """Read the table, a row for each remembered effect."""
     return _read(file or FILE)
 
 
@@ -57,7 +57,7 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def numbers_of(model: str, notebook: str, file: Path | None = None) -> dict[str, float | str]:
-    """Return what a notebook remembered of a model, under the names that it gave; nothing if it was not run."""
+    """Return the numbers remembered from a notebook about a model, by name; empty if it was not run."""
     if (table := decoders(file)).empty:
         return {}
     found: dict[str, float | str] = {}
@@ -71,7 +71,7 @@ def numbers_of(model: str, notebook: str, file: Path | None = None) -> dict[str,
 
 
 def rows_of(model: str, notebook: str, numbers: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Tabulate what a notebook remembered of a model, with the digest of what had been predicted."""
+    """Tabulate the numbers remembered from a notebook about a model, with the digest of the predictions."""
     effects: dict[str, dict[str, Any]] = {}
     for name, value in numbers.items():
         stem, _, end = name.rpartition("-")
@@ -85,7 +85,7 @@ def rows_of(model: str, notebook: str, numbers: Mapping[str, Any]) -> list[dict[
 
 
 def replace_rows(rows: Iterable[Mapping[str, Any]], file: Path | None = None) -> int:
-    """Put lines in the place of those of the same notebook and model; the number of lines that the table has."""
+    """Replace the rows of the same notebook and model; return the number of rows of the table."""
     file, new = file or FILE, pd.DataFrame(rows)
     old, key = read_table(file), ["model", "notebook"]
     if not old.empty and not new.empty:
@@ -100,7 +100,7 @@ def replace_rows(rows: Iterable[Mapping[str, Any]], file: Path | None = None) ->
 
 
 def answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
-    """Answer what `data/predictions.toml` asks of the experiment, by question and model."""
+    """Return the effects that answer the questions of `data/predictions.toml`, by question and model."""
     found = {}
     for question, name in QUESTIONS.items():
         for row in table[table["name"] == name].to_dict("records"):

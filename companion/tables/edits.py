@@ -1,7 +1,7 @@
-"""What `data/edits.csv` shows: whether coupling, or what rivals it, predicts which edits of a network cost little.
+"""Evaluation of `data/edits.csv`: whether coupling, or its rivals, predict which edits of a network cost little.
 
-Each block is in many pairs, so that pairs are no independent draws: errors are those of leaving out one block with all
-its pairs. *Within distances* each distance's mean rank is taken out of both variables.
+Each block is in many pairs, so that pairs are not independent: errors are those of leaving out one block with all
+its pairs. *Within distances* each distance's mean rank is subtracted from both variables.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ PAIRS = ("swap", "replace", "merge", "parallel")
 """Edits of two blocks."""
 BEST, RANDOM = "best", "random"
 K, NEAR = 10, 4
-"""Singular vectors, and the largest distance of the pairs that are judged."""
+"""Number of singular vectors, and the largest distance of the evaluated pairs."""
 COUPLING, SHARED, INFLUENCE, DISTANCE = "coupling", "traceless part", "block influence", "distance"
 LIKELY = {
     COUPLING: (f"normalized_miscoupling_k{K}", -1),
@@ -38,12 +38,12 @@ LIKELY = {
     "alpha": ("alpha", -1),
     DISTANCE: ("distance", 1),
 }
-"""Predictors: the column of each, and the sign that its correlation with the cost would have."""
+"""Predictors: the column of each, and the expected sign of its correlation with the cost."""
 _FOLDS, _DRAWS = 5, 1000
 
 
 def edits(file: Path | None = None) -> pd.DataFrame:
-    """Read the table, and refuse one with an edit twice."""
+    """Read the table, and refuse one with a repeated edit."""
     table = read_table(file or TABLE)
     if table.empty:
         return table
@@ -52,27 +52,27 @@ def edits(file: Path | None = None) -> pd.DataFrame:
 
 
 def complete_distance(rows: pd.DataFrame) -> int:
-    """Return the largest judged distance up to which every pair of a model was edited in all ways."""
+    """Return the largest evaluated distance up to which every pair of a model was edited in all ways."""
     n, counts = int((rows["edit"] == SKIP).sum()), rows.groupby(["edit", "distance"]).size()
     whole = [all(counts.get((edit, d), 0) == n - d for edit in PAIRS) for d in range(1, min(NEAR, n - 2) + 1)]
     return whole.index(False) if False in whole else len(whole)
 
 
 def finished(table: pd.DataFrame, least: int = NEAR, first: str = "") -> pd.DataFrame:
-    """Take models of which every block was skipped, and every pair up to a distance edited; one of them first."""
+    """Select models with every block skipped, and every pair up to a distance edited; model `first` comes first."""
     whole = [name for name, rows in table.groupby("model") if complete_distance(rows) >= least]
     found = table[table["model"].isin(whole)]
     return found.sort_values("model", key=lambda names: names != first, kind="stable", ignore_index=True)
 
 
 def valued(name: str, column: ArrayLike) -> NDArray[np.float64]:
-    """Return a predictor's values from its column, where coupling stands as a distance."""
+    """Return a predictor's values from its column, which holds coupling as a distance."""
     values = np.asarray(column, dtype=float)
     return 1 - values if "miscoupling" in LIKELY[name][0] else values
 
 
 def by_block(known: Mapping[str, ArrayLike]) -> dict[str, list[int]]:
-    """Order blocks, from 0, by each predictor that a single block has: the first should cost least to leave out."""
+    """Order blocks, from 0, by each predictor of single blocks, the lowest predicted cost of leaving out first."""
     found = {}
     for name, (column, sign) in LIKELY.items():
         if column in known and column != "state_cosine":
@@ -84,13 +84,13 @@ def by_block(known: Mapping[str, ArrayLike]) -> dict[str, list[int]]:
 
 
 def near_pairs(rows: pd.DataFrame, edit: str) -> pd.DataFrame:
-    """Take the pairs of one edit as far apart as all were edited, with the two blocks of each."""
+    """Select the pairs of one edit up to the complete distance, with the two blocks of each."""
     own = rows[(rows["edit"] == edit) & (rows["distance"] <= complete_distance(rows))].reset_index(drop=True)
     return own.assign(pair=[tuple(map(int, blocks.split())) for blocks in own["blocks"]])
 
 
 def centred_ranks(distances: NDArray[np.int64], *variables: ArrayLike, clear: bool = True) -> list[NDArray[np.float64]]:
-    """Rank the values of each variable over pairs, and take each distance's mean out of the ranks."""
+    """Rank the values of each variable over pairs, and subtract each distance's mean rank."""
     ranks = [*scipy.stats.rankdata(variables, axis=1)]
     if not clear:
         return ranks
@@ -101,7 +101,7 @@ def centred_ranks(distances: NDArray[np.int64], *variables: ArrayLike, clear: bo
 def of_blocks(
     own: pd.DataFrame, statistic: Callable[[NDArray[np.bool_]], float], fisher: bool = False, given: int = 0
 ) -> Effect:
-    """Return a statistic of pairs the error of leaving out one block at a time, with all pairs that it is in."""
+    """Return a statistic of pairs with the error of leaving out one block at a time, with all its pairs."""
     pairs = np.array(own["pair"].tolist())
     names = np.unique(pairs)
     floor = 1 / np.sqrt(max(1, len(own) - 1 - given)) if fisher else 0.0
@@ -113,13 +113,13 @@ def of_blocks(
 
 
 def related(own: pd.DataFrame, name: str, given: str = "", cost: str = "loss_rise") -> Effect:
-    """Correlate ranks of a predictor and of the cost over pairs, within distances, perhaps another one held fixed."""
+    """Correlate ranks of a predictor and of the cost over pairs, within distances, perhaps given another predictor."""
     distances = own["distance"].to_numpy(int)
     variables = [valued(name, own[LIKELY[name][0]]), own[cost].to_numpy()]
     variables += [own[LIKELY[given][0]].to_numpy()] if given else []
 
     def r(kept: NDArray[np.bool_]) -> float:
-        # Of distance itself nothing is left within distances.
+        # Distance itself does not vary within distances.
         x, y, *held = centred_ranks(distances[kept], *(one[kept] for one in variables), clear=name != DISTANCE)
         if given:
             x, y = residuals(x, held[0]), residuals(y, held[0])
@@ -129,7 +129,7 @@ def related(own: pd.DataFrame, name: str, given: str = "", cost: str = "loss_ris
 
 
 def permuted(own: pd.DataFrame, name: str) -> tuple[float, float]:
-    """Permute a predictor within distances: how far 95 % of the correlations lie from 0, and how many reach this."""
+    """Permute a predictor within distances; return the 95 % quantile of |r|, and the share of draws that reach it."""
     x, y = centred_ranks(own["distance"].to_numpy(int), own[LIKELY[name][0]], own["loss_rise"])
     shuffled, draw = np.tile(x, (_DRAWS, 1)), np.random.default_rng(0)
     for distance in own["distance"].unique():
@@ -160,8 +160,8 @@ def of_predictors(rows: pd.DataFrame) -> pd.DataFrame:
     return found.assign(holm=corrected(found["p"]))
 
 
-def unseen(own: pd.DataFrame, names: Sequence[str], kept: NDArray[np.bool_] | slice = slice(None)) -> float:
-    """R² of predicted ranks of costs of pairs both of whose blocks lie in a stretch that the fit has not seen."""
+def held_out(own: pd.DataFrame, names: Sequence[str], kept: NDArray[np.bool_] | slice = slice(None)) -> float:
+    """Return R² of predicted ranks of costs, for pairs within stretches of blocks that the fit has not seen."""
     y = scipy.stats.rankdata(own["loss_rise"].to_numpy()[kept])
     X = np.column_stack([scipy.stats.rankdata(own[LIKELY[name][0]].to_numpy()[kept]) for name in names])
     pairs = np.array(own["pair"].tolist())[kept]
@@ -170,7 +170,7 @@ def unseen(own: pd.DataFrame, names: Sequence[str], kept: NDArray[np.bool_] | sl
         inside = np.isin(pairs, stretch)
         test, fit = inside.all(axis=1), ~inside.any(axis=1)
         if test.any():
-            # Written out, since sklearn checks what it is given for ten times as long as it computes.
+            # Written out, since sklearn's checks take ten times as long as the computation.
             centre, height = X[fit].mean(axis=0), y[fit].mean()
             slopes = scipy.linalg.lstsq(X[fit] - centre, y[fit] - height)[0]
             left += ((y[test] - (X[test] @ slopes + (height - centre @ slopes))) ** 2).sum()
@@ -179,23 +179,23 @@ def unseen(own: pd.DataFrame, names: Sequence[str], kept: NDArray[np.bool_] | sl
 
 
 def added(rows: pd.DataFrame) -> pd.DataFrame:
-    """Compute what both readings of coupling add to block influence and distance, for pairs held out of the fit."""
+    """Compute the R² that both parts of coupling add to block influence and distance, for held-out pairs."""
     base = (INFLUENCE, DISTANCE)
 
     def gain(kept: NDArray[np.bool_], own: pd.DataFrame, name: str) -> float:
-        return unseen(own, (*base, name), kept) - unseen(own, base, kept)
+        return held_out(own, (*base, name), kept) - held_out(own, base, kept)
 
     lines = []
     for edit in PAIRS:
         own = near_pairs(rows, edit)
         for name in (COUPLING, SHARED):
             effect = of_blocks(own, partial(gain, own=own, name=name))
-            lines.append({"edit": edit, "predictor": name, "without": unseen(own, base), **effect._asdict()})
+            lines.append({"edit": edit, "predictor": name, "without": held_out(own, base), **effect._asdict()})
     return pd.DataFrame(lines)
 
 
 def removal(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rise of the loss by number of left-out blocks and who chose them; of random ones median and range."""
+    """Return the rise of the loss by number of left-out blocks and source of the order; random ones with a range."""
     own = rows[rows["edit"] == REMOVE]
     if own.empty:
         return pd.DataFrame(columns=["by", "removed", "loss_rise", "low", "high", "random_better"])
@@ -211,7 +211,7 @@ def removal(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def estimates(table: pd.DataFrame) -> pd.DataFrame:
-    """Estimate what every question of the experiment asks, of each model by each reading: a line each."""
+    """Return estimates for every question of the experiment, for each model and both parts: a row each."""
     lines = []
     for model, rows in table.groupby("model", sort=False):
         known = of_predictors(rows).set_index(["edit", "predictor"])[list(Effect._fields)]
@@ -224,7 +224,7 @@ def estimates(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def numbers(table: pd.DataFrame) -> dict[str, float]:
-    """Name the numbers that the book quotes: MODEL-EDIT-PREDICTOR and its parts, what is added, what removal costs."""
+    """Return the numbers that the book quotes, by name: MODEL-EDIT-PREDICTOR, added R², and cost of removal."""
     found: dict[str, float] = {}
 
     def put(names: Sequence[object], line: Mapping[str, float], *parts: str) -> None:

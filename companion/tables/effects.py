@@ -1,6 +1,6 @@
-"""The effects that the claims' verdicts rest on: one value per prompt, condensed to estimate, interval, error and n.
+"""Effects that the claims' verdicts rest on: one value per prompt, summarised by estimate, interval, error and n.
 
-Networks are compared prompt by prompt, so that what makes prompts differ drops out. `numbers` names effects for rules.
+Networks are compared prompt by prompt, which removes differences between prompts. `numbers` names effects for rules.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from companion.tables.inference import Effect, effect_of, widened
+from companion.tables.inference import Effect, effect_of, with_error
 from coupling_lib.datasets.parts import known_shared_part
 from coupling_lib.datasets.summaries import mean_couplings
 
 
 class OtherRuns(NamedTuple):
-    """What other runs show of one run's course (`correlations.other_runs`)."""
+    """Summary of other runs, for the course of one run (`correlations.other_runs`)."""
 
     turn: float  #: The step at which other models are most coupled.
     scatter: float  #: Standard deviation of coupling between runs that differ by seed alone.
@@ -27,25 +27,25 @@ class OtherRuns(NamedTuple):
 CONVENTIONS = {
     "default": "all", "without embedding": "no-embedding", "normed end": "normed-end", "both": "both",
 }  # fmt: skip
-"""The choices of states in `metrics.trajectory`, and what their effects are called."""
+"""The choices of states in `metrics.trajectory`, and the names of their effects."""
 
 
 def numbers(effects: Mapping[str, Effect], prefix: str) -> dict[str, float]:
-    """Name the parts of effects."""
+    """Return the parts of effects as named numbers."""
     ends = ["" if field == "value" else f"-{field}" for field in Effect._fields]
     parts = {f"{name}{end}": part for name, effect in effects.items() for end, part in zip(ends, effect, strict=True)}
     return {f"{prefix}-{name}".lstrip("-"): float(part) for name, part in parts.items() if np.isfinite(part)}
 
 
 def tabulated(found: Mapping[str, Effect] | Mapping[tuple[str, str], Effect]) -> pd.DataFrame:
-    """Tabulate what answers the questions of an experiment, by question, or by question and label: a line each."""
+    """Tabulate effects by question, or by question and label: a row each."""
     keys = [(key, "") if isinstance(key, str) else key for key in found]
     lines = zip(keys, found.values(), strict=True)
     return pd.DataFrame([{"question": name, "label": label, **one._asdict()} for (name, label), one in lines])
 
 
 def effect_in(row: Mapping[str, float], n: str = "n", value: str = "r") -> Effect:
-    """Take an effect out of a table's line, whose columns bear the names of its parts."""
+    """Return the effect in a table's row, whose columns bear the names of its parts."""
     more = {name: row[name] for name in ("skew", "freedom") if name in row}
     return Effect(row[value], row["low"], row["high"], row["error"], int(row[n]), **more)
 
@@ -61,7 +61,7 @@ def diagonal_share(coupling: float) -> float:
 
 
 def of_depth(both: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
-    """Coupling of the trained network, its lead over the untrained one, and the lead of neighbours over all pairs."""
+    """Return the trained network's coupling, its excess over the untrained one, and that of neighbours over all."""
     untrained, trained = (couplings(both.sel(network=name), variant, k) for name in ("untrained", "trained"))
     near = both["by_distance"].sel(network="trained", variant=variant, k=k, distance=1)
     near = 1 - near.values.astype(float)
@@ -73,7 +73,7 @@ def of_depth(both: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
 
 
 def of_shared_depth(both: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
-    """The same of the traceless part, and what whole Jacobians of the trained network have beyond it."""
+    """Return the effects of `of_depth` for the traceless part, and the excess of whole Jacobians over it."""
     if (shared := known_shared_part(both, variant)) is None:
         return {}
     whole, rest = (couplings(part.sel(network="trained"), variant, k) for part in (both, shared))
@@ -81,7 +81,7 @@ def of_shared_depth(both: xr.Dataset, variant: str, k: int) -> dict[str, Effect]
 
 
 def of_nulls(trained: xr.Dataset, k: int, variants: tuple[str, ...]) -> dict[str, Effect]:
-    """Coupling relative to random bases, and how much of it goes with the partners of the singular vectors."""
+    """Return coupling relative to random bases, and its loss when the partners of singular vectors are exchanged."""
     found = {}
     for variant in variants:
         relative = trained["relative"].sel(variant=variant, k=k)
@@ -91,7 +91,7 @@ def of_nulls(trained: xr.Dataset, k: int, variants: tuple[str, ...]) -> dict[str
 
 
 def of_rest(trained: xr.Dataset, k: int) -> dict[str, Effect]:
-    """Relative coupling without the Jacobians' isotropic part, beyond what is left of it with permuted coordinates."""
+    """Return relative coupling without the isotropic part, beyond its value with permuted coordinates."""
     rest = trained["normalised"].sel(part="traceless", span="all pairs", k=k).astype(float)
     lost = (rest.sel(kind="permuted") - rest.sel(kind="measured")) / trained["normalised_null"].sel(
         part="traceless", k=k
@@ -100,7 +100,7 @@ def of_rest(trained: xr.Dataset, k: int) -> dict[str, Effect]:
 
 
 def of_stricter_nulls(both: xr.Dataset, k: int) -> dict[str, Effect]:
-    """Coupling, its emergence, locality and pairing beyond the larger of two nulls: random bases, and conjugation."""
+    """Return coupling, its emergence, locality and pairing beyond the larger null: random bases or conjugation."""
     found = {}
     for part, name in (("whole", "stricter"), ("traceless", "stricter-traceless")):
         coupling = 1 - both["normalised"].sel(part=part, k=k, drop=True).astype(float)
@@ -126,14 +126,14 @@ def of_stricter_nulls(both: xr.Dataset, k: int) -> dict[str, Effect]:
 
 
 def beyond_null(measured: xr.DataArray, *nulls: xr.DataArray) -> xr.DataArray:
-    """Subtract, network by network, the null that is larger in the mean over prompts."""
+    """Subtract, network by network, the null with the larger mean over prompts."""
     return xr.concat([measured - null for null in nulls], "null", coords="minimal", compat="override").pipe(
         lambda left: left.isel(null=left.mean("prompt").argmin("null"))
     )
 
 
 def of_decisive(both: xr.Dataset) -> dict[str, Effect]:
-    """Change of what figure 1a may show, 1 - `released_trace` at K = .1 d, and its lead over 1 - 1 / sqrt K."""
+    """Return the change of 1 - `released_trace` at K = .1 d (figure 1a), and its excess over 1 - 1 / sqrt K."""
     values = 1 - both["value"].sel(variant="released_trace", rule="0.1 d", pairs="different").astype(float)
     change = values.sel(network="trained") - values.sel(network="untrained")
     curve = 1 - float(both["k"].sel(rule="0.1 d").max()) ** -0.5  # networks of a model have one width
@@ -145,25 +145,25 @@ def of_decisive(both: xr.Dataset) -> dict[str, Effect]:
 
 
 def of_emergence(measured: xr.Dataset, variant: str, k: int, others: OtherRuns) -> dict[str, Effect]:
-    """Coupling at the last step minus that at the step where other models turn, and that one minus the first."""
-    # The run's own most coupled step would be the one that chance has raised most. What one prompt more or less cannot
-    # show, how far another run of the same recipe would lie from this one, enters the error of each of the two steps.
+    """Return coupling at the last step minus that at the step where other models turn, and that one minus the first."""
+    # The run's own most coupled step would be selected for chance maxima. The error of each of the two steps includes
+    # the variation between runs of one recipe, which prompts do not show.
     if measured.sizes["step"] < 3:
         return {}
     coupling = couplings(measured.transpose("step", "prompt", ...), variant, k)
     turned = coupling[turning_step(measured["step"].values, others)]
     changes = {"fall": coupling[-1] - turned, "rise": turned - coupling[0]}
     scatter = float(np.sqrt(2)) * others.scatter
-    return {name: widened(effect_of(change), scatter, others.freedom) for name, change in changes.items()}
+    return {name: with_error(effect_of(change), scatter, others.freedom) for name, change in changes.items()}
 
 
 def turning_step(steps: np.ndarray, others: OtherRuns) -> int:
-    """Place of the step, neither the first nor the last, that is nearest to the one where other models turn."""
+    """Return the index of the inner step that is nearest to the one where other models turn."""
     return 1 + int(np.abs(np.log1p(steps[1:-1].astype(float)) - np.log1p(others.turn)).argmin())
 
 
 def of_tokens(trained: Mapping[str, np.ndarray], untrained: Mapping[str, np.ndarray]) -> dict[str, Effect]:
-    """Coupling of each comparison of tokens when trained, and its lead over the untrained network."""
+    """Return the coupling of each comparison of tokens when trained, and its excess over the untrained network."""
     found = {}
     for name, values in trained.items():
         found |= {f"coupled-{name}": effect_of(values), f"emerged-{name}": effect_of(values - untrained[name])}
@@ -171,7 +171,7 @@ def of_tokens(trained: Mapping[str, np.ndarray], untrained: Mapping[str, np.ndar
 
 
 def of_trajectories(both: xr.Dataset, scores: tuple[str, ...]) -> dict[str, Effect]:
-    """Change of each score with training, median over prompts, in every choice of states."""
+    """Return the change of each score with training, median over prompts, in every choice of states."""
     found = {}
     for states, word in CONVENTIONS.items():
         for score in scores:
@@ -185,7 +185,7 @@ def of_trajectories(both: xr.Dataset, scores: tuple[str, ...]) -> dict[str, Effe
 
 
 def of_prompts(versions: Mapping[str, np.ndarray], alone: str) -> dict[str, Effect]:
-    """What each addition to a question changes, and the first addition's lead over the second, question by question."""
+    """Return the change by each addition to a question, and the first one's excess over the second, by question."""
     means = {name: values.mean(axis=1) for name, values in versions.items()}
     added = [name for name in means if name != alone]
     pairs = {f"{name}-change": (name, alone) for name in added}
@@ -194,14 +194,14 @@ def of_prompts(versions: Mapping[str, np.ndarray], alone: str) -> dict[str, Effe
 
 
 def of_spectra(both: xr.Dataset, fits: xr.Dataset) -> dict[str, Effect]:
-    """Alignment of left and right vectors when trained, and the change of R² of the line through one over sigma."""
+    """Return the alignment of left and right vectors when trained, and the change of R² of the line through 1/sigma."""
     alignment = both["left_right_alignment"].sel(network="trained").transpose("prompt", "block").values.astype(float)
     lines = [fits["r_squared"].sel(network=name).values.astype(float) for name in ("trained", "untrained")]
     return {"aligned": effect_of(alignment.mean(axis=1)), "r2-change": effect_of(lines[0] - lines[1])}
 
 
 def of_dynamics(trained: xr.Dataset) -> dict[str, Effect]:
-    """Lead of the product of linear maps over random bases (cosines), and log2 of how long J x is relative to f(x)."""
+    """Return the excess of the product of linear maps over random bases (cosines), and log2 of |J x| / |f(x)|."""
     cosine = trained["end_cosine"].sel(reading="product").values.astype(float)
     random = trained["null_cosine"].isel(level=-1).values.astype(float)
     length = np.log2(trained["linear_norm_ratio"].median("block").values.astype(float))
@@ -209,7 +209,7 @@ def of_dynamics(trained: xr.Dataset) -> dict[str, Effect]:
 
 
 def of_perturbation(trained: xr.Dataset, noise: float) -> dict[str, Effect]:
-    """Cosine kept after the last block minus after the first, for the network and beyond what random bases do."""
+    """Return the cosine after the last block minus after the first, for the network and beyond random bases."""
     at = trained["cosine"].sel(noise=noise, method="nearest").mean("draw").transpose("carrier", "prompt", "level")
     kept = {name: at.sel(carrier=name).values.astype(float) for name in ("network", "random")}
     gap = {name: values[:, -1] - values[:, 1] for name, values in kept.items()}
@@ -217,7 +217,7 @@ def of_perturbation(trained: xr.Dataset, noise: float) -> dict[str, Effect]:
 
 
 def of_precision(measured: xr.Dataset) -> dict[str, Effect]:
-    """Coupling in each precision minus that in float32, prompt by prompt."""
+    """Return coupling in each precision minus that in float32, prompt by prompt."""
     coupling = mean_couplings(measured)
     of_each = {name: coupling.sel(precision=name).values.astype(float) for name in measured["precision"].values}
     base = of_each.pop("float32")
@@ -225,5 +225,5 @@ def of_precision(measured: xr.Dataset) -> dict[str, Effect]:
 
 
 def group_centred(table: pd.DataFrame, by: str, columns: list[str]) -> pd.DataFrame:
-    """Take the mean of its group out of every value."""
+    """Subtract from every value the mean of its group."""
     return table[columns] - table.groupby(by)[columns].transform("mean")

@@ -1,11 +1,11 @@
-r"""What the paper's figure 1a shows beyond the width of its models.
+r"""Relation of coupling and score in the paper's figure 1a beyond the width of its models.
 
 Coupling as plotted follows $1 - 1/\sqrt{\lfloor 0.1\,d\rfloor}$, a curve of the width $d$ alone, and the score rises
-with $\log d$ as well. So width has to be taken out of *both* before they are compared: what is left of coupling still
+with $\log d$ as well. So width has to be removed from *both* before they are compared: the residual of coupling alone
 hides (suppresses) its relation to the raw score behind its own to $\log d$.
 
-How width is taken out is a choice of form. The axis follows its own curve, so that this is the form which the argument
-asks for; log d, d^-1/2, d, and the curve with log d are shown beside it.
+The form in which width is removed is a choice. The axis follows its own curve, the form required by the
+argument; log d, d^-1/2, d, and the curve with log d are shown beside it.
 
 Errors come from leaving out whole families, whose models share data and recipe. A tuned model belongs to the
 family of its base (Vicuna to Llama-2); as a family of its own it narrows the interval, so both ways are shown.
@@ -20,17 +20,17 @@ from companion.tables.statistics import beyond_width, partial_correlation, parti
 from coupling_lib.datasets.statistics import linear_fit
 
 RIVALS = {"width curve": "width_curve", "log parameters": "log_parameters", "blocks": "blocks"}
-"""What else could explain the score: label and column of `prepared`."""
+"""Rival explanations of the score: label and column of `prepared`."""
 _ABOVE = 50
 
 
 def base_family(family: pd.Series) -> pd.Series:
-    """Return the family of each model's base, which a tuned model's names in brackets."""
+    """Return the family of each model's base, which is in brackets for a tuned model."""
     return family.str.extract(r"\((.+)\)", expand=False).fillna(family)
 
 
 def prepared(points: pd.DataFrame) -> pd.DataFrame:
-    """Add what the statistics need to the points of `generalization.figure_1a`."""
+    """Add the variables of the statistics to the points of `generalization.figure_1a`."""
     return points.assign(
         root=base_family(points["family"]),
         log_width=np.log(points["width"]),
@@ -72,7 +72,7 @@ def statistics(points: pd.DataFrame) -> dict[str, float]:
 
 
 def subset_table(points: pd.DataFrame) -> pd.DataFrame:
-    """Fit the line of figure 1a to some of its models at a time (the paper's table 4)."""
+    """Fit the line of figure 1a to subsets of its models (the paper's table 4)."""
     subsets = {
         "all": points,
         "base models": points[points["kind"] == "base"],
@@ -89,7 +89,7 @@ def subset_table(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def partial_table(points: pd.DataFrame) -> pd.DataFrame:
-    """Correlate coupling and score once the width of the models is taken out of both, by form and by subset."""
+    """Correlate coupling and score with the width of the models held fixed, by form and by subset."""
     table = prepared(points)
     shared = table[table.groupby("width")["width"].transform("size") > 1]
     base = table[table["kind"] == "base"]
@@ -116,7 +116,7 @@ def partial_table(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _partial(table: pd.DataFrame, x: str, given: pd.DataFrame, root: pd.Series) -> dict[str, float]:
-    """Partial correlation of column x and score, with its error over families."""
+    """Return the partial correlation of column x and score, with its error over families."""
     values, score = table[x].to_numpy(dtype=float), table["score"].to_numpy(dtype=float)
     given, root = given.to_numpy(dtype=float), root.to_numpy()
     found, over = partial_correlation(values, score, given), partial_over(values, score, given, root)
@@ -128,7 +128,7 @@ def _partial(table: pd.DataFrame, x: str, given: pd.DataFrame, root: pd.Series) 
 
 
 def gains(points: pd.DataFrame) -> dict[str, Effect]:
-    """Compute by how much coupling explains the score better than each rival: the difference of two R²."""
+    """Compute how much better coupling explains the score than each rival: the difference of two R²."""
     table = prepared(points)
     own, score, root = table["coupling"], table["score"], table["root"]
     return {label: lead_over(own, table[column], score, root) for label, column in RIVALS.items()}

@@ -10,11 +10,11 @@ from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
 PREDICTIONS = paths.DATA / "predictions.toml"
-"""What was expected of the experiments. It is only ever appended to."""
+"""Predictions of the experiments, a file that is only appended to."""
 
 
 def predictions_sha256(path: Path | None = None) -> str:
-    """Return the digest of what was predicted; nothing is measured before something was."""
+    """Return the digest of the predictions; without any, no measurement is allowed."""
     path = path or PREDICTIONS
     if not path.is_file():
         raise ParameterError(f"there are no predictions at {str(path)!r}; write them down before the first measurement")
@@ -22,13 +22,13 @@ def predictions_sha256(path: Path | None = None) -> str:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Read a table; an empty one where there is no file."""
-    # The copy joins what pandas reads column by column; a table of so many columns is slow, and warned of, without it.
+    """Read a table; an empty one if there is no file."""
+    # The copy joins pandas's columns in memory; without it a table of so many columns is slow and causes warnings.
     return pd.read_csv(path, comment="#").copy() if Path(path).exists() else pd.DataFrame()
 
 
 def without_repeats(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Return the table back, or refuse it where two of its rows have the same key."""
+    """Return the table, or refuse it if two of its rows have the same key."""
     if not table.empty and (twice := table.duplicated(key)).any():
         row = table.loc[twice, key].iloc[0]
         what = ", ".join(f"{name} {value}" for name, value in zip(key, row.tolist(), strict=True))
@@ -37,7 +37,7 @@ def without_repeats(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
 
 
 def write_table(path: Path, table: pd.DataFrame, header: str) -> None:
-    """Write a table whole or not at all, below its header."""
+    """Write a table atomically, below its header."""
     path.parent.mkdir(parents=True, exist_ok=True)
     head = "".join(f"# {line}\n" for line in header.splitlines())
     paths.write_text(path, head + table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))

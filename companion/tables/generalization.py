@@ -1,4 +1,4 @@
-"""Tables of models and of what is known about them: the paper's figures, the leaderboard, the suite, the store."""
+"""Tables of models and their properties: the paper's figures, the leaderboard, the suite, the store."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -23,19 +23,19 @@ RIVALS = {
     "parameters": "log_parameters", "blocks": "blocks", "width": "width", "training tokens": "log_tokens",
     "line-shape score": "line_shape_score", "expodistance": "log_expodistance",
 }  # fmt: skip
-"""What else could predict the score: label and column of `suite`."""
+"""Rival predictors of the score: label and column of `suite`."""
 
 DECISIVE_MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "qwen1.5-0.5b", "pythia-1.4b")
-"""Smallest models of the paper's figure 1a, which decide what its coupling is."""
+"""Smallest models of the paper's figure 1a, for the test of what its coupling is."""
 
 
 def paper_figures() -> pd.DataFrame:
-    """Read the values that were read off, or are stated with, the paper's figures."""
+    """Read the values read off the paper's figures or stated with them."""
     return pd.read_csv(paths.DATA / "paper_figures.csv", comment="#", dtype={"figure": str})
 
 
 def figure_1a() -> pd.DataFrame:
-    """Return the points of the paper's figure 1a with what the registry knows about each model."""
+    """Return the points of the paper's figure 1a with the registry's data about each model."""
     points = paper_figures()
     points = points[(points["figure"] == "1a") & (points["x_quantity"] == "coupling")]
     known = ("family", "kind", "width", "blocks", "parameters_b", "training_tokens_t", "average")
@@ -53,15 +53,15 @@ def leaderboard() -> pd.DataFrame:
 
 
 def _registered(models: Iterable[Entry], known: Sequence[str]) -> pd.DataFrame:
-    """Tabulate what the registry knows about models; a trillion training tokens are `tokens_t`."""
+    """Tabulate the registry's data about models; training tokens in trillions are `tokens_t`."""
     rows = [{"model": entry.alias} | {name: getattr(entry, name) for name in known} for entry in models]
     return pd.DataFrame(rows).rename(columns={"training_tokens_t": "tokens_t"})
 
 
 def suite(file: Path | None = None, untrained: bool = False) -> pd.DataFrame:
     """Read the suite of models trained by this project (`python -m companion.training suite`)."""
-    # The models trained on the generated grammar are left out: their text is another, and losses on different texts
-    # do not compare. So is step 0, which is no trained model, unless it is asked for.
+    # Models trained on the generated grammar are left out: losses on different texts are not comparable. So is step 0,
+    # which is no trained model, unless it is asked for.
     file = file or paths.DATA / "suite.csv"
     if not file.is_file():
         raise ParameterError(f"{str(file)!r} does not exist; train the suite with: make suite")
@@ -71,7 +71,7 @@ def suite(file: Path | None = None, untrained: bool = False) -> pd.DataFrame:
         "negative_loss": -table["validation_loss"],
         "log_parameters": np.log10(table["parameters"]),
         "log_tokens": np.log10(table["tokens"].where(table["tokens"] > 0)),
-        # Its values span orders of magnitude, where the mean growth is close to 0.
+        # Its values span orders of magnitude where the mean growth is close to 0.
         "log_expodistance": np.log10(table["expodistance"]),
         "final": table["step"] == table.groupby("model")["step"].transform("max"),
     }
@@ -89,13 +89,13 @@ def _nulls(table: pd.DataFrame) -> dict[str, str]:
 
 
 def coupling_columns(table: pd.DataFrame) -> list[str]:
-    """Name the columns of a table of the suite that hold a variant of coupling."""
+    """Return the columns of the suite's table that hold a variant of coupling."""
     names = [f"{variant}_k{label}" for variant in VARIANTS for label in ("5", "10", "tenth")]
     return [name for name in names if name in table.columns and f"{name}_null" in table.columns]
 
 
 def measured_models(root: Path | None = None) -> pd.DataFrame:
-    """Return the models that the store has measurements of, with those of the paper among them."""
+    """Return the models with measurements in the store, and those of the paper."""
     roots = [shipped(), None] if root is None else [root]
     kept = pd.concat([store.listing(root=one) for one in roots], ignore_index=True)
     kept = _comparable(kept[~kept["untrained"].astype(bool)])
@@ -119,8 +119,8 @@ def measured_models(root: Path | None = None) -> pd.DataFrame:
 
 
 def _comparable(kept: pd.DataFrame) -> pd.DataFrame:
-    """Keep what may be averaged: float32, the blocks' own boundary, the end of training, the chapters' own prompts."""
-    # A mean over all that a store holds is nobody's coupling. What was measured on other prompts alone stays.
+    """Select comparable measurements: float32, the blocks' own boundary, end of training, the chapters' prompts."""
+    # A mean over everything in a store has no meaning. Measurements on other prompts only are kept.
     kept = kept[kept["precision"] == "float32"]
     settings = kept["settings"].map(json.loads)
     at_block = settings.map(lambda s: s.get("boundary", "block") == "block")
@@ -137,7 +137,7 @@ def _comparable(kept: pd.DataFrame) -> pd.DataFrame:
 
 
 def _means(files: pd.Series, rule: str = "") -> float:
-    """Average coupling over files of a model, decisive ones by their `rule`; one that cannot be read is passed over."""
+    """Return the mean coupling over files of a model, decisive ones by their `rule`; unreadable ones are skipped."""
     found = []
     for path in files:
         try:

@@ -1,9 +1,9 @@
-r"""How sure an estimate is: its standard error, 95 % interval and tail probability, for few, skewed and grouped values.
+r"""Inference: standard errors, 95 % intervals and tail probabilities, for few, skewed and grouped values.
 
-A mean has the interval of `coupling_lib.datasets.statistics`, wider where values are skewed. What is no mean has
+A mean has the interval of `coupling_lib.datasets.statistics`, wider where values are skewed. Any other statistic has
 the error of the jackknife: the independent *groups* (prompts, models, families of models) are left out one at a time,
-and what is left moves by the influence of each. Correlations are judged on Fisher's scale, $\operatorname{artanh} r$,
-where their error does not depend on their size. `book/calibration.py` measures how often all of this is wrong.
+and the statistic changes by each one's influence. Correlations are judged on Fisher's scale, $\operatorname{artanh} r$,
+where their error does not depend on their size. `book/calibration.py` measures the error rates of all of this.
 """
 
 from collections.abc import Callable
@@ -14,33 +14,33 @@ import scipy.special
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
-from coupling_lib.datasets.statistics import SURE, bent, ends, finite, skewness, standard_error
+from coupling_lib.datasets.statistics import UPPER_QUANTILE, ends, finite, inverse_hall, skewness, standard_error
 from coupling_lib.errors import ParameterError
 
 Statistic = Callable[[NDArray[np.int64]], float]
-"""A number that is computed from the rows of a table, given by their places."""
+"""A number computed from the rows of a table, given by their positions."""
 
 
 class Effect(NamedTuple):
-    """A measured effect with all that a verdict needs to know of it."""
+    """A measured effect with all properties that a verdict needs."""
 
     value: float  #: The estimate.
     low: float  #: Lower end of its 95 % interval.
     high: float  #: Upper end.
     error: float  #: Its standard error; of a correlation, on Fisher's scale.
     n: int  #: Number of independent values behind it: prompts, models, or groups of models.
-    skew: float = 0.0  #: `skewness` of the values that it is the mean of, or of the influences of groups on it.
+    skew: float = 0.0  #: `skewness` of the averaged values, or of the groups' influences.
     freedom: float = np.nan  #: Degrees of freedom of its error; n - 1 where it is NaN.
 
 
-def tail(distance: float, freedom: float, lean: float = 0.0) -> float:
-    """Probability of lying so many standard errors above the truth, or more; the larger of Student's and Hall's."""
-    # Below the truth the lean, skewness over the root of n, has its other sign.
-    against, reached = max(0.0, -lean), float(distance)
+def tail(distance: float, freedom: float, skew: float = 0.0) -> float:
+    """Return the probability of at least this distance above the truth; the larger of Student's and Hall's."""
+    # Below the truth the skew, skewness over the root of n, has the other sign.
+    against, reached = max(0.0, -skew), float(distance)
     if against and distance > 0:
         for _ in range(50):  # Newton; the series rises and bends upward, so that each step stays above the root
             slope = 1 + 2 * against * reached / 3 + 5 * against**2 * reached**2 / 9
-            step = (bent(reached, against) - distance) / slope
+            step = (inverse_hall(reached, against) - distance) / slope
             reached -= step
             if step < 1e-12 * distance:
                 break
@@ -48,7 +48,7 @@ def tail(distance: float, freedom: float, lean: float = 0.0) -> float:
 
 
 def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
-    """Condense one value per prompt (or model) to an effect."""
+    """Summarise one value per prompt (or model) as an effect."""
     values = finite(values, "values")
     if values.ndim != 1 or statistic not in ("mean", "median"):
         raise ParameterError(
@@ -57,14 +57,14 @@ def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
     n = len(values)
     if not n:
         raise ParameterError("there are no values; an effect needs one or more")
-    # Of five values or fewer even the smallest and the largest contain the median in less than 95 % of draws.
+    # Of five values or fewer even the extremes contain the median in less than 95 % of draws.
     if n < (6 if statistic == "median" else 2):
         return Effect(float(getattr(np, statistic)(values)), np.nan, np.nan, np.nan, n)
     if statistic == "median":
-        # Of n values, as many lie below the median as of n tosses of a coin are heads, whatever their distribution.
-        below = max(0, int(scipy.stats.binom.ppf(1 - SURE, n, 0.5)) - 1)
+        # The number of values below the median is binomial with probability 1/2, whatever their distribution.
+        below = max(0, int(scipy.stats.binom.ppf(1 - UPPER_QUANTILE, n, 0.5)) - 1)
         low, *_, high = np.sort(values)[below : n - below]
-        error = (high - low) / 2 / scipy.stats.t.ppf(SURE, n - 1)
+        error = (high - low) / 2 / scipy.stats.t.ppf(UPPER_QUANTILE, n - 1)
         return Effect(float(np.median(values)), float(low), float(high), float(error), n)
     value, error, skew = float(values.mean()), float(standard_error(values)), float(skewness(values))
     low, high = ends(value, error, n - 1, skew / n**0.5)
@@ -72,13 +72,13 @@ def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
 
 
 def detectable_correlation(r: Effect, level: float = 0.05, power: float = 0.8) -> float:
-    """Correlation that an error like this one's shows with a stated power."""
+    """Return the correlation that an error like this one's detects with a given power."""
     far = scipy.special.stdtrit(_freedom_of(r), 1 - level / 2) + scipy.special.stdtrit(_freedom_of(r), power)
     return float(np.tanh(far * r.error))
 
 
 def p_value(r: Effect) -> float:
-    """Two-sided p-value of no correlation."""
+    """Return the two-sided p-value of no correlation."""
     return 2 * tail(abs(float(_fisher(r.value))) / r.error, _freedom_of(r))
 
 
@@ -86,8 +86,8 @@ def _freedom_of(effect: Effect) -> float:
     return effect.n - 1 if np.isnan(effect.freedom) else effect.freedom
 
 
-def widened(effect: Effect, error: float, freedom: float) -> Effect:
-    """Add an error of another origin to that of an effect: what it was not measured over scatters as well."""
+def with_error(effect: Effect, error: float, freedom: float) -> Effect:
+    """Add an error of another source, over which the effect was not measured, to that of an effect."""
     spread = float(np.hypot(effect.error, error))
     skew = effect.skew * (effect.error / spread) ** 3 if spread else 0.0
     freedom = min(effect.n - 1, freedom)
@@ -102,7 +102,7 @@ def jackknifed(
     least: float = 0.0,
     left_out: NDArray[np.float64] | None = None,
 ) -> Effect:
-    """Return any statistic of rows the error of the jackknife over whole groups, a correlation on Fisher's scale."""
+    """Return any statistic of rows with the jackknife error over whole groups, for a correlation on Fisher's scale."""
     groups = np.asarray(groups)
     names = np.unique(groups)
     n = len(names)
@@ -113,20 +113,20 @@ def jackknifed(
     value = float(scale(statistic(whole)))
     if left_out is None:  # known already, or computed for each group
         left_out = np.array([statistic(whole[groups != name]) for name in names])
-    # A group without which there is no such number, as no variable then varies, is all that it stands on.
+    # If the statistic does not exist without a group, as no variable then varies, it depends on that group alone.
     left = scale(np.nan_to_num(left_out))
     error = max(float(np.sqrt((n - 1) / n * np.sum((left - value) ** 2))), least)
     influence = left.mean() - left
-    # On Fisher's scale there is no skewness left to speak of.
+    # On Fisher's scale skewness is negligible.
     freedom, skew = _freedom(influence), 0.0 if fisher else float(skewness(influence))
     low, high = ends(value, error, freedom, skew / n**0.5)
     return Effect(float(back(value)), float(back(low)), float(back(high)), error, n, skew, freedom)
 
 
 def _freedom(influence: NDArray[np.float64]) -> float:
-    """Degrees of freedom of a sum of squares: one less than the number of normal values whose sum is as uncertain."""
-    # Of normal values the fourth power has three times the square's square as mean. With a few large influences, as of
-    # heavy tails, the error rests on those alone.
+    """Return the degrees of freedom of a sum of squares: those of normal values with an equally uncertain sum."""
+    # The fourth power of normal values has a mean of three times their squared variance. With few large influences, as
+    # from heavy tails, the error depends on those alone.
     squares, n = influence**2, len(influence)
     fourth = np.sum(squares**2)
     return float(np.clip(3 * np.sum(squares) ** 2 / fourth - 1, min(2, n - 1), n - 1)) if fourth else float(n - 1)

@@ -1,20 +1,20 @@
-"""Whether coupling rises again after its fall, `data/later.csv`: two small models that were trained for long."""
+"""Second rise of coupling after its fall, `data/later.csv`: two small models with long training."""
 
 import pandas as pd
 
 from companion.tables import effects, phases
 from companion.tables.generalization import coupling_columns
-from companion.tables.inference import Effect, effect_of, widened
+from companion.tables.inference import Effect, effect_of, with_error
 from coupling_lib import paths
 from coupling_lib.measures.random_bases import null_spreads
 from coupling_lib.models.registry import lookup
 
 MODELS = ("long-neox", "long-llama")
 PARTS = {"coupling": "coupling rises again", "shared": "the shared part rises again"}
-"""Whole Jacobians and their traceless part, by what the columns of prompts begin with, and what is asked of each."""
+"""Whole Jacobians and their traceless part, by the prefix of their prompts' columns, and the question about each."""
 
 LATE = (516, 1642)
-"""First and last of the last three steps of `phases`, between which seeds differ in how much coupling changes."""
+"""First and last of the last three steps of `phases`, between which the change of coupling varies with the seed."""
 
 REPORTED = (
     "million_tokens", "coupling", "shared", "near", "far", "alike", "validation_loss", "induction", "rank", "norm",
@@ -22,14 +22,14 @@ REPORTED = (
 """Columns that are reported at four steps of each model."""
 
 PYTHIA = {"pythia-6.9b": (128, 143_000), "pythia-12b": (128, 143_000)}
-"""Models of the paper's figure 1b, and the first and last step that it shows."""
+"""Models of the paper's figure 1b, and its first and last step."""
 PYTHIA_BATCH = 1024 * 2048
 """Tokens of a step of their training."""
 
 
 def clocks(own: pd.DataFrame) -> dict[str, float]:
-    """Tokens in all, in millions, and for each parameter at the ends of training, of Pythia and of one model here."""
-    # Which of the two clocks is the right one to compare by is not known: by the first the ranges are apart.
+    """Return training tokens, in millions and per parameter, at the ends of training, of Pythia and of one model."""
+    # It is not known by which of the two clocks to compare: by the first the ranges are disjoint.
     found = {}
     for name, ends in PYTHIA.items():
         parameters = lookup(name).parameters_b * 1e9
@@ -58,28 +58,28 @@ def later() -> pd.DataFrame:
 
 
 def seed_scatter(part: str) -> tuple[float, float]:
-    """Return how far seeds scatter in the change of coupling between two late steps, and its degrees of freedom."""
+    """Return the standard deviation over seeds of coupling's change between two late steps, and its freedom."""
     own = phases.finished(phases.phases()).pivot(index="model", columns="step", values=part)
     change = own[LATE[1]] - own[LATE[0]]
     return float(change.std()), len(change) - 1.0
 
 
 def lowest_step(table: pd.DataFrame, part: str) -> int:
-    """Return the step of one model from its peak on at which coupling is lowest."""
-    # By the reading that was predicted, which is of fewer prompts than the change that is asked for.
+    """Return the step of one model, from its peak on, at which coupling is lowest."""
+    # By the predicted variant, which has fewer prompts than the change in question.
     course = 1 - table.set_index("step")[phases.READINGS[part]].sort_index()
     return int(course.loc[course.idxmax() :].idxmin())
 
 
 def change(table: pd.DataFrame, part: str, model: str) -> tuple[int, Effect]:
-    """Return the step at which the other model is lowest, and by how much this one changes from there to the last."""
+    """Return the step at which the other model is lowest, and this one's change from there to the last."""
     own, step = table[table["model"] == model], lowest_step(table[table["model"] != model], part)
     prompts = own.set_index("step").filter(regex=rf"^{part}_p\d+$")
-    return step, widened(effect_of(prompts.loc[prompts.index.max()] - prompts.loc[step]), *seed_scatter(part))
+    return step, with_error(effect_of(prompts.loc[prompts.index.max()] - prompts.loc[step]), *seed_scatter(part))
 
 
 def answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
-    """Answer what `data/predictions.toml` asks of the experiment, by question and model."""
+    """Return the effects that answer the questions of `data/predictions.toml`, by question and model."""
     found = {}
     for part, question in PARTS.items():
         for model in MODELS:
@@ -89,7 +89,7 @@ def answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
 
 
 def numbers_of(table: pd.DataFrame) -> dict[str, float]:
-    """Return the numbers that prose quotes: the answers, and each model where it peaks, is lowest and ends."""
+    """Return the numbers that prose quotes: the answers, and each model at its peak, its lowest step and its end."""
     if set(table["model"]) != set(MODELS):
         return {}
     changes = {f"{model}-{part}-change": change(table, part, model)[1] for part in PARTS for model in MODELS}
@@ -116,7 +116,7 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
 
 
 def beyond_chance(row: pd.Series) -> Effect:
-    """Set coupling at one step against random bases; a network is one draw of bases, whatever the number of prompts."""
+    """Return coupling at one step minus that of random bases; a network is one draw of bases, whatever its prompts."""
     values = row.filter(regex=r"^coupling_p\d+$").to_numpy(float) - (1 - row["normalized_miscoupling_k10_null"])
     chance = null_spreads(10, int(row["blocks"]))["all pairs"]
-    return widened(effect_of(values), chance, len(values) - 1.0)
+    return with_error(effect_of(values), chance, len(values) - 1.0)

@@ -1,7 +1,7 @@
-r"""Lenses compared by what they read at each depth, and the derivative among them tested by interventions.
+r"""Comparison of lenses by their readouts at each depth, and a test of the derivative by interventions.
 
-A lens carries the state $x^l$ of depth $l$ into the last depth's coordinates, where the model's final norm and
-unembedding make a distribution $q$ over tokens of it. How far that is from the model's own answer $p$ is
+A lens maps the state $x^l$ of depth $l$ to the last depth's coordinates, where the model's final norm and
+unembedding turn it into a distribution $q$ over tokens. Its distance from the model's own prediction $p$ is
 $\mathrm{KL}(p \Vert q)$. All but the first two are fitted on other texts than those that are read.
 """
 
@@ -37,18 +37,18 @@ LENSES = {
     "affine fit": "times a matrix, and a constant, that predict the last state best on other texts",
     "no state": "nothing but the mean last state of other texts: what a lens says without looking",
 }
-"""What is compared, and what each does to a state before it is read."""
+"""The compared lenses, and what each does to a state before it is read."""
 
-# An attention sink: the first position of a text holds a state unlike all others.
+# An attention sink: the state at the first position of a text is unlike all others.
 _FIRST = 1
-# Share of the mean square of a coordinate that a ridge adds: few texts determine few directions.
+# Share of a coordinate's mean square that the ridge penalty adds: few texts determine few directions.
 _RIDGE = 0.1
-# Sizes of an intervention, as shares of the state's length, and in how many directions each is made.
+# Sizes of an intervention, as shares of the state's norm, and the number of directions of each.
 _STEPS, _DIRECTIONS = (0.02, 0.01), 4
 
 
 def other_texts(texts: Sequence[Any], count: int = 16) -> tuple[str, ...]:
-    """Choose texts to fit lenses on: embedded prompts of all sets, none of them among those that are read."""
+    """Choose texts to fit lenses on: embedded prompts of all sets that are not among those to be read."""
     read = {getattr(text, "text", text) for text in texts if not isinstance(text, Tensor)}
     left = [prompt.text for prompt in cl.load_prompts() if prompt.text not in read]
     if len(left) < count:
@@ -64,13 +64,13 @@ def measure_readouts(model: cl.Model, prompts: common.Prompts, fitted_on: Sequen
         raise ParameterError("fitted_on holds fewer than two texts; give texts other than those that are read")
     try:
         weights = fingerprint(model)
-    except ParameterError:  # it carries a hook, or was changed: fits are made anew, and hold for it alone
+    except ParameterError:  # a changed model, or one with hooks: its fits are not shared
         _fitted.cache_clear()
         weights = ""
     fits = _fitted(model, tuple(fitted_on), weights)
     each = (_of_one_prompt(traced, fits) for traced in common.traces(model, given))
     coords = {"lens": list(LENSES), "depth": range(model.n_blocks + 1), "block": range(model.n_blocks)}
-    return common.over_prompts(model, given, each, coords, measure="readouts", fitted_on=len(fitted_on))
+    return common.concat_prompts(model, given, each, coords, measure="readouts", fitted_on=len(fitted_on))
 
 
 def _of_one_prompt(traced: cl.Trace, fits: dict[str, tuple[Tensor, Tensor]]) -> common.Variables:
@@ -92,7 +92,7 @@ def _of_one_prompt(traced: cl.Trace, fits: dict[str, tuple[Tensor, Tensor]]) -> 
 
 
 def words_of(lens: Lens, k: int = 3) -> xr.Dataset:
-    """Read the k strongest tokens of one text at every depth, from the state as it is and through its own lens."""
+    """Return the k strongest tokens of one text at every depth, by the logit lens and its own lens."""
     trace, words, shares = lens.trace, [], []
     states = {"logit lens": trace.hidden[:, lens.token], "own lens": lens.states()}
     for state in states.values():
@@ -126,7 +126,7 @@ def _fitted(model: cl.Model, texts: tuple[str, ...], weights: str) -> dict[str, 
 
 
 def _affine(states: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit the last state by that of each depth, with the ridge that few texts need."""
+    """Fit the last state by that of each depth, with a ridge penalty because of the few texts."""
     X = states.double().cpu().numpy()
     fits = [Ridge(alpha=_RIDGE * len(x) * float(np.var(x, axis=0).mean())).fit(x, X[-1]) for x in X]
     A, b = (np.stack([getattr(fit, name) for fit in fits]) for name in ("coef_", "intercept_"))
@@ -134,15 +134,15 @@ def _affine(states: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def operations(model: cl.Model, tokens: int = 128) -> dict[str, float]:
-    """Count floating-point operations: of one token's lens, and of the passes backwards that fit one with futures."""
-    # They depend on how many tokens a text has, and not on which; those of a text that begins with padding are refused.
+    """Count floating-point operations: of one token's lens, and of the backward passes that fit one with futures."""
+    # They depend on the number of tokens only; a text that begins with padding is refused.
     config = model.hf.config.get_text_config()
     longest = getattr(config, "max_position_embeddings", None) or tokens
     traced = cl.trace(model, torch.full((1, min(tokens, longest)), config.vocab_size // 2))
     with FlopCounterMode(display=False) as own:
         # Without the check of the whole model that `cl.lens` makes.
         Lens(traced, traced.n_tokens - 1).dense()
-    seen = _watched(traced)
+    seen = _differentiable_streams(traced)
     with FlopCounterMode(display=False) as passed:
         torch.autograd.grad(seen[-1].sum(), seen[0])
     fit = traced.d_model * passed.get_total_flops()
@@ -152,9 +152,9 @@ def operations(model: cl.Model, tokens: int = 128) -> dict[str, float]:
 
 def lens_with_futures(traced: cl.Trace, batch: int = 16) -> Tensor:
     """Average over tokens the derivative of the sum of their own and all later last states, (L + 1, d, d)."""
-    # This is what programs fit that call their result a Jacobian lens: for every coordinate of the last state a pass
-    # backwards through the whole model, here `batch` of them side by side.
-    seen = _watched(traced)
+    # This is the quantity that other programs call a Jacobian lens: for every coordinate of the last state a backward
+    # pass through the whole model, here `batch` of them in parallel.
+    seen = _differentiable_streams(traced)
     found = torch.zeros(traced.n_blocks + 1, traced.d_model, traced.d_model, dtype=traced.dtype)
     for rows in torch.arange(traced.d_model).split(batch):
         cotangents = torch.zeros(len(rows), *seen[-1].shape, dtype=traced.dtype)
@@ -164,8 +164,8 @@ def lens_with_futures(traced: cl.Trace, batch: int = 16) -> Tensor:
     return found
 
 
-def _watched(traced: cl.Trace) -> list[Tensor]:
-    """Run the model once more and keep the stream at every depth, each a function of the first."""
+def _differentiable_streams(traced: cl.Trace) -> list[Tensor]:
+    """Run the model again and return the stream at every depth, each a function of the first."""
     seen: list[Tensor] = []
 
     def begin(stream: Tensor) -> Tensor:
@@ -177,14 +177,14 @@ def _watched(traced: cl.Trace) -> list[Tensor]:
 
     blocks = traced.model.blocks.modules
     with ExitStack() as hooks, torch.enable_grad():
-        hooks.enter_context(_begun_with(blocks[0], begin))
+        hooks.enter_context(_input_hook(blocks[0], begin))
         for block in blocks:
             hooks.enter_context(block.register_forward_hook(leave))
         traced.model.hf(**traced.inputs)
     return seen
 
 
-def _begun_with(block: nn.Module, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
+def _input_hook(block: nn.Module, change: Callable[[Tensor], Tensor]) -> RemovableHandle:
     """Change the stream at a block's input while the hook is registered."""
 
     def enter(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -202,7 +202,7 @@ def intervened_slopes(lens: Lens) -> Tensor:
     x, blocks, head, found = traced.hidden[:, token], list(traced.model.blocks.modules), lens.head, []
     generator, given = torch.Generator().manual_seed(0), {}
     directions = [torch.randn(_DIRECTIONS, traced.d_model, generator=generator).to(x) for _ in blocks]
-    # From the last block on: what those before the changed one give is the same in every pass.
+    # From the last block on: the outputs of blocks before the changed one are the same in every pass.
     for depth in reversed(range(len(blocks))):
         v = directions[depth]
         v *= x[depth].norm() / v.norm(dim=-1, keepdim=True)
@@ -214,9 +214,9 @@ def intervened_slopes(lens: Lens) -> Tensor:
             stream[:, token] += steps.to(stream)
             return stream
 
-        with _begun_with(blocks[depth], stepped), _run_once(blocks[:depth], given):
+        with _input_hook(blocks[depth], stepped), _cached_outputs(blocks[:depth], given):
             ends = traced.model.hf(**inputs).logits[:, token].double().chunk(4)
-        # What grows with the square of the step cancels; smaller steps would meet the rounding of the logits.
+        # Terms of second order in the step cancel; smaller steps would be limited by the rounding of the logits.
         whole, half = ((up - down) / (2 * size) for up, down, size in zip(ends[::2], ends[1::2], _STEPS, strict=True))
         moved = (4 * half - whole) / 3
         predicted = torch.func.vmap(lambda u: torch.func.jvp(head, (x[-1],), (u,))[1])(v @ lens[depth].T).double()
@@ -225,8 +225,8 @@ def intervened_slopes(lens: Lens) -> Tensor:
 
 
 @contextmanager
-def _run_once(blocks: Sequence[nn.Module], given: dict[nn.Module, Any]) -> Generator[None]:
-    """Run each block a single time, and have it give again what it gave then."""
+def _cached_outputs(blocks: Sequence[nn.Module], given: dict[nn.Module, Any]) -> Generator[None]:
+    """Run each block once, and return its output again at every later call."""
 
     def once(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if block not in given:

@@ -1,9 +1,9 @@
-"""Coupling over many prompts, `data/many_prompts.csv`: a line for each prompt, model and network.
+"""Coupling over many prompts, `data/many_prompts.csv`: a row for each prompt, model and network.
 
     python -m companion.tables.many_prompts MODEL --folder PROMPTS --novels NOVELS --table data/many_prompts.csv
 
-A run that was stopped goes on where it was. Coupling is measured at the last token, of the trained network; what
-trajectories and tokens do is measured of the untrained one as well, and coupling with weights in 4 bits, on fewer
+A run that was stopped resumes. Coupling is measured at the last token of the trained network; trajectories and tokens
+of the untrained one as well, and coupling with weights in 4 bits, on fewer
 prompts.
 """
 
@@ -46,9 +46,9 @@ TOKENS = 3
 PASSAGES = 100
 """Passages of each source."""
 WITH_TOKENS = 16
-"""Embedded prompts whose tokens are compared."""
+"""Number of embedded prompts whose tokens are compared."""
 WITH_PRODUCT = 48
-"""New questions on which the product of all blocks' linear maps is formed."""
+"""Number of new questions on which the product of all blocks' linear maps is formed."""
 _AT_ONCE = 20
 _HEADER = f"""\
 Coupling of single prompts (python -m companion.tables.many_prompts), one row per model, network and prompt; in float32,
@@ -68,7 +68,7 @@ predictions_sha256: of data/predictions.toml as it was when the row was measured
 
 
 class PlannedPrompt(NamedTuple):
-    """A prompt to be measured: what is noted of it, what the model reads, and what is measured of it."""
+    """A prompt to be measured: its notes, the model's input, and the measurements to make."""
 
     notes: dict[str, Any]
     given: str | torch.Tensor
@@ -86,7 +86,7 @@ class PlannedPrompt(NamedTuple):
 def planned_prompts(
     model: Model, folder: Path | None, novels: Path | None, anew: bool = False, more: int = 0
 ) -> list[PlannedPrompt]:
-    """List all prompts, sets taking turns, so that any beginning of the list is a smaller experiment."""
+    """List all prompts, with sets alternating, so that any beginning of the list is a smaller experiment."""
     sets = [*texts.SETS, *([texts.NEW_PROBLEMS] if anew else [])]
     of_sets = [texts.chosen_set(name, folder) for name in sets if folder or name not in texts.BENCHMARKS]
     with_tokens = {prompt.id for prompt in load_prompts(n=WITH_TOKENS)}
@@ -112,7 +112,7 @@ def planned_prompts(
 
 
 def length(model: Model, planned: PlannedPrompt) -> int:
-    """Count the tokens of what a model is to read."""
+    """Return the number of tokens of a planned prompt."""
     given = planned.given
     return given.shape[1] if isinstance(given, torch.Tensor) else len(model.tokenizer(given)["input_ids"])
 
@@ -130,7 +130,7 @@ def _planned(prompt: Prompt, with_tokens: Iterable[str]) -> PlannedPrompt:
 
 
 def _of_network(network: str, listed: Iterable[PlannedPrompt]) -> list[PlannedPrompt]:
-    """Choose what is measured of a network: all of the trained one, a part of the others."""
+    """Select the measurements of a network: all for the trained one, a part for the others."""
     if network == "untrained":
         return [one._replace(coupling=False) for one in listed if one.trajectories]
     if network == IN_4_BITS:
@@ -140,7 +140,7 @@ def _of_network(network: str, listed: Iterable[PlannedPrompt]) -> list[PlannedPr
 
 
 def row(model: Model, network: str, planned: PlannedPrompt) -> dict[str, Any]:
-    """Measure one prompt."""
+    """Measure one prompt, as a row of the table."""
     found = {"model": model.name, "network": network, **planned.notes, "tokens": length(model, planned)}
     if planned.coupling:
         depth = measure_depth(model, [planned.given], ks=(K,))
@@ -162,7 +162,7 @@ def row(model: Model, network: str, planned: PlannedPrompt) -> dict[str, Any]:
 
 def token_couplings(model: Model, given: str | torch.Tensor) -> dict[str, float]:
     """Return coupling across the last tokens of a prompt, mean over all pairs of different blocks and tokens."""
-    # `_conjugated` turns the left and right vectors of the second Jacobian of every pair by one random rotation.
+    # `_conjugated` rotates the left and right vectors of the second Jacobian of every pair by one random rotation.
     traced, found, generator = trace(model, given), {}, torch.Generator().manual_seed(0)
     for kind in KINDS:
         anchor = {"self": None, "input": 1, "output": traced.n_tokens - 1}[kind]
@@ -174,9 +174,9 @@ def token_couplings(model: Model, given: str | torch.Tensor) -> dict[str, float]
         counted = (block[:, None] != block) & (place[:, None] != place)
         for prefix in ("", "shared_"):
             part = without_isotropic(J) if prefix else J
-            (U, S, Vh, _), values = common.coupled(part, [K], [VARIANT])
-            turned = surrogate_vectors(U, Vh.mT, "conjugated", generator)
-            null = values_of_pairs(part, U, S, Vh.mT, *turned, [K], [VARIANT])
+            (U, S, Vh, _), values = common.couple_pairs(part, [K], [VARIANT])
+            rotated = surrogate_vectors(U, Vh.mT, "conjugated", generator)
+            null = values_of_pairs(part, U, S, Vh.mT, *rotated, [K], [VARIANT])
             for suffix, each in (("", values), ("_conjugated", null)):
                 found[f"{prefix}{kind}{suffix}"] = 1 - float(each[VARIANT][0].numpy()[counted].mean())
     return found
@@ -185,7 +185,7 @@ def token_couplings(model: Model, given: str | torch.Tensor) -> dict[str, float]
 def measure(
     model_name: str, folder: Path | None, novels: Path | None, file: Path, anew: bool = False, more: int = 0
 ) -> None:
-    """Measure all prompts of one model that the table has not, and keep the table up to date."""
+    """Measure all prompts of one model that the table lacks, and keep the table up to date."""
     for network in ("trained", "untrained", IN_4_BITS):
         precision = IN_4_BITS if network == IN_4_BITS else "float32"
         model = load_model(model_name, untrained=network == "untrained", precision=precision)
@@ -195,7 +195,7 @@ def measure(
         if not table.empty:
             own = table[(table["model"] == model.name) & (table["network"] == network)]
             have = set(zip(own["id"], own["version"], strict=True))
-            # Rows of tokens that are older than their null by conjugation.
+            # Rows of tokens from before the conjugated null was added.
             whole = own.dropna(subset="self_conjugated") if "self_conjugated" in own else own.iloc[:0]
             have -= {one.key for one in listed if one.tokens} - set(zip(whole["id"], whole["version"], strict=True))
         missing = [one for one in listed if one.key not in have]
@@ -207,7 +207,7 @@ def measure(
 
 
 def write(file: Path, rows: list[dict[str, Any]]) -> None:
-    """Add rows to the table, each with what was predicted before it was measured."""
+    """Add rows to the table, each with the digest of the predictions made before."""
     stamp = {"predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
     table = pd.concat([many_prompts(file), pd.DataFrame([one | stamp for one in rows])], ignore_index=True)
     table = table.drop_duplicates(KEY, keep="last").sort_values(["model", "network", "set", "id", "version"])

@@ -1,4 +1,4 @@
-"""Where a figure comes from, in one line: read from the records of measurements, with the command that repeats it."""
+"""Origin of a figure in one line: read from the records of measurements, with the command that repeats it."""
 
 import shlex
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from typing import Any
 
 
 def papermill_command(notebook: str, parameters: Mapping[str, Any]) -> str:
-    """Write the command that runs a notebook with these parameters."""
-    # An empty text is what a parameter is by default; all but this one.
+    """Return the command that runs a notebook with these parameters."""
+    # An empty text is the default of all parameters but this one.
     named = {name for name, value in parameters.items() if value not in ("", None)}
     named |= {"others"} if notebook == "depth" and parameters.get("others") == "" else set()
     given = [f"-p {name} {shlex.quote(str(value))}" for name, value in parameters.items() if name in named]
@@ -15,7 +15,7 @@ def papermill_command(notebook: str, parameters: Mapping[str, Any]) -> str:
 
 
 def line(*records: Mapping[str, Any], command: str | None = None) -> str:
-    """Describe in one line where the numbers of a figure come from."""
+    """Return one line that describes the origin of a figure's numbers."""
     described = [_described(record) for record in records]
     parts = [" and ".join(dict.fromkeys(texts)) for texts in zip(*described, strict=True)]
     commands = [command] if command else [str(record.get("command", "")) for record in records]
@@ -38,7 +38,7 @@ def _caution(record: Mapping[str, Any]) -> str:
 
 
 def _described(record: Mapping[str, Any]) -> list[str]:
-    """Return the parts of a provenance line, in a fixed order, empty where nothing is known."""
+    """Return the parts of a provenance line, in a fixed order, empty if unknown."""
 
     def labelled(label: str, key: str) -> str:
         return f"{label} {record[key]}" if record.get(key, "") != "" else ""

@@ -1,4 +1,4 @@
-"""Why coupling peaks, `data/phases.csv`: what blocks do alike on all prompts, and a rival, over training."""
+"""Causes of the peak of coupling, `data/phases.csv`: action common to all prompts, and a rival, over training."""
 
 from pathlib import Path
 
@@ -9,26 +9,26 @@ from companion.tables.inference import Effect, effect_of
 from coupling_lib import paths
 
 EXPLANATIONS = ("alike", "log_lead")
-"""Columns that are to explain the course of coupling: what is alike on all prompts, and the lead of one direction."""
+"""Explanatory columns for the course of coupling: the part common to all prompts, and the lead of one direction."""
 READINGS = {"coupling": "normalized_miscoupling_k10", "shared": "shared_normalized_miscoupling_k10"}
 """Coupling and that of the traceless part: 1 minus these columns."""
 PEAK, LAST = 91, 1642
-"""Steps that are compared: where other models of this width are most coupled, and the last."""
+"""Compared steps: the peak of coupling in other models of this width, and the last."""
 
 
 def phases(file: Path | None = None) -> pd.DataFrame:
-    """Read the table, a line for each model and step, with coupling and that of the traceless part."""
+    """Read the table, a row for each model and step, with coupling and that of the traceless part."""
     table = quality.quality(file or paths.DATA / "phases.csv")
     return table.assign(**{name: 1 - table[column] for name, column in READINGS.items()})
 
 
 def finished(table: pd.DataFrame) -> pd.DataFrame:
-    """Take the seeds of the small model that were measured at every step."""
+    """Select the seeds of the small model that were measured at every step."""
     return quality.finished(table[table["model"].str.startswith("seed")])
 
 
 def courses(table: pd.DataFrame) -> pd.DataFrame:
-    """Return each seed's rank correlation over steps of coupling with each explanation; step 0 is no training."""
+    """Return each seed's rank correlation over steps of coupling with each explanation, without step 0."""
     trained = table[table["step"] > 0]
     rows = {
         model: {name: part["coupling"].corr(part[name], method="spearman") for name in EXPLANATIONS}
@@ -38,7 +38,7 @@ def courses(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def answers(table: pd.DataFrame) -> dict[str, Effect]:
-    """Answer what `data/predictions.toml` asks of the experiment, by the name of the question."""
+    """Return the effects that answer the questions of `data/predictions.toml`, by question."""
     share = table.pivot(index="model", columns="step", values="alike")
     of = courses(table)
     return {

@@ -1,4 +1,4 @@
-"""Vision transformers on photographs: a grid of which no two models share a seed, and pairs that share all but a rate.
+"""Vision transformers on photographs: a grid of models with different seeds, and pairs that differ in one rate only.
 
 `data/cifar_grid.csv` and `data/cifar_pairs.csv`, described in `data/tables.toml`. Coupling is that at the class token.
 """
@@ -16,21 +16,21 @@ from coupling_lib import paths
 
 GRID, PAIRS = paths.DATA / "cifar_grid.csv", paths.DATA / "cifar_pairs.csv"
 CELLS, N_PAIRS = 64, 40
-"""Cells of the grid, and pairs: before all are there, nothing is judged."""
+"""Number of cells of the grid, and of pairs, required before anything is judged."""
 PARTS = {"whole": "class.k10.normalized_miscoupling", "traceless part": "class.k10.shared_normalized_miscoupling"}
-"""Columns by the part of the Jacobians that they are about."""
+"""Columns by the part of the Jacobians that they describe."""
 _COUPLING = "coupling with stochastic depth"
 
 
 def cells(file: Path | None = None) -> pd.DataFrame:
-    """Read the cells of the grid, a model each; what repeats the diagonal is left out."""
+    """Read the cells of the grid, a model each, without repetitions of the diagonal."""
     table = without_repeats(read_table(file or GRID), ["model"])
     settings = ["weight_decay", "drop_path"]
     return table if table.empty else table.sort_values("seed").drop_duplicates(settings).reset_index(drop=True)
 
 
 def pairs(file: Path | None = None) -> pd.DataFrame:
-    """Read the pairs of which both models are there, in the order of their seeds, first without stochastic depth."""
+    """Read the complete pairs, in the order of their seeds, the model without stochastic depth first."""
     table = without_repeats(read_table(file or PAIRS), ["model"])
     if table.empty:
         return table
@@ -39,11 +39,11 @@ def pairs(file: Path | None = None) -> pd.DataFrame:
 
 
 def answers(table: pd.DataFrame, column: str) -> dict[str, Effect]:
-    """Estimate what the experiment on the grid asks, of one reading."""
+    """Return the effects in question for the experiment on the grid, for one column."""
     found = table[["test_accuracy", "drop_path"]].assign(coupling=1 - table[column])
     score, coupling, rate = (found[name].to_numpy() for name in ("test_accuracy", "coupling", "drop_path"))
     means = pd.get_dummies(found["drop_path"], drop_first=True).to_numpy(float)
-    # A relation that grows with the rate is a product of the two, beyond what each does by itself.
+    # A relation that grows with the rate is a product of the two, beyond the effect of each.
     centred = effects.group_centred(found, "drop_path", ["coupling"])["coupling"].to_numpy()
     grows = partial_over(centred * rate, score, np.column_stack([means, centred]))
     return {
@@ -55,15 +55,15 @@ def answers(table: pd.DataFrame, column: str) -> dict[str, Effect]:
 
 
 def grid_answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
-    """Estimate it of each reading, by question and reading."""
+    """Return these effects for each part, by question and part."""
     return {(name, part): one for part, column in PARTS.items() for name, one in answers(table, column).items()}
 
 
-def held(
+def partial_effects(
     table: pd.DataFrame, columns: dict[str, str], groups: pd.Series | None = None
 ) -> dict[tuple[str, str], Effect]:
-    """Correlations of coupling and accuracy with what the grid varies held fixed, by what is held and reading."""
-    # Both settings move accuracy and coupling, so that one of them alone held fixed leaves the other's doing.
+    """Correlate coupling and accuracy with the grid's settings held fixed, by setting and part."""
+    # Both settings change accuracy and coupling, so that holding one fixed leaves the other's effect.
     levels = {
         name: pd.get_dummies(table[column].astype(str), drop_first=True, dtype=float).to_numpy()
         for name, column in {"rates": "drop_path", "decays": "weight_decay"}.items()
@@ -78,7 +78,7 @@ def held(
 
 
 def gains(table: pd.DataFrame) -> pd.DataFrame:
-    """Return what the most stochastic depth adds within each pair, to coupling of each part and to accuracy."""
+    """Return the effect of the most stochastic depth within each pair, on coupling of each part and on accuracy."""
     values = pd.DataFrame({part: 1 - table[column] for part, column in PARTS.items()})
     values = values.assign(accuracy=table["test_accuracy"]).set_index(table["seed"])
     least = (table["drop_path"] == table["drop_path"].min()).to_numpy()
@@ -86,14 +86,14 @@ def gains(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def pair_answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
-    """Estimate what the experiment on pairs asks, by question and reading."""
+    """Return the effects in question for the experiment on pairs, by question and part."""
     found = {name: effect_of(values.to_numpy()) for name, values in gains(table).items()}
     accuracy = {("accuracy with stochastic depth", ""): found.pop("accuracy")}
     return {(_COUPLING, part): effect for part, effect in found.items()} | accuracy
 
 
 def numbers_of(grid: pd.DataFrame, paired: pd.DataFrame) -> dict[str, float]:
-    """Name the numbers that prose quotes; none of an experiment of which a model is missing."""
+    """Return the numbers that prose quotes, by name; none of an incomplete experiment."""
     return _of_grid(grid) | _of_pairs(paired)
 
 
@@ -106,7 +106,7 @@ def _of_grid(table: pd.DataFrame) -> dict[str, float]:
         f"photographs-{'' if part == 'whole' else 'shared-'}{words[question]}": effect
         for (question, part), effect in grid_answers(table).items()
     }
-    fixed = held(table, PARTS)
+    fixed = partial_effects(table, PARTS)
     found |= {
         f"photographs-{'' if part == 'whole' else 'shared-'}within-{name}": effect
         for (name, part), effect in fixed.items()

@@ -1,6 +1,6 @@
-"""What `data/many_prompts.csv` shows: the estimands of the experiment on many prompts, and where coupling comes from.
+"""Evaluation of `data/many_prompts.csv`: estimands of the experiment on many prompts, and variance of coupling.
 
-Coupling is 1 minus a reading, mean over pairs of different blocks at the last token.
+Coupling is 1 minus a variant's mismatch, mean over pairs of different blocks at the last token.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import xarray as xr
 
 from companion.tables import effects
 from companion.tables.files import read_table, without_repeats
-from companion.tables.inference import Effect, effect_of, jackknifed, widened
+from companion.tables.inference import Effect, effect_of, jackknifed, with_error
 from companion.tables.statistics import correlation
 from companion.tables.texts import EMBEDDED, NEW_PROBLEMS, NEW_QUESTIONS, PASSAGES, PROBLEMS, QUESTIONS
 from coupling_lib import paths
@@ -24,12 +24,12 @@ from coupling_lib.metrics.nulls import gaussian_miscoupling
 TABLE = paths.DATA / "many_prompts.csv"
 KEY = ["model", "network", "id", "version"]
 READINGS = {"whole": "normalized_miscoupling_k10", "traceless part": "shared_normalized_miscoupling_k10"}
-"""Columns of the table by the part of the Jacobians that they are about."""
+"""Columns of the table by the part of the Jacobians that they describe."""
 K = 10
 IN_4_BITS = "nf4"
-"""The network whose weights are in 4 bits."""
+"""Name of the network with weights in 4 bits."""
 SCORES = {"straighter": "line_shape_score", "exponential": "expodistance", "even": "equidistance"}
-"""Questions about trajectories, and the score that each is about."""
+"""Questions about trajectories, and the score of each."""
 ACROSS = {"self-coupling": "self", "context coupling, fixed input": "input", "context coupling, fixed output": "output"}
 """Questions about coupling across tokens, and the column of each."""
 _WANTED = pd.Series(
@@ -38,18 +38,18 @@ _WANTED = pd.Series(
     | {(network, EMBEDDED): 120 for network in ("trained", "untrained", IN_4_BITS)}
     | {("untrained", "wikitext2"): 100}
 )
-"""How many prompts of each set are measured, by network."""
+"""Number of prompts to be measured for each set, by network."""
 HALF_WIDTH = 0.005
-"""How well a mean is to be known, for the number of prompts that it takes: the margin of coupling."""
+"""Wanted half-width of a mean's interval, for the number of prompts that it requires: the margin of coupling."""
 
 
 def many_prompts(file: Path | None = None) -> pd.DataFrame:
-    """Read the table, and refuse one with a line twice."""
+    """Read the table, and refuse one with a repeated row."""
     return without_repeats(read_table(file or TABLE), KEY)
 
 
 def finished(table: pd.DataFrame) -> pd.DataFrame:
-    """Take the models of which all prompts were measured, and all networks."""
+    """Select the models with all prompts and all networks measured."""
     alone = table[table["version"] == "alone"]
     counts = (
         alone.groupby(["network", "set", "model"]).size().unstack(fill_value=0).reindex(_WANTED.index, fill_value=0)
@@ -66,7 +66,7 @@ def couplings(rows: pd.DataFrame, part: str, network: str = "trained") -> pd.Dat
 
 
 def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
-    """Estimate what every question asks of one model, by question and reading."""
+    """Return the effects in question for one model, by question and part."""
     found: dict[tuple[str, str], Effect] = {}
     both = rows[rows["version"] == "alone"].set_index(["network", "id"])
     for part in READINGS:
@@ -87,9 +87,9 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
             )
             if len(across) < 2:
                 continue
-            found[question, part] = widened(effect_of(across["trained"].to_numpy() - random), spread, np.inf)
+            found[question, part] = with_error(effect_of(across["trained"].to_numpy() - random), spread, np.inf)
             change = effect_of((across["trained"] - across["untrained"]).to_numpy())
-            found[f"{question}, emerged", part] = widened(change, 2**0.5 * spread, np.inf)
+            found[f"{question}, emerged", part] = with_error(change, 2**0.5 * spread, np.inf)
             if conjugated[across.columns].isna().any(axis=None):
                 continue  # the larger of two nulls, or no statement
             turned = xr.DataArray(conjugated[across.columns].rename_axis("prompt"))
@@ -97,9 +97,9 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
             beyond = (
                 effects.beyond_null(measured, xr.full_like(turned, random), turned).transpose("prompt", ...).to_pandas()
             )
-            found[f"{question}, stricter", part] = widened(effect_of(beyond["trained"].to_numpy()), spread, np.inf)
+            found[f"{question}, stricter", part] = with_error(effect_of(beyond["trained"].to_numpy()), spread, np.inf)
             change = effect_of((beyond["trained"] - beyond["untrained"]).to_numpy())
-            found[f"{question}, stricter, emerged", part] = widened(change, 2**0.5 * spread, np.inf)
+            found[f"{question}, stricter, emerged", part] = with_error(change, 2**0.5 * spread, np.inf)
     for question, score in SCORES.items():
         for states in effects.CONVENTIONS:
             values = both[f"{score}_{states.replace(' ', '_')}"].dropna().unstack("network").dropna()
@@ -114,7 +114,7 @@ def _of_coupling(own: pd.DataFrame) -> dict[str, Effect]:
     natural = alone[alone["set"].isin([*BENCHMARKS, EMBEDDED])]
     within = effects.group_centred(natural, "set", ["tokens", "coupling"])
     versions = own[own["set"] == QUESTIONS].pivot(index="id", columns="version", values="coupling").dropna()
-    # The number that ends a passage's name is that of the question it is as long as.
+    # The number at the end of a passage's name is that of the question with the same length.
     passages = alone[alone["set"].isin(["novels", "random tokens"])]
     paired = passages.assign(pair=passages["id"].str.rpartition("-")[2]).pivot(index="pair", columns="set")["coupling"]
     instructed, fresh = versions["step by step"], alone[alone["set"] == NEW_PROBLEMS]
@@ -136,7 +136,7 @@ def _of_coupling(own: pd.DataFrame) -> dict[str, Effect]:
 
 
 def estimates(table: pd.DataFrame, blocks: Mapping[str, int]) -> pd.DataFrame:
-    """Estimate what every question asks, of each model by each reading: a line each."""
+    """Return the effects in question, for each model and part: a row each."""
     rows = [
         {"question": question, "model": model, "reading": reading, **effect._asdict()}
         for model, own in table.groupby("model", sort=False)
@@ -145,27 +145,27 @@ def estimates(table: pd.DataFrame, blocks: Mapping[str, int]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def condensed(values: pd.Series) -> dict[str, float]:
-    """Condense one value per prompt to mean, interval, spread, and how many prompts make the mean sure."""
+def summarised(values: pd.Series) -> dict[str, float]:
+    """Return mean, interval and spread of one value per prompt, and the number of prompts for the wanted half-width."""
     needed = int(np.ceil((1.96 * values.std() / HALF_WIDTH) ** 2))
     return {**effect_of(values.to_numpy())._asdict(), "spread": values.std(), "needed": needed}
 
 
 def by_set(rows: pd.DataFrame) -> pd.DataFrame:
-    """Condense a model's coupling to a line for each set and part."""
+    """Summarise a model's coupling: a row for each set and part."""
     lines = []
     for part in READINGS:
         own = couplings(rows, part)
         shown = own[(own["version"] == "alone") & ~own["set"].isin([NEW_PROBLEMS, *NEW_QUESTIONS])]
         for name, values in shown.groupby("set")["coupling"]:
-            lines.append({"set": name, "part": part, **condensed(values)})
+            lines.append({"set": name, "part": part, **summarised(values)})
     return pd.DataFrame(lines)
 
 
 def variances(table: pd.DataFrame) -> dict[str, float]:
     """Split the variance of coupling: standard deviations between sources, between models, and between prompts."""
-    # Sources are of one length, prompt by prompt, and so balanced: each spread between means is freed of what the
-    # prompts behind the means add to it.
+    # Sources have the same lengths, prompt by prompt, and so are balanced: from each variance of means that due to the
+    # prompts behind the means is subtracted.
     own = couplings(table, "whole")
     own = own[own["set"].isin([*PASSAGES, QUESTIONS]) & (own["version"] == "alone")]
     cells = own.groupby(["model", "set"])["coupling"].agg(["mean", "var", "count"])
@@ -178,18 +178,18 @@ def variances(table: pd.DataFrame) -> dict[str, float]:
 
 
 def spreads(table: pd.DataFrame | None = None) -> dict[str, float]:
-    """Name the standard deviations of `variances` as the book quotes them."""
+    """Return the standard deviations of `variances` under the names of the book."""
     found = variances(many_prompts() if table is None else table)
     return {f"many-spread-{name}": value for name, value in found.items()}
 
 
 def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
-    """Name the numbers of one model that the book quotes: effects, and the means of all sets."""
+    """Return the numbers of one model that the book quotes, by name: effects, and the means of all sets."""
     called = {
         (question.replace(",", "").replace(" ", "-"), reading): effect
         for (question, reading), effect in of_model(rows, blocks).items()
     }
-    # Where problems were drawn anew, they alone are reported: the others had been seen when that was decided.
+    # New problems, where drawn, replace the first ones in the report: these had been seen when that was decided.
     anew = {reading: effect for (name, reading), effect in called.items() if name == "difficulty-new-problems"}
     called |= {("difficulty", reading): effect for reading, effect in anew.items()}
     words = {"whole": "", "traceless part": "shared-"} | {
@@ -213,7 +213,7 @@ def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
 
 
 def _difference(problems: pd.DataFrame) -> Effect:
-    """Estimate how much more coupling problems with the most steps evoke than those with the fewest, by a line."""
+    """Estimate the difference of coupling between problems with the most and the fewest steps, by a line."""
     steps, coupling = problems["steps"].to_numpy(), problems["coupling"].to_numpy()
     return jackknifed(
         lambda rows: linear_fit(steps[rows], coupling[rows]).slope * float(np.ptp(steps)), np.arange(len(steps))
@@ -221,7 +221,7 @@ def _difference(problems: pd.DataFrame) -> Effect:
 
 
 def chosen(model: str, precision: str = "float32", revision: str = "", token: int = -1) -> pd.DataFrame | None:
-    """Take the rows of a model as it was measured; None where nobody measured it so."""
+    """Return a model's rows if it was measured in this way; otherwise None."""
     table = many_prompts()
     if Path(model).is_dir() or table.empty or (precision, revision, token) != ("float32", "", -1):
         return None

@@ -1,6 +1,6 @@
 """Models of one shape and unequal quality: the estimands that `data/predictions.toml` names, over models.
 
-Coupling is 1 minus a reading, the score minus the loss on authors of whom nothing was trained on. Every estimate is a
+Coupling is 1 minus a variant's mismatch, the score minus the loss on authors absent from training. Every estimate is a
 correlation over models, with the error of leaving one out at a time.
 """
 
@@ -24,39 +24,39 @@ EARLY = 29
 """The step before coupling turns, 0.12 M tokens into the training."""
 
 MODELS = 26
-"""Models without all of which nothing is judged."""
+"""Number of models required before anything is judged."""
 
 FACTORS = ("corrupted", "unique_tokens", "learning_rate")
-"""What was varied to make models better or worse, by column."""
+"""Factors that were varied to make models better or worse, by column."""
 
 READINGS = {
     "": "normalized_miscoupling_k10", "shared-": "shared_normalized_miscoupling_k10",
     "neighbours-": "normalized_miscoupling_k10_neighbours",
 }  # fmt: skip
-"""The readings that decide, and what their numbers' names begin with."""
+"""Variants that decide, and the prefixes of their numbers' names."""
 BASES = {"uu-": "basis_uu_k10", "vv-": "basis_vv_k10", "diagonal-": "released_diag_k10"}
-"""Readings that compare bases alone, output or input or both; they decide nothing, and stand beside those that do."""
+"""Variants that compare bases only, output or input or both; they decide nothing, and are reported for comparison."""
 
 MOMENTS = ("early", "end", "equal training loss")
-"""When models are compared: at `EARLY`, at the last step, and where they fit their training text equally well."""
+"""Moments of comparison: at `EARLY`, at the last step, and at equal loss on the training text."""
 ALL_HELD = "all three"
 _LEFT = ("sd_coupling", "sd_score", "explains_coupling", "explains_score")
 
 
 def quality(file: Path | None = None) -> pd.DataFrame:
-    """Read the table of the experiment, a line for each model and step, and refuse one with a line twice."""
+    """Read the table of the experiment, a row for each model and step, and refuse one with a repeated row."""
     table = without_repeats(suite(file or paths.DATA / "quality.csv", untrained=True), ["model", "step"])
     return table.assign(score=table["negative_loss"])
 
 
 def finished(table: pd.DataFrame) -> pd.DataFrame:
-    """Take the models that were measured at every step."""
+    """Select the models that were measured at every step."""
     steps = table.groupby("model")["step"].transform("nunique")
     return table[steps == table["step"].nunique()].reset_index(drop=True)
 
 
 def estimates(table: pd.DataFrame, readings: Sequence[str]) -> pd.DataFrame:
-    """Estimate what every question asks, by each reading: a line each, with the training step where it has one."""
+    """Return the effects in question, for each variant: a row each, with the training step if there is one."""
     found = []
     for reading in readings:
         own = table.assign(coupling=1 - table[reading])
@@ -67,7 +67,7 @@ def estimates(table: pd.DataFrame, readings: Sequence[str]) -> pd.DataFrame:
 
 
 def equal_steps(table: pd.DataFrame) -> dict[int, Effect]:
-    """Correlation of coupling and score at each step of training."""
+    """Correlate coupling and score at each step of training."""
     trained = table[table["step"] > 0].groupby("step")
     return {int(step): correlation_over(now["coupling"], now["score"]) for step, now in trained}
 
@@ -87,16 +87,16 @@ def _asked_once(table: pd.DataFrame) -> list[tuple[str, int, Effect]]:
 
 
 def moments(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Models with coupling, score, what was varied, and the seed, at each of `MOMENTS`."""
+    """Return models with coupling, score, factors and seed, at each of `MOMENTS`."""
     early, end = (table[table["step"] == step] for step in (EARLY, table["step"].max()))
     settings = end.set_index("model")[[*FACTORS, "seed"]]
     return dict(zip(MOMENTS, (early, end, at_equal_loss(table).join(settings, on="model")), strict=True))
 
 
 def held_table(table: pd.DataFrame, reading: str) -> pd.DataFrame:
-    """Correlations of coupling and score at each moment with each factor held fixed, and what is left to correlate."""
-    # A factor is held fixed by its levels, whose means are taken out of both. Standard deviations are of what is left:
-    # where hardly any score is left, nothing can correlate with it (restriction of range).
+    """Correlate coupling and score at each moment with each factor held fixed, and report the remaining variation."""
+    # A factor is held fixed by its levels, whose means are subtracted from both. Standard deviations are those of
+    # residuals: a score with little residual variation cannot correlate (restriction of range).
     rows = []
     for moment, now in moments(table.assign(coupling=1 - table[reading])).items():
         coupling, score = now["coupling"].to_numpy(), now["score"].to_numpy()
@@ -116,19 +116,19 @@ def held_table(table: pd.DataFrame, reading: str) -> pd.DataFrame:
 
 
 def _levels(now: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Code the levels of each factor, and of all of them, as columns of 0 and 1."""
+    """Return the levels of each factor, and of all of them, as indicator columns."""
     levels = {name: pd.get_dummies(now[name].astype(str), drop_first=True, dtype=float).to_numpy() for name in FACTORS}
     return levels | {ALL_HELD: np.column_stack([*levels.values()])}
 
 
 def on_clean_text(table: pd.DataFrame, reading: str) -> Effect:
-    """Correlation at the last step over the models that were trained on text without a corrupted token."""
+    """Correlate coupling and score at the last step over models trained on text without corrupted tokens."""
     clean = table[(table["step"] == table["step"].max()) & (table["corrupted"] == 0)]
     return correlation_over(1 - clean[reading], clean["score"])
 
 
 def of_final_score(table: pd.DataFrame, reading: str) -> dict[str, Effect]:
-    """Correlation of coupling at `EARLY` with the score at the last step, as it is and with all factors held fixed."""
+    """Correlate coupling at `EARLY` with the score at the last step, alone and with all factors held fixed."""
     early, end, _ = moments(table.assign(coupling=1 - table[reading])).values()
     coupling, score = early["coupling"].to_numpy(), end.set_index("model")["score"].loc[early["model"]].to_numpy()
     held = partial_over(coupling, score, _levels(early)[ALL_HELD])
@@ -136,14 +136,14 @@ def of_final_score(table: pd.DataFrame, reading: str) -> dict[str, Effect]:
 
 
 def at_equal_loss(table: pd.DataFrame, by: str = "seen_loss") -> pd.DataFrame:
-    """Take every model where its loss, by default on what it was trained on, falls to the lowest that all reach."""
+    """Return every model where its loss, by default on its training text, falls to the lowest that all reach."""
     level = table.groupby("model")[by].min().max()
     rows = []
     for model, part in table.groupby("model"):
         part = part.sort_values("step")
         loss = part[by].to_numpy()
         after = int(np.argmax(loss <= level))
-        # Between two checkpoints all that is measured is taken as linear in the loss.
+        # Between two checkpoints all quantities are interpolated linearly in the loss.
         share = 0.0 if after == 0 else float((loss[after - 1] - level) / (loss[after - 1] - loss[after]))
         before = max(0, after - 1)
         row = {"model": model, "loss": level}
@@ -155,7 +155,7 @@ def at_equal_loss(table: pd.DataFrame, by: str = "seen_loss") -> pd.DataFrame:
 
 
 def numbers_of(table: pd.DataFrame) -> dict[str, float]:
-    """Name the numbers that prose quotes; none of an experiment of which a model is missing."""
+    """Return the numbers that prose quotes, by name; none of an incomplete experiment."""
     if table["model"].nunique() < MODELS:
         return {}
     found = {}
@@ -176,7 +176,7 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
                 numbers |= {f"{stem}-{part.replace('_', '-')}": row[part] for part in _LEFT}
     found["clean"] = on_clean_text(table, READINGS[""])
     found |= of_final_score(table, READINGS[""])
-    # How sure the score of one model is where it first fits its training text as well as all do.
+    # Uncertainty of one model's score where it first reaches the common loss on its training text.
     reached = table[table["seen_loss"] <= table.groupby("model")["seen_loss"].min().max()]
     first = reached.sort_values("step").groupby("model").first()
     numbers["half-width"] = float((first["validation_high"] - first["validation_low"]).mean() / 2)
@@ -195,7 +195,7 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
 
 
 def without_a_level(table: pd.DataFrame) -> list[pd.DataFrame]:
-    """Subsets of models, each without all those that share a level of a factor, the centre's own levels included."""
+    """Return subsets of models, each without all those that share a level of a factor, the centre's own included."""
     return [table[table[factor] != level] for factor in FACTORS for level in sorted(table[factor].unique())]
 
 

@@ -1,7 +1,7 @@
 """The paper's "coupling" as each of its sources computes it, from one measurement of one model.
 
 Text, project page, released code and older code disagree on five points: how the distance from perfect coupling is
-formed and normalised (`metrics.variants.VARIANTS`), how a coupling is made of it (`TRANSFORMS`), whether a block with
+formed and normalised (`metrics.variants.VARIANTS`), how it becomes a coupling (`TRANSFORMS`), whether a block with
 itself is in the mean, whether the last block includes the final norm (`boundary` of `measure_depth`), and how many
 singular vectors are compared. `metrics.trajectory` does the same for the scores of trajectories.
 """
@@ -25,10 +25,10 @@ from coupling_lib.metrics.variants import TRANSFORMS, VARIANTS, different_pairs
 class Choice(NamedTuple):
     """One way to settle a point on which the sources disagree."""
 
-    point: str  #: What is disagreed on.
-    reading: str  #: How it is settled here.
+    point: str  #: Point of disagreement.
+    reading: str  #: The choice made.
     variant: str  #: Distance, a key of `VARIANTS`.
-    transform: str = "one_minus"  #: Coupling made of it, a key of `TRANSFORMS`.
+    transform: str = "one_minus"  #: Transform to coupling, a key of `TRANSFORMS`.
     boundary: str = "block"  #: Boundary of the last block, as in `measure_depth`.
     with_itself: bool = False  #: Whether pairs of a block with itself are in the mean.
 
@@ -53,14 +53,14 @@ CHOICES = (
 
 
 def several_ks(k: int, width: int) -> tuple[int, ...]:
-    """Choose the numbers of singular vectors at which readings are compared: one's own, and those of the sources."""
+    """Return the values of K at which variants are compared: the chosen one, and those of the sources."""
     if not 2 <= k <= width:
         raise ParameterError(f"k is {k}; readings are compared at k from 2 to {width}, the width; pass -p k 10")
     return tuple(sorted({k, *(other for other in (5, 10, 30, 50) if other <= width)}))
 
 
 def mean_readings(both: xr.Dataset, nulls: xr.Dataset) -> xr.Dataset:
-    """Average every variant over pairs of different blocks and over prompts, and set it in proportion to chance."""
+    """Average every variant over pairs of different blocks and over prompts, and relate it to its value by chance."""
     return joined({name: _means(ds, nulls.sel(network=name, drop=True)) for name, ds in each_network(both)}, "network")
 
 
@@ -78,7 +78,7 @@ def rank_agreement(ds: xr.Dataset, k: int) -> xr.Dataset:
 
 
 def compare_choices(measured: Mapping[str, xr.Dataset], nulls: xr.Dataset, k: int) -> pd.DataFrame:
-    """Compute coupling once for every choice of `CHOICES`."""
+    """Compute coupling for every choice of `CHOICES`."""
     rows = []
     for choice in (one for one in CHOICES if one.boundary in measured):
         for network, ds in each_network(measured[choice.boundary]):
@@ -102,14 +102,14 @@ def coupling_by_block(measured: Mapping[str, xr.Dataset], variant: str, k: int) 
 
 
 def _pairs(ds: xr.Dataset, variant: str) -> xr.DataArray:
-    """One variant at all ordered pairs of different blocks, (prompt, k, pair)."""
+    """Return one variant at all ordered pairs of different blocks, (prompt, k, pair)."""
     values = ds[variant].transpose("prompt", "k", "block_1", "block_2").values.astype(float)
     return xr.DataArray(different_pairs(values), {"k": ds["k"]}, ("prompt", "k", "pair"))
 
 
 def _means(ds: xr.Dataset, null: xr.Dataset) -> xr.Dataset:
     names = [name for name in VARIANTS if name in ds]
-    # Means over pairs at each distance, of which there are the more the shorter it is, come to the mean over all pairs.
+    # The mean over all pairs is the mean over distances, weighted by the number of pairs at each.
     pairs = (ds.sizes["block_1"] - ds["distance"]).where(ds["distance"] > 0, 0)
     values = ds["by_distance"].sel(variant=names).astype(float).weighted(pairs).mean("distance")
     values = values.transpose("prompt", "variant", "k")
@@ -121,14 +121,14 @@ def _means(ds: xr.Dataset, null: xr.Dataset) -> xr.Dataset:
 
 
 def _coupling(ds: xr.Dataset, choice: Choice, k: int) -> np.ndarray:
-    """Each prompt's mean coupling over pairs of blocks, by one choice."""
+    """Return each prompt's mean coupling over pairs of blocks, by one choice."""
     values = ds[choice.variant].sel(k=k).transpose("prompt", "block_1", "block_2").values.astype(float)
     values = TRANSFORMS[choice.transform](values)
     return (values.reshape(len(values), -1) if choice.with_itself else different_pairs(values)).mean(axis=1)
 
 
 def _null_coupling(null: xr.Dataset, choice: Choice, k: int) -> tuple[float, float]:
-    """The same for random bases, with its error; a block with itself is perfectly coupled there, too."""
+    """Return the same for random bases, with its error; a block with itself is perfectly coupled there, too."""
     place = {"variant": choice.variant, "k": k}
     chosen, n_blocks = null.sel(place).mean("block_1"), null.sizes["block_1"]
     coupling, error = TRANSFORMS[choice.transform](chosen["value"].item()), chosen["error"].item()

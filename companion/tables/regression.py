@@ -1,7 +1,7 @@
-r"""What one quantity predicts of another over a few dozen models: fits, cross-validation, intervals, corrections.
+r"""Prediction of one quantity by another over a few dozen models: fits, cross-validation, intervals, corrections.
 
-Models of a suite are not independent draws: checkpoints come from one run, sizes from one family. So everything here
-takes *groups*, which are left out whole.
+Models of a suite are not independent draws: checkpoints come from one run, sizes from one family. So all functions
+accept *groups*, which are left out whole.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def predicted(
     x: ArrayLike, y: ArrayLike, at: ArrayLike, fit: str = "linear", seen: ArrayLike | None = None
 ) -> NDArray[np.float64]:
     r"""Predict y at other x by a line or $y = a + b\, e^{c z}$, $z$ being x scaled to mean 0 and deviation 1."""
-    # `seen` says, fit by fit, which points it sees; the fits are made side by side.
+    # `seen` tells, fit by fit, which points it uses; all fits are computed together.
     if fit not in FITS:
         raise ParameterError(f"fit is {fit!r}; expected one of {', '.join(FITS)}")
     x, y, at = (np.asarray(values, dtype=float) for values in (x, y, at))
@@ -45,8 +45,8 @@ def predicted(
     z = (x - centre) / scale
 
     def solved(rates: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
-        """Mean of the curve at each rate, factor b, and the sum of squares that the fit explains."""
-        curve = _bent(z[:, None], rates[..., None])
+        """Return the mean of the curve at each rate, factor b, and the sum of squares that the fit explains."""
+        curve = _exponential(z[:, None], rates[..., None])
         middle = (weight[:, None] * curve).sum(axis=2) / n
         apart = weight[:, None] * (curve - middle[..., None])
         along, size = apart @ (y - y.mean()), (apart * curve).sum(axis=2)
@@ -59,17 +59,17 @@ def predicted(
         rate = np.take_along_axis(tried, solved(tried)[2].argmax(axis=1)[:, None], axis=1)
         reach *= 2 / (tries - 1)
     middle, factor, _ = solved(rate)
-    return height + factor * (_bent((at - centre) / scale, rate) - middle)
+    return height + factor * (_exponential((at - centre) / scale, rate) - middle)
 
 
-def _bent(z: NDArray[np.float64], rate: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(exp(c z) - 1) / c, which is z at c = 0: the line is one of the exponentials, and never fits better than all."""
+def _exponential(z: NDArray[np.float64], rate: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute (exp(c z) - 1) / c, which is z at c = 0: the line is one of the exponentials, and never fits better."""
     flat = np.abs(rate) < 1e-9
     return np.where(flat, z, np.expm1(rate * z) / np.where(flat, 1, rate))
 
 
 def r_squared(X: ArrayLike, y: ArrayLike) -> float:
-    """Share of the variance of y that a linear fit to X explains."""
+    """Return the share of the variance of y that a linear fit to X explains."""
     X, y = _columns(X, y)
     return float(LinearRegression().fit(X, y).score(X, y))
 
@@ -84,7 +84,7 @@ def drawn_folds(n: int, n_seeds: int = 1, n_folds: int = 10) -> NDArray[np.int64
 
 
 def held_out_squares(x: ArrayLike, y: ArrayLike, folds: ArrayLike, fit: str = "linear") -> NDArray[np.float64]:
-    """Squared errors of predictions for points that the fit has not seen, for each drawing of the folds."""
+    """Return squared errors of predictions for held-out points, for each draw of the folds."""
     y, every = np.asarray(y, dtype=float), np.arange(len(y))
 
     def squares(drawn: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -95,7 +95,7 @@ def held_out_squares(x: ArrayLike, y: ArrayLike, folds: ArrayLike, fit: str = "l
 
 
 def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> float:
-    """R² of predictions for whole groups that the fit has not seen."""
+    """Return R² of predictions for whole held-out groups."""
     X, y = _columns(X, y)
     groups = np.asarray(groups)
     if len(set(groups.tolist())) < 2:
@@ -108,9 +108,9 @@ def held_out_r_squared(X: ArrayLike, y: ArrayLike, groups: ArrayLike) -> float:
 
 
 def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike, signed: bool = False) -> Effect:
-    """Difference of two R², by how much one variable explains y better than a rival, with its interval over groups."""
+    """Return the difference of two R², of a variable and of a rival for y, with its interval over groups."""
     table = np.array([own, rival, y], dtype=float)
-    # It lies between -1 and 1, and with a sign between -2 and 1. Taken to (-1, 1), it is judged on Fisher's scale.
+    # It lies between -1 and 1, with signs between -2 and 1. Mapped to (-1, 1), it is judged on Fisher's scale.
     middle, half = (-0.5, 1.5) if signed else (0.0, 1.0)
 
     def lead(rows: NDArray[np.int64]) -> float:
@@ -121,18 +121,18 @@ def lead_over(own: ArrayLike, rival: ArrayLike, y: ArrayLike, groups: ArrayLike,
 
     found = jackknifed(lead, groups, fisher=True)
     value, scaled = middle + half * found.value, np.arctanh(np.clip(found.value, -1 + 1e-12, 1 - 1e-12))
-    # Two slopes are fitted, so that n - 3 takes the place of n - 1, as in the variance of residuals: without it,
+    # Two slopes are fitted, so that n - 3 replaces n - 1, as in the variance of residuals: without that,
     # intervals are too short.
     error = found.error * ((found.n - 1) / max(1, found.n - 3)) ** 0.5
     low, high = middle + half * np.tanh(ends(scaled, error, found.freedom))
-    # The error that is handed on is the one in its own unit that lies as many times in its distance from 0.
+    # The returned error is in the effect's own unit, with the same ratio to its distance from 0.
     from_none = scaled - np.arctanh(-middle / half)
     error *= value / from_none if from_none else half * (1 - (middle / half) ** 2)
     return found._replace(value=value, low=float(low), high=float(high), error=float(error))
 
 
 def given_all_others(variables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[str, tuple[float, float]]:
-    """Partial correlation of each variable with y, all the other variables held fixed; none where there is one."""
+    """Return the partial correlation of each variable with y, all others held fixed; none if there is one only."""
     if len(variables) < 2:
         return {}
     others = {name: [x for key, x in variables.items() if key != name] for name in variables}
@@ -140,9 +140,9 @@ def given_all_others(variables: Mapping[str, ArrayLike], y: ArrayLike) -> dict[s
 
 
 def corrected(p_values: ArrayLike, method: str = "holm") -> NDArray[np.float64]:
-    """Correct p-values for the number of hypotheses tried."""
+    """Correct p-values for the number of hypotheses tested."""
     p = np.array(p_values, dtype=float)
-    if (tried := ~np.isnan(p)).sum() < len(p):  # a test that could not be made is none of those tried
+    if (tried := ~np.isnan(p)).sum() < len(p):  # tests without a p-value are not counted
         p[tried] = corrected(p[tried], method)
         return p
     if method == "bh":

@@ -1,4 +1,4 @@
-"""What making a model more coupled, or less, does to it: runs with `coupling_loss` and their twins, within seeds."""
+"""Effects of training a model to be more coupled, or less: runs with `coupling_loss` and their twins, within seeds."""
 
 from pathlib import Path
 
@@ -11,16 +11,16 @@ from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
 QUANTITIES = ("coupling", "shared", "validation_loss", "accuracy")
-"""Columns that are compared."""
+"""Compared columns."""
 SHAM = "sham0.3"
 """The control: gradients as large as those of strength 0.3, in random directions. From step 0 it lowers coupling."""
 DOSES = ("decouple0.03", "encourage0.03", "encourage0.3")
-"""Arms that differ in the strength alone."""
+"""Arms that differ in strength only."""
 _READINGS = {"coupling": "normalized_miscoupling_k10", "shared": "shared_normalized_miscoupling_k10"}
 
 
 def regularised(file: Path | None = None) -> pd.DataFrame:
-    """Read the runs, after training, a line each with its arm and the step from which on it is regularised."""
+    """Read the runs after training, a row each with its arm and the step from which on it is regularised."""
     table = without_repeats(read_table(file or paths.DATA / "regulariser.csv"), ["model", "step"])
     last = table[table["step"] == table["steps"]]
     arms = last["model"].str.split("-").str[0].rename("arm")
@@ -30,14 +30,14 @@ def regularised(file: Path | None = None) -> pd.DataFrame:
 
 
 def finished(runs: pd.DataFrame) -> pd.DataFrame:
-    """Take the seeds of which every run was measured; the seed is the independent unit."""
+    """Select the seeds with every run measured; the seed is the independent unit."""
     counted = runs.groupby("seed")["model"].transform("nunique")
     return runs[counted == runs["model"].str.rpartition("-")[0].nunique()].reset_index(drop=True)
 
 
 def changes(runs: pd.DataFrame, against: str = "without") -> pd.DataFrame:
     """Return each run's difference to its twin, quantity by quantity."""
-    # Nothing is done to a run without the regulariser from any step, so that it is the twin of all of its seed.
+    # A run without the regulariser is the same for all starting steps, and so is the twin of all runs of its seed.
     on = ["seed"] if against == "without" else ["seed", "begin"]
     twins = runs.loc[runs["arm"] == against, [*on, *QUANTITIES]]
     paired = runs[~runs["arm"].isin(["without", against])].merge(twins, on=on, suffixes=("", "_twin"))
@@ -46,13 +46,13 @@ def changes(runs: pd.DataFrame, against: str = "without") -> pd.DataFrame:
 
 
 def over_sham(runs: pd.DataFrame) -> dict[str, Effect]:
-    """Loss of every arm minus that of the sham from the same step, within seeds."""
+    """Return the loss of every arm minus that of the sham from the same step, within seeds."""
     found = changes(runs, against=SHAM).groupby(["arm", "begin"])["validation_loss"]
     return {f"{arm}-from{begin}-over-sham": effect_of(part.to_numpy()) for (arm, begin), part in found}
 
 
 def agreement(runs: pd.DataFrame) -> dict[str, float]:
-    """Number of seeds in which an arm raises the loss, compared with its twin."""
+    """Return the number of seeds in which an arm's loss exceeds its twin's."""
     counted = changes(runs).groupby(["arm", "begin"])["validation_loss"].agg(lambda loss: int((loss > 0).sum()))
     return {f"{arm}-from{begin}-seeds-worse": float(n) for (arm, begin), n in counted.items()}
 
@@ -66,7 +66,7 @@ def slopes(moved: pd.DataFrame) -> pd.Series:
 
 
 def difference_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Compare every arm with no regulariser, within seeds: a line for each arm, start and quantity."""
+    """Compare every arm with no regulariser, within seeds: a row for each arm, start and quantity."""
     rows = []
     for (begin, arm), part in changes(runs).groupby(["begin", "arm"]):
         if len(part) < 2:
@@ -76,7 +76,7 @@ def difference_table(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def answers(runs: pd.DataFrame) -> dict[str, Effect]:
-    """Answer what `data/predictions.toml` asks of the experiment, by the name of the question."""
+    """Return the effects that answer the questions of `data/predictions.toml`, by question."""
     found: dict[str, Effect] = {}
     beside_sham = changes(runs, against=SHAM)
     for begin, moved in changes(runs).groupby("begin"):

@@ -1,4 +1,4 @@
-"""What `data/rivals.csv` shows: whether coupling predicts how good a model is beside what rivals it.
+"""Evaluation of `data/rivals.csv`: whether coupling predicts a model's quality beside its rivals.
 
 Coupling, scores, line-shape score, training loss and width come from the tables of the models themselves.
 """
@@ -32,7 +32,7 @@ LABELS = {
 
 
 def rivals(file: Path | None = None) -> pd.DataFrame:
-    """Read the table, each row with coupling, score and what else is known of its model."""
+    """Read the table, each row with the coupling, the score and the other properties of its model."""
     table = without_repeats(read_table(file or TABLE), ["set", "model"])
     return table if table.empty else table.merge(_known(), on=["set", "model"], how="left", validate="one_to_one")
 
@@ -51,7 +51,7 @@ def _known() -> pd.DataFrame:
 
 
 def answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
-    """Estimate what the experiment asks, by question and set and rival."""
+    """Return the effects in question, by question and by set and rival."""
     found: dict[tuple[str, str], Effect] = {}
     for name, own in table.groupby("set", sort=False):
         coupling, score = own["coupling"].to_numpy(), own["score"].to_numpy()
@@ -66,7 +66,7 @@ def answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
 
 
 def numbers_of(table: pd.DataFrame) -> dict[str, float]:
-    """Name the numbers that prose quotes, by set and rival."""
+    """Return the numbers that prose quotes, by set and rival."""
     words = {"each alone": "alone", "coupling beside each": "coupling", "coupling beside all": "coupling"}
     found = {
         f"{of.replace(', ', '-').replace(' ', '-')}-{words[name]}": one for (name, of), one in answers(table).items()

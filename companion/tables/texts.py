@@ -1,8 +1,8 @@
-"""Texts to measure many prompts on: sets of questions, problems of our own, and passages as long as the questions.
+"""Texts of the experiment on many prompts: sets of questions, generated problems, and passages of the same lengths.
 
-A problem's reasoning steps are counted by construction, and each has as many sentences and numbers as all others: a
-step fewer is an idle sentence more. Passages of novels, articles, programs and random tokens are as long, one by one,
-as the questions of GSM8K are for the model's own tokenizer, so that sources differ in nothing but their words.
+A problem's reasoning steps are counted by construction, and all have the same number of sentences and numbers: an
+idle sentence replaces each missing step. Passages of novels, articles, programs and random tokens are as long, one by
+one, as the questions of GSM8K are for the model's own tokenizer, so that sources differ only in their words.
 """
 
 import random
@@ -18,18 +18,18 @@ from coupling_lib.inputs.prompts import BENCHMARKS, Prompt, load_prompts
 from coupling_lib.models.model import Model
 
 QUESTIONS = "gsm8k"
-"""The set whose questions get sentences added, and whose lengths passages have."""
+"""The set whose questions get sentences added, and whose lengths the passages have."""
 PROBLEMS, EMBEDDED = "problems", "embedded"
 NEW_PROBLEMS = "new problems"
-"""Problems like the others, 800 that were drawn when the 200 had been seen."""
+"""Further problems of the same kind, 800 drawn after the first 200 had been seen."""
 NEW_QUESTIONS = ("arc_easy", "piqa")
-"""Sets of short questions of which nothing had been measured when they were taken to decide on length."""
+"""Sets of short questions, unmeasured when they were chosen to decide on length."""
 PASSAGES = ("novels", "wikitext2", "code", "random tokens")
 SETS = (*BENCHMARKS, PROBLEMS, EMBEDDED)
 MOST_STEPS = 8
 """Reasoning steps of the hardest problem; the easiest takes one."""
 
-# Bytes of a file from whose middle the longest passage can be read.
+# Size of a file in bytes from which the longest passage fits after its middle.
 _SHORT = 20_000
 _NAMES = ("Ada", "Ben", "Cleo", "Dev", "Edda", "Finn", "Gwen", "Hugo", "Iris", "Jonas")
 _THINGS = ("apples", "pencils", "shells", "stamps", "marbles", "buttons", "cards", "nails", "plates", "candles")
@@ -44,7 +44,7 @@ _IDLE = (
 
 
 def problems(count: int = 200, seed: int = 0) -> list[Prompt]:
-    """Word problems with 1 to 8 counted steps in turn, all of one number of sentences."""
+    """Generate word problems with 1 to 8 counted steps in turn, all with the same number of sentences."""
     made = []
     for at in range(count):
         draw, steps = random.Random(f"{seed} {at}"), 1 + at % MOST_STEPS
@@ -71,12 +71,12 @@ def new_questions(folder: Path, count: int) -> list[Prompt]:
     """Return the first questions of a file in which the sets of `NEW_QUESTIONS` are shuffled."""
     inside = folder / "prompts" / "more.jsonl"
     listed = load_prompts(inside if inside.exists() else folder / "more.jsonl")[:count]
-    # The sets number their questions alike.
+    # Both sets use the same numbers for their questions.
     return [replace(prompt, id=f"{prompt.dataset}-{prompt.id}") for prompt in listed]
 
 
 def passages(model: Model, lengths: Sequence[int], source: str, folder: Path, novels: Path) -> dict[str, torch.Tensor]:
-    """Cut a passage for each length out of a source, at places that lie evenly over all of it."""
+    """Cut a passage for each length out of a source, at positions spread evenly over all of it."""
     if source == "random tokens":
         draw = torch.Generator().manual_seed(0)
         size = len(model.tokenizer)
@@ -90,7 +90,7 @@ def passages(model: Model, lengths: Sequence[int], source: str, folder: Path, no
     for at, n in enumerate(lengths):
         file, share = found[at * len(found) // len(lengths)], (at + 0.5) / len(lengths)
         text = file.read_text(encoding="utf-8", errors="replace")
-        # Of several files each is read in its middle, one alone from its beginning to its end.
+        # Of several files each is read from its middle, a single one at positions from its beginning to its end.
         start = int((share if len(found) == 1 else 0.5) * len(text))
         ids = model.tokenizer(text[start : start + 20 * n], add_special_tokens=False)["input_ids"][:n]
         if len(ids) < n:

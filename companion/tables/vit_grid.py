@@ -1,7 +1,7 @@
-"""The grid of trained vision transformers as a table: `data/vit_grid.csv`, one line per model, read and fitted.
+"""The grid of trained vision transformers, `data/vit_grid.csv`, one row per model: reading and fits.
 
 Its columns are described in `data/tables.toml`. *Coupling* is 1 minus a normalised mismatch, mean over
-images and over pairs of different blocks. Models of one seed make the grid; further seeds repeat one row of it.
+images and over pairs of different blocks. Models of one seed form the grid; further seeds repeat one row of it.
 """
 
 import json
@@ -21,7 +21,7 @@ from coupling_lib.inputs.labelled_images import read_dataset
 
 TOKENS = ("class", "patch")
 NAMED_RATES = (0.0, 0.05, 0.1, 0.3)
-"""Rates of stochastic depth whose correlations the paper states (figure 6a)."""
+"""Rates of stochastic depth for which the paper states correlations (figure 6a)."""
 
 SEEDED_DECAY = 0.04
 """Weight decay of the paper's figure 6b; its models were trained from several seeds."""
@@ -30,7 +30,7 @@ _SETTINGS = ["model", "weight_decay", "drop_path", "seed", "test_accuracy", "tra
 
 
 class Reading(NamedTuple):
-    """Which measurement of the grid is meant: at the class token or the last patch, of K vectors, of a mismatch."""
+    """A measurement in the grid: token (class or last patch), K, and variant."""
 
     token: str = "class"
     k: int = 10
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 
     @property
     def column(self) -> str:
-        """Name its column in the grid."""
+        """Column of the measurement in the grid."""
         return f"{self.token}.k{self.k}.{self.variant}"
 
 
@@ -47,7 +47,7 @@ def read_grid(file: Path | str = "") -> pd.DataFrame:
     file = Path(file or paths.DATA / "vit_grid.csv")
     try:
         table = pd.read_csv(file) if file.is_file() else pd.DataFrame()
-    except ValueError:  # it holds no table
+    except ValueError:  # no table
         table = pd.DataFrame()
     if lacking := [name for name in _SETTINGS if name not in table]:
         raise ParameterError(
@@ -58,14 +58,14 @@ def read_grid(file: Path | str = "") -> pd.DataFrame:
 
 
 def nearest_reading(grid: pd.DataFrame, token: int, k: int, variant: str) -> Reading:
-    """Choose the measurement of the grid that comes nearest to what is measured on a single model."""
+    """Return the measurement in the grid nearest to that of a single model."""
     ending = f".{variant}"
     measured = {int(name.split(".")[1][1:]) for name in grid if name.startswith("class.k") and name.endswith(ending)}
     return Reading(TOKENS[token != 0], min(measured, key=lambda m: (abs(m - k), m)), variant)
 
 
 def coupling_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """Take one reading out of the grid."""
+    """Return one measurement of the grid as a table."""
     name = reading.column
     if name not in grid:
         raise ParameterError(f"the grid has no column {name!r}; take token 'class' or 'patch' and one of its K")
@@ -74,13 +74,13 @@ def coupling_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def null_error(reading: Reading) -> float:
-    """Return how far the null of a reading in the grid may be from the exact one (`data/tables.toml`)."""
+    """Return the error of a null in the grid against the exact one (`data/tables.toml`)."""
     errors = pd.read_csv(paths.DATA / "null_errors.csv").set_index(["table", "variant", "k"])["error"]
     return float(errors.get(("grid", reading.variant, reading.k), np.nan))
 
 
 def first_seed(table: pd.DataFrame) -> pd.DataFrame:
-    """Take of all models with the same settings the one with the smallest seed; every cell may have its own."""
+    """Select among models with the same settings the one with the smallest seed; every cell may have its own."""
     return table.sort_values("seed", kind="stable").drop_duplicates(["weight_decay", "drop_path"]).sort_index()
 
 
@@ -98,7 +98,7 @@ def fits_by_rate(grid: pd.DataFrame, reading: Reading, stated: Mapping[float, fl
 
 
 def stated_r_squared(paper: pd.DataFrame) -> dict[float, float]:
-    """Take the correlations that the paper states for its figure 6a."""
+    """Return the correlations that the paper states for its figure 6a."""
     rows = paper[(paper.figure == "6a") & (paper.y_quantity == "r_squared")]
     return dict(zip(rows.x.astype(float), rows.y.astype(float), strict=True))
 
@@ -117,7 +117,7 @@ def seeds_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def trend_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
-    """Compute, for each weight decay, how coupling and accuracy change with the rate of stochastic depth."""
+    """Compute, for each weight decay, rank correlations of coupling and accuracy with the rate of stochastic depth."""
     rows = []
     for decay, part in first_seed(coupling_table(grid, reading)).groupby("weight_decay"):
         part = part.sort_values("drop_path")
@@ -127,7 +127,7 @@ def trend_table(grid: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 def circumstances(grid: pd.DataFrame, model: str, spread: float) -> dict[str, float]:
-    """Return how long models were trained, and on how many pictures the grid's accuracy rests."""
+    """Return the epochs of training, and the number of pictures behind the grid's accuracy."""
     known = grid["test_pictures"].iloc[0] if "test_pictures" in grid else len(read_dataset(grid["data"].iloc[0]).test)
     pictures = int(known)
     found = {"grid-epochs": float(grid["epochs"].iloc[0]), "test-pictures": float(pictures)}
@@ -139,7 +139,7 @@ def circumstances(grid: pd.DataFrame, model: str, spread: float) -> dict[str, fl
 
 
 def grid_provenance(grid: pd.DataFrame, command: str = "", file: str = "") -> str:
-    """Describe in one line where the numbers of the grid come from."""
+    """Return one line that describes the origin of the grid's numbers."""
     first = grid.iloc[0]
     parts = [
         f"{file or 'data/vit_grid.csv'}: {len(grid)} ViTs on {first['data']}, {first.blocks} blocks, width "
@@ -155,8 +155,8 @@ def grid_provenance(grid: pd.DataFrame, command: str = "", file: str = "") -> st
 
 
 def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
-    """How coupling and accuracy go together in the grid of ViTs, and how both follow stochastic depth."""
-    # Models that differ in weight decay alone are near copies here, so eight of them are no eight trials.
+    """Return correlations of coupling and accuracy in the grid of ViTs, and of coupling with stochastic depth."""
+    # Models that differ only in weight decay are nearly copies here, so eight of them are not eight independent trials.
     seeded = table.groupby("weight_decay")["seed"].nunique().idxmax()
     by_seed = [
         part["coupling"].corr(part["drop_path"], method="spearman")
@@ -178,7 +178,7 @@ def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
 
 
 def numbers_of(grid: pd.DataFrame, reading: Reading, model: str) -> dict[str, float]:
-    """Name the numbers that prose about the grid quotes."""
+    """Return the numbers that prose about the grid quotes, by name."""
     at_rate = first_seed(coupling_table(grid, reading)).groupby("drop_path")[["test_accuracy", "coupling"]]
     spread, trends = (at_rate.max() - at_rate.min()).max(), trend_table(grid, reading)
     found = {"models": len(grid), "accuracy-spread": spread.test_accuracy, "coupling-spread": spread.coupling}
@@ -193,8 +193,8 @@ def numbers_of(grid: pd.DataFrame, reading: Reading, model: str) -> dict[str, fl
         found |= {key: row.coupling, f"{key}-low": row.low, f"{key}-high": row.high}
         found |= {f"coupling-{row.token}-null": row.random_bases, f"coupling-{row.token}-untrained": row.untrained}
     first = first_seed(grid)
-    # Models that differ in weight decay alone are near copies here, so that a rate is what counts as independent.
-    fixed = photographs.held(first, {"": reading.column}, first["drop_path"])
+    # Models that differ only in weight decay are nearly copies here, so that rates are the independent units.
+    fixed = photographs.partial_effects(first, {"": reading.column}, first["drop_path"])
     found |= effects.numbers({f"grid-within-{name}": effect for (name, _), effect in fixed.items()}, "")
     found["grid-within-both-seen"] = detectable_correlation(fixed["both", ""])
     for token in TOKENS:

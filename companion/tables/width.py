@@ -1,8 +1,8 @@
-"""Width at fixed quality, `data/width.csv`: whether coupling follows width among models that are equally good.
+"""Width at fixed quality, `data/width.csv`: the relation of coupling and width among models of equal quality.
 
-Where the number of vectors K grows with the width, the value by chance falls with it, and the raw number shows that. So
-what is compared is the share of the way from chance to perfect coupling. Two models of one width are no two trials of a
-relation with width: errors are over widths as well as over models.
+Where the number of vectors K grows with the width, the value by chance falls, and the raw number with it. So the
+compared quantity is the share of the distance from chance to perfect coupling. Two models of one width are not two
+trials of a relation with width: errors are over widths as well as over models.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from companion.tables.statistics import correlation_over, uncoupled
 from coupling_lib import paths
 
 FIGURE_1A = "released_trace_ktenth"
-"""The reading that the paper's figure 1a may show: its number of vectors grows with the width."""
+"""The variant that the paper's figure 1a may show: its number of vectors grows with the width."""
 
 READINGS = {
     "figure_1a": FIGURE_1A, "k10": "normalized_miscoupling_k10", "shared": "shared_normalized_miscoupling_k10",
     "ktenth": "normalized_miscoupling_ktenth", "shared_ktenth": "shared_normalized_miscoupling_ktenth",
 }  # fmt: skip
-"""Readings that are shown; of the last two nothing was asked beforehand."""
+"""Variants that are shown; for the last two nothing was predicted."""
 
 ASIDE = (0, 289, 920)
-"""Steps at which models are compared as well, whatever their loss: untrained, in the fall of coupling, and last."""
+"""Further steps of comparison, whatever the loss: untrained, in the fall of coupling, and last."""
 
 MODELS = 10
-"""Models without all of which nothing is judged."""
+"""Number of models required before anything is judged."""
 
 
 def width() -> pd.DataFrame:
@@ -41,14 +41,14 @@ def width() -> pd.DataFrame:
 
 
 def equally_good(table: pd.DataFrame, reading: str) -> pd.DataFrame:
-    """Take every model where its validation loss is the lowest that all of them reach, with its width."""
+    """Return every model at the lowest validation loss that all of them reach, with its width."""
     found = quality.at_equal_loss(table.assign(coupling=1 - table[reading]), by="validation_loss")
     settings = table.groupby("model")[["width", "k_tenth"]].first()
     return found.join(settings, on="model").assign(random=lambda rows: uncoupled(rows["k_tenth"]))
 
 
 def estimates(table: pd.DataFrame, experiment: Mapping[str, Any]) -> pd.DataFrame:
-    """Estimate what every question asks: a line each."""
+    """Return the effects in question: a row each."""
     rows = []
     for question in experiment["question"]:
         effect = with_width(equally_good(table, question["reading"]), question["reading"])
@@ -57,28 +57,28 @@ def estimates(table: pd.DataFrame, experiment: Mapping[str, Any]) -> pd.DataFram
 
 
 def with_width(models: pd.DataFrame, reading: str) -> Effect:
-    """Correlate coupling with the curve of random directions if that is what it may follow, else with log width."""
+    """Correlate coupling with the curve of random directions for figure 1a's variant, otherwise with log width."""
     beside = uncoupled(models["k_tenth"]) if reading == FIGURE_1A else np.log(models["width"])
     return correlation_over(models["coupling"], beside)
 
 
 def beyond_chance(table: pd.DataFrame, reading: str) -> pd.DataFrame:
-    """Equally good models with coupling as a share of the way from its value by chance to perfect coupling."""
+    """Return equally good models with coupling as a share of the distance from chance to perfect coupling."""
     return equally_good(table.assign(**{reading: 1 - table[f"{reading}_relative"]}), reading)
 
 
 def over_widths(models: pd.DataFrame, beside: pd.Series) -> Effect:
-    """Correlation of coupling with a variable over all models, whole widths being what counts as independent."""
+    """Correlate coupling with a variable over all models, with widths as independent units."""
     return correlation_over(models["coupling"], beside, models["width"])
 
 
 def relations(table: pd.DataFrame) -> dict[str, Effect]:
-    """Every shown reading's correlation with width: raw and beyond chance, over models and over widths."""
+    """Return every shown variant's correlation with width: raw and beyond chance, over models and over widths."""
     found = {}
     for mark, reading in READINGS.items():
         stem = mark.replace("_", "-")
         for part, own in (("", equally_good(table, reading)), ("-relative", beyond_chance(table, reading))):
-            # What is beyond chance follows no curve of chance.
+            # Coupling beyond chance follows no curve of chance.
             curve = reading == FIGURE_1A and not part
             beside = own["random"] if curve else np.log(own["width"])
             found |= {f"{stem}{part}": correlation_over(own["coupling"], beside)}
@@ -89,7 +89,7 @@ def relations(table: pd.DataFrame) -> dict[str, Effect]:
 
 
 def numbers_of(table: pd.DataFrame) -> dict[str, float]:
-    """Name the numbers that prose quotes; none of an experiment of which a model is missing."""
+    """Return the numbers that prose quotes, by name; none of an incomplete experiment."""
     if table["model"].nunique() < MODELS:
         return {}
     found, numbers = relations(table), {}
@@ -106,14 +106,14 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
             now = with_width(own[own["step"] == step], READINGS[mark])
             found[f"{mark.replace('_', '-')}-step-{step}"] = now
     columns = [column for column in coupling_columns(table) if column.endswith("_k10")]
-    # As a share of the way from chance, over widths.
+    # As a share of the distance from chance, over widths.
     each = [beyond_chance(table, column) for column in columns]
     every = [over_widths(own, np.log(own["width"])) for own in each]
     numbers |= {"readings": len(every), "readings-above": sum(r.low > 0 for r in every)}
     numbers |= {"readings-below": sum(r.high < 0 for r in every)}
     chance = 1 - table.groupby("width")[f"{READINGS['ktenth']}_null"].first()
     numbers |= {"ktenth-chance-narrowest": chance.iloc[0], "ktenth-chance-widest": chance.iloc[-1]}
-    # When a model is that good is read between checkpoints as coupling is, which is 1 minus a column.
+    # Tokens at that loss are interpolated between checkpoints as coupling is, which is 1 minus a column.
     reached = equally_good(table.assign(reached=1 - table["tokens"]), "reached").groupby("width")["coupling"].mean()
     numbers |= {"tokens-narrowest": reached.iloc[0], "tokens-widest": reached.iloc[-1]}
     numbers |= {"models": table["model"].nunique(), "widths": table["width"].nunique(), "loss": equal["loss"].iloc[0]}

@@ -1,1 +1,1 @@
-"""How the embedded models are trained: one recipe per kind of model, resumable and seeded."""
+"""Training of the embedded models: one recipe per kind of model, resumable and seeded."""

@@ -1,4 +1,4 @@
-"""The command lines of training; each starts again where it was stopped.
+"""Command lines of training; each resumes where it was stopped.
 
     python -m companion.training language nano-neox TEXT --run runs/nano-neox --ship data/checkpoints
     python -m companion.training EXPERIMENT TEXT --run runs/EXPERIMENT --table runs/EXPERIMENT.csv

@@ -1,7 +1,7 @@
 r"""Augmentation of image batches in plain PyTorch: RandAugment's idea, random erasing, mixup and cutmix.
 
-Images are batches `(n, c, h, w)` of floats between 0 and 1, and every function draws from the generator it is
-given, so that a training step is a function of its seed alone. The operations are a small choice of those of
+Images are batches `(n, c, h, w)` of floats between 0 and 1, and every function draws from the generator that it
+receives, so that a training step is a function of its seed alone. The operations are a small selection of those of
 RandAugment (Cubuk and others, 2020): geometric ones as one affine resampling, and changes of brightness, contrast
 and tone. Magnitudes run from 0 to 10 as there.
 """
@@ -16,7 +16,7 @@ GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 TONAL = ("brightness", "contrast", "solarize", "posterize")
 OPERATIONS = (*GEOMETRIC, *TONAL)
 
-# What magnitude 10 means: radians, shear factors, shares of the image's side, shares of brightness and contrast.
+# Full magnitude, 10: radians, shear factors, shares of the image's side, shares of brightness and contrast.
 _FULL = {"rotate": math.radians(30), "shear_x": 0.3, "shear_y": 0.3, "translate_x": 0.25, "translate_y": 0.25}
 _FULL_TONE = 0.9
 
@@ -24,14 +24,14 @@ _FULL_TONE = 0.9
 def rand_augment(
     images: Tensor, generator: torch.Generator, layers: int = 2, magnitude: float = 9.0, spread: float = 0.5
 ) -> Tensor:
-    """Apply to each image a few operations, chosen anew for each."""
+    """Apply a few operations to each image, drawn independently for each."""
     for _ in range(layers):
         n = len(images)
         chosen = torch.randint(len(OPERATIONS), (n,), generator=generator)
         strength = (magnitude + spread * torch.randn(n, generator=generator)).clamp(0, 10) / 10
         signed = strength * torch.where(torch.rand(n, generator=generator) < 0.5, -1.0, 1.0)
         strength, signed, chosen = (part.to(images.device) for part in (strength, signed, chosen))
-        images = _toned(_moved(images, chosen, signed), chosen, strength, signed)
+        images = _change_tone(_transform(images, chosen, signed), chosen, strength, signed)
     return images
 
 
@@ -42,7 +42,7 @@ def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def random_crop(images: Tensor, generator: torch.Generator, padding: int) -> Tensor:
-    """Pad each image with black and cut a window of its own size out of it."""
+    """Pad each image with black and crop a window of its own size."""
     if padding == 0:
         return images
     n, _, h, w = images.shape
@@ -70,7 +70,7 @@ def mix(
     images: Tensor, targets: Tensor, generator: torch.Generator, mixup: float = 0.8, cutmix: float = 1.0,
     probability: float = 1.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Mix a batch with itself in reverse order, by mixup or by cutmix, with equal chance where both are on."""
+    """Mix a batch with itself in reverse order, by mixup or by cutmix, with equal probability if both are on."""
     # One share $\lambda \sim \mathrm{Beta}(\alpha, \alpha)$ serves the batch. Mixup adds the images in the proportion
     # $\lambda : 1-\lambda$; cutmix pastes a rectangle whose area is $1-\lambda$, and the targets take the share that
     # was really pasted.
@@ -95,12 +95,12 @@ def mix(
 
 
 def smooth_targets(labels: Tensor, classes: int, smoothing: float = 0.1) -> Tensor:
-    """Turn labels into class probabilities, with a share spread evenly over all classes."""
+    """Convert labels to class probabilities, with a share spread evenly over all classes."""
     return functional.one_hot(labels, classes).float() * (1 - smoothing) + smoothing / classes
 
 
-def _moved(images: Tensor, chosen: Tensor, signed: Tensor) -> Tensor:
-    """Rotate, shear or shift the images whose operation that is; black comes in at the edges."""
+def _transform(images: Tensor, chosen: Tensor, signed: Tensor) -> Tensor:
+    """Rotate, shear or shift the images with such an operation; edges are filled with black."""
 
     def amount(name: str) -> Tensor:
         return torch.where(chosen == OPERATIONS.index(name), signed * _FULL[name], torch.zeros_like(signed))
@@ -118,8 +118,8 @@ def _moved(images: Tensor, chosen: Tensor, signed: Tensor) -> Tensor:
     return torch.where(moved[:, None, None, None], resampled, images)
 
 
-def _toned(images: Tensor, chosen: Tensor, strength: Tensor, signed: Tensor) -> Tensor:
-    """Change brightness, contrast or tone of the images whose operation that is."""
+def _change_tone(images: Tensor, chosen: Tensor, strength: Tensor, signed: Tensor) -> Tensor:
+    """Change brightness, contrast or tone of the images with such an operation."""
     strength, factor = strength[:, None, None, None], (1 + _FULL_TONE * signed)[:, None, None, None]
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
     levels = 2.0 ** (8 - (4 * strength).round())
@@ -135,7 +135,7 @@ def _toned(images: Tensor, chosen: Tensor, strength: Tensor, signed: Tensor) -> 
 
 
 def _rectangles(height: Tensor, width: Tensor, h: int, w: int, generator: torch.Generator) -> Tensor:
-    """Masks `(n, h, w)` of rectangles at random places; sides as shares of the image's."""
+    """Draw masks `(n, h, w)` of rectangles at random places; sides as shares of the image's."""
     centre_y, centre_x = torch.rand(2, len(height), generator=generator)
     y, x = (torch.arange(h) + 0.5) / h, (torch.arange(w) + 0.5) / w
     rows = (y - centre_y[:, None]).abs() <= height[:, None] / 2

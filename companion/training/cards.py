@@ -32,7 +32,7 @@ _IMAGES = {
 
 
 def digest(model: PreTrainedModel) -> str:
-    """Fingerprint a model's weights, so that a regenerated initialisation can be checked."""
+    """Return the digest of a model's weights, by which a regenerated initialisation can be checked."""
     sha = hashlib.sha256()
     for _, parameter in sorted(model.named_parameters()):
         sha.update(parameter.detach().half().numpy().tobytes())
@@ -40,7 +40,7 @@ def digest(model: PreTrainedModel) -> str:
 
 
 def ship_language(name: str, run: Path, target: Path, data: str) -> None:
-    """Copy a finished run's checkpoints to where they are shipped from, with record and card."""
+    """Copy a finished run's checkpoints to the folder where they ship, with record and card."""
     recipe = json.loads((run / "recipe.json").read_text())
     last = recipe["steps"]
     if not (run / f"step{last}" / "model.safetensors").exists():
@@ -55,12 +55,12 @@ def ship_language(name: str, run: Path, target: Path, data: str) -> None:
 
 
 def ship_vision(name: str, run: Path, target: Path, data: LabelledImages) -> None:
-    """Write a finished run of a vision transformer to where it is shipped from, with record and card."""
+    """Write a finished run of a vision transformer to the folder where it ships, with record and card."""
     if not (run / "model" / "model.safetensors").exists():
         raise ParameterError(f"the run in {str(run)!r} is not finished; start its command again to resume")
     recipe = vit.VitRecipe(**{k: v for k, v in json.loads((run / "recipe.json").read_text()).items() if k != "data"})
     model = ViTForImageClassification.from_pretrained(run / "model", dtype=torch.float16)
-    # Nothing reads the rate from here but whoever wants to know how the model was trained.
+    # The rate has no effect from here on; it documents how the model was trained.
     model.config.drop_path_rate = recipe.drop_path
     _clear(target)
     model.save_pretrained(target)
@@ -68,7 +68,7 @@ def ship_vision(name: str, run: Path, target: Path, data: LabelledImages) -> Non
 
 
 def _clear(target: Path) -> None:
-    """Remove what was shipped before, and refuse a folder of anything else."""
+    """Remove an earlier shipped model, and refuse a folder of anything else."""
     if target.exists():
         if any(target.iterdir()) and not (target / "training.json").exists():
             raise ParameterError(
@@ -79,14 +79,14 @@ def _clear(target: Path) -> None:
 
 
 def _facts(name: str, seed: int, steps: int, step0: PreTrainedModel, command: str, **more: int) -> dict:
-    """Return what stands first in every record."""
+    """Return the first entries of every record."""
     parameters = sum(parameter.numel() for parameter in step0.parameters())
     first = {"name": name, "seed": seed, "steps": steps, **more, "parameters": parameters}
     return {**first, "digest_step0": digest(step0), "command": f"python -m companion.training {command}"}
 
 
 def sample(folder: Path, prompt: str = "It was a dark and stormy night, and", tokens: int = 120, seed: int = 0) -> str:
-    """Continue a text with a shipped model, at temperature 0.8."""
+    """Generate a continuation of a text by a shipped model, at temperature 0.8."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.tensor([tokenizer(prompt)["input_ids"]])
@@ -98,7 +98,7 @@ def sample(folder: Path, prompt: str = "It was a dark and stormy night, and", to
 
 
 def _record_of_language(name: str, run: Path, recipe: dict, target: Path, data: str) -> dict:
-    """Gather the facts of a run, each read from a file it left."""
+    """Return the record of a run, read from its files."""
     last, tokens = recipe["steps"], recipe["windows"] * recipe["context"]
     log = read_log(run / "log.csv", until=last)
     step0 = language.initialise(language.configuration(language.Recipe(**recipe)), recipe["seed"])
@@ -152,7 +152,7 @@ def _describe_language(target: Path, record: dict) -> None:
 
 
 def _record_of_vision(name: str, recipe: vit.VitRecipe, model: ViTForImageClassification, data: LabelledImages) -> dict:
-    """Gather the facts of a run; accuracies are those of the weights as they are shipped."""
+    """Return the record of a run; accuracies are those of the weights as they are shipped."""
     step0 = vit.initialise(vit.configuration(recipe, data), recipe.seed)
     reached = {}
     for side, x, labels in (("train", data.train, data.train_labels), ("test", data.test, data.test_labels)):
@@ -200,7 +200,7 @@ def _describe_vision(target: Path, record: dict) -> None:
 def _describe(
     target: Path, record: dict, kind: str, other: str, rows: dict[str, str], reached: str, **more: str
 ) -> None:
-    """Write beside the weights their record, and a card: what the model is, how it was made and what it reached."""
+    """Write the record and the card beside the weights: the model, its training and its results."""
     (target / "training.json").write_text(json.dumps(record, indent=1) + "\n")
     known = {**record["recipe"], **record["data"], **record, **more}
     table = "".join(f"| {label} | {value.format(**known)} |\n" for label, value in rows.items())

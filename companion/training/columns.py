@@ -1,4 +1,4 @@
-"""What every experiment measures of a checkpoint: losses on held-out text, coupling with its null, trajectories."""
+"""Columns that every experiment measures of a checkpoint: losses on held-out text, coupling and null, trajectories."""
 
 import math
 from collections.abc import Iterable
@@ -21,14 +21,14 @@ from coupling_lib.models.model import Model
 
 N_PROMPTS = 8
 KS = {"5": 5, "10": 10, "tenth": None}
-"""Names of the numbers of singular vectors in column names; `tenth` is 10 % of the width."""
+"""Names of the values of K in column names; `tenth` is 10 % of the width."""
 
 Columns = dict[str, float | int | str]
 Ks = dict[str, int]
 
 
 def ks_of(model: Model) -> Ks:
-    """Return the numbers of singular vectors at which a model is measured, by their names."""
+    """Return the values of K at which a model is measured, by name."""
     return {name: k or round(0.1 * model.d_model) for name, k in KS.items()}
 
 
@@ -46,7 +46,7 @@ def measure(model: Model) -> Columns:
 
 
 def coupling_columns(depth: xr.Dataset, ks: Ks, variants: Iterable[str], prefix: str = "") -> Columns:
-    """Condense variants of coupling at every number of singular vectors, over pairs of blocks and over prompts."""
+    """Summarise variants of coupling at every K, over pairs of blocks and over prompts."""
     nulls, columns = null_of(depth)["value"].mean("block_1"), {}
     for variant in variants:
         for label, k in ks.items():
@@ -60,7 +60,7 @@ def coupling_columns(depth: xr.Dataset, ks: Ks, variants: Iterable[str], prefix:
 
 
 def parts(depth: xr.Dataset, ks: Ks) -> Columns:
-    """Add the traceless part, and both parts' means over neighbours, to what the suite reads off a measurement."""
+    """Return the columns of the traceless part, and both parts' means over neighbours."""
     rest = shared_part(depth)
     columns: Columns = {"isotropic": float(depth["isotropic"].mean())}
     columns |= coupling_columns(rest, ks, VARIANTS_OF_PARTS, "shared_")
@@ -73,7 +73,7 @@ def parts(depth: xr.Dataset, ks: Ks) -> Columns:
 
 
 def permuted(model: Model) -> Columns:
-    """Measure the normalised mis-coupling with the coordinates of one of each two blocks shuffled."""
+    """Measure the normalised mis-coupling with the coordinates of one block of each pair shuffled."""
     ks, name = ks_of(model), "normalized_miscoupling"
     nulls = measure_nulls(model, load_prompts(n=N_PROMPTS), ks=tuple(ks.values()))
     values = nulls["value"].sel(kind="permuted", variant=name).mean("prompt")
@@ -82,7 +82,7 @@ def permuted(model: Model) -> Columns:
 
 @torch.no_grad()
 def held_out(hf: PreTrainedModel, corpus: Corpus, context: int) -> dict[str, float]:
-    """Score a model on held-out text, in float32."""
+    """Return a model's scores on held-out text, in float32."""
     nats, right, count = 0.0, 0, 0
     for ids in validation_windows(corpus, context).split(32):
         logits = hf(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1).float()

@@ -1,4 +1,4 @@
-r"""Stochastic depth (Huang et al., 2016): branches or whole blocks that are left out at random in training, as hooks.
+r"""Stochastic depth (Huang et al., 2016): branches or whole blocks dropped at random in training, as hooks.
 
 A transformer block has two residual branches, attention and MLP. With stochastic depth (drop path) each branch of
 each image is dropped with probability $p_l$, and multiplied by $1/(1-p_l)$ where it survives:
@@ -6,7 +6,7 @@ each image is dropped with probability $p_l$, and multiplied by $1/(1-p_l)$ wher
 $$x \leftarrow x + \frac{b}{1-p_l}\,f(x), \qquad b \sim \mathrm{Bernoulli}(1-p_l).$$
 
 As in DeiT, $p_l$ grows linearly with depth, from 0 at the first block to the *rate* at the last. A Jacobian is taken of
-the block in evaluation mode, where nothing is dropped; `measure_drop_path` shows what a measurement sees otherwise.
+the block in evaluation mode, where nothing is dropped; `measure_drop_path` measures the difference otherwise.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -69,7 +69,7 @@ def branches(block: nn.Module) -> list[nn.Module]:
 
 
 def scaled(module: nn.Module, args: tuple, output: Any, factor: torch.Tensor | float) -> Any:
-    """Multiply the residual stream in what a branch returns."""
+    """Multiply the residual stream in a branch's output."""
     return (output[0] * factor, *output[1:]) if isinstance(output, tuple) else output * factor
 
 
@@ -80,7 +80,7 @@ def _factors(stream: torch.Tensor, p: float, generator: torch.Generator | None =
 
 
 class DropPath:
-    """Each of the two branches of a block is dropped by itself, with a probability that grows with depth (DeiT)."""
+    """Stochastic depth of each block's two branches, with a probability that grows with depth (DeiT)."""
 
     def __init__(self, blocks: Sequence[nn.Module], rate: float):
         self.rates = depth_rates(rate, len(blocks))
@@ -93,7 +93,7 @@ class DropPath:
         ]
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 
@@ -106,7 +106,7 @@ class DropPath:
 
 
 def drop_blocks(blocks: Sequence[nn.Module], p: float) -> None:
-    """Drop whole blocks, all with one probability: what a block adds to the stream is left out."""
+    """Drop the contributions of whole blocks to the stream, all with one probability."""
     if not 0 <= p < 1:
         raise ParameterError(f"stochastic_depth is {p!r}; expected a probability from 0 to below 1")
 
@@ -129,7 +129,7 @@ def measure_drop_path(
     seed: int = 0,
     variant: str = "normalized_miscoupling",
 ) -> xr.Dataset:
-    """Measure coupling with stochastic depth off, as everywhere else, and left on, as in a model in training mode."""
+    """Measure coupling with stochastic depth off, as in all other measurements, and left on, as in training mode."""
     given, modules = prompt_inputs(prompts, model), model.blocks.modules
     common.check_k(model, k)
     check_whole("draws", draws, 1)
@@ -137,7 +137,7 @@ def measure_drop_path(
     chosen_variants([variant])
 
     def measured(image: torch.Tensor) -> float:
-        values = common.coupled(common.depth_jacobians(trace(model, image), token), [k], [variant])[1][variant][0]
+        values = common.couple_pairs(common.depth_jacobians(trace(model, image), token), [k], [variant])[1][variant][0]
         return float(different_pairs(values).mean())
 
     def of_one_prompt(image: torch.Tensor) -> common.Variables:
@@ -148,4 +148,4 @@ def measure_drop_path(
         return {"off": off, "on": ("draw", on)}
 
     details = {"rate": rate, "draws": draws, "k": k, "token": token, "variant": variant}
-    return common.over_prompts(model, given, map(of_one_prompt, given), {}, measure="drop_path", **details)
+    return common.concat_prompts(model, given, map(of_one_prompt, given), {}, measure="drop_path", **details)

@@ -2,9 +2,9 @@
 
     python -m companion.training.edits MODEL --folder PROMPTS --novels NOVELS --table data/edits.csv
 
-What an edit costs is measured on held-out passages: by how much the loss rises, and how far the next token's
-distribution is from the unedited model's. What may predict it is measured on other texts. A run that was stopped goes
-on where it was: skipped blocks come first, then pairs from near to far, then blocks that go one after the other.
+The cost of an edit is measured on held-out passages: the rise of the loss, and the divergence of the next token's
+distribution from the unedited model's. Its predictors are measured on other texts. A run that was stopped resumes:
+skipped blocks come first, then pairs from near to far, then successive removals.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.progress import in_one_line
 
 MOST_REMOVED = 10
-"""How many blocks are removed one after the other."""
+"""Number of blocks that are removed one after the other."""
 _AT_ONCE, _CANDIDATES, _CALIBRATION = 10, 12, 12
 
 HEADER = f"""\
@@ -56,11 +56,11 @@ precision: of the weights and states of the network that is edited; predictors a
 predictions_sha256: of data/predictions.toml as it was when the row was measured."""
 
 Stage = tuple[tuple[BlockCall, nn.Module], ...]
-"""What runs at one place of the stack, with the arguments of whose call; several read one state side by side."""
+"""Blocks that run at one place of the stack, each with the arguments of a recorded call; several run in parallel."""
 
 
 class Passages(NamedTuple):
-    """Held-out passages as the unedited model reads them."""
+    """Held-out passages, with the unedited model's stages, states and predictions."""
 
     ids: Tensor
     stages: list[Stage]
@@ -70,7 +70,7 @@ class Passages(NamedTuple):
 
 
 @torch.no_grad()
-def read(model: cl.Model, ids: Tensor) -> Passages:
+def read_passages(model: cl.Model, ids: Tensor) -> Passages:
     """Run the unedited model on passages of one length (n, tokens), and keep every state."""
     calls = [passed(model.hf, model.blocks, {model.hf.main_input_name: one[None].to(model.device)}) for one in ids]
     states = [torch.cat([call.input for call in of_block]) for of_block in zip(*calls, strict=True)]
@@ -87,7 +87,7 @@ def _log_probs(head: Any, states: Tensor) -> Tensor:
 
 
 def edited(stages: Sequence[Stage], edit: str, *places: int) -> list[Stage | None]:
-    """Return the stages of an edited network, None where nothing runs; places count from 0."""
+    """Return the stages of an edited network, None for skipped ones; places count from 0."""
     found: list[Stage | None] = list(stages)
     if edit in (SKIP, REMOVE):
         for place in places:
@@ -110,7 +110,7 @@ def edited(stages: Sequence[Stage], edit: str, *places: int) -> list[Stage | Non
 
 
 def merged(first: nn.Module, second: nn.Module) -> nn.Module:
-    """Make a block whose weights are the mean of those of two."""
+    """Build a block whose weights are the mean of those of two."""
     both = copy.deepcopy(first)
     with torch.no_grad():
         for own, other in zip(both.parameters(), second.parameters(), strict=True):
@@ -120,7 +120,7 @@ def merged(first: nn.Module, second: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def run(reading: Passages, stages: Sequence[Stage | None]) -> Tensor:
-    """Return the last states of an edited network; what comes before the first edited block is not computed again."""
+    """Return the last states of an edited network, computed from the first edited block on."""
     at = next((at for at, pair in enumerate(zip(stages, reading.stages, strict=True)) if pair[0] is not pair[1]), None)
     if at is None:
         return reading.states[-1]
@@ -133,7 +133,7 @@ def run(reading: Passages, stages: Sequence[Stage | None]) -> Tensor:
 
 @torch.no_grad()
 def cost(reading: Passages, stages: Sequence[Stage | None]) -> dict[str, float]:
-    """Measure what an edit costs: the rise of the loss and the divergence, with intervals over passages."""
+    """Return the cost of an edit: the rise of the loss and the divergence, with intervals over passages."""
     log_probs = _log_probs(reading.head, run(reading, stages))
     targets = reading.ids[:, -log_probs.shape[1] :].to(log_probs.device)
     losses = [
@@ -149,7 +149,7 @@ def cost(reading: Passages, stages: Sequence[Stage | None]) -> dict[str, float]:
 
 
 def predictors(model: cl.Model) -> dict[str, np.ndarray]:
-    """Measure what may predict an edit's cost: matrices over pairs of blocks, and lists over blocks."""
+    """Measure the predictors of an edit's cost: matrices over pairs of blocks, and lists over blocks."""
     prompts = cl.load_prompts(n=_CALIBRATION)
     depth = cl.sweep(cl.measure_depth, model, prompts, ks=(K,))
     found = {}
@@ -181,7 +181,7 @@ def predicted(known: dict[str, np.ndarray], places: Sequence[int]) -> dict[str, 
 
 
 def planned_edits(n: int, near: int, orders: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
-    """List edits of single blocks, of pairs, and of several blocks; pairs beyond a distance are swapped alone, last."""
+    """List edits of single blocks, of pairs, and of several blocks; pairs beyond a distance are only swapped, last."""
     yield from ((SKIP, (place,), "") for place in range(n))
     pairs = sorted(combinations(range(n), 2), key=lambda pair: (pair[1] - pair[0], pair))
     yield from ((edit, pair, "") for pair in pairs if pair[1] - pair[0] <= near for edit in PAIRS)
@@ -196,8 +196,8 @@ def planned_edits(n: int, near: int, orders: int) -> Iterator[tuple[str, tuple[i
 def rows(
     model: cl.Model, known: dict[str, np.ndarray], ids: Tensor, near: int, orders: int, file: Path
 ) -> Iterator[dict[str, Any]]:
-    """Measure all edits that the table has not."""
-    reading, table = read(model, ids), edits(file)
+    """Measure all edits that the table lacks."""
+    reading, table = read_passages(model, ids), edits(file)
     own = table[table["model"] == model.name] if len(table) else pd.DataFrame(columns=[*KEY, "loss_rise"])
     have = {tuple(row[name] for name in KEY[1:]): row["loss_rise"] for row in own.to_dict("records")}
     if len(own):
@@ -224,10 +224,10 @@ def rows(
 
 
 def _check_passages(own: pd.DataFrame, reading: Passages, file: Path) -> None:
-    """Measure a row of the table anew, and refuse to add rows of other passages to it."""
+    """Measure a row of the table again, and refuse to add rows of other passages to it."""
     row = own.iloc[0]
     found = cost(reading, edited(reading.stages, row["edit"], *(int(block) - 1 for block in row["blocks"].split())))
-    # Another processor moves the last digits, of narrow precisions some more.
+    # Another processor changes the last digits, in narrow precisions some more.
     if not np.allclose(row[[*found]].astype(float), [*found.values()], rtol=0.02, atol=1e-3, equal_nan=True):
         raise ParameterError(
             f"in {str(file)!r} {row['edit']} {row['blocks']} of {row['model']} raises the loss by "
@@ -242,7 +242,7 @@ def _named(places: Sequence[int]) -> str:
 
 def measure(model_name: str, ids: Tensor | None, given: argparse.Namespace) -> None:
     """Measure one model, and keep the table up to date."""
-    predictions_sha256()  # nothing is measured before something was predicted
+    predictions_sha256()  # refuses to measure before predictions are written
     model, table = cl.load_model(model_name), edits(given.table)
     own = table.loc[table["model"] == model.name, "precision"] if len(table) else []
     if other := sorted({*own} - {given.precision}):
@@ -263,7 +263,7 @@ def measure(model_name: str, ids: Tensor | None, given: argparse.Namespace) -> N
 
 
 def write(file: Path, taken: list[dict[str, Any]], precision: str) -> None:
-    """Add rows to the table, each with what was predicted before it was measured."""
+    """Add rows to the table, each with the digest of the predictions made before."""
     stamp = {"precision": precision, "predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
     table = pd.concat([edits(file), pd.DataFrame([one | stamp for one in taken])], ignore_index=True)
     table = table.drop_duplicates(KEY, keep="last")

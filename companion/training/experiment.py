@@ -1,8 +1,8 @@
-"""The engine of the experiments: networks that are trained, measured at steps of training, and written to a table.
+"""Engine of the experiments: networks are trained, measured at steps of training, and written to a table.
 
-A network that has all its rows in the table is never trained again, and a half-trained one goes on where it stood.
-Every row carries the digest of `data/predictions.toml` as it was when the row was measured: what was expected was
-written down first, and that file is only ever appended to.
+A network with all its rows in the table is never trained again, and a half-trained one resumes.
+Every row carries the digest of `data/predictions.toml` at the time of its measurement: predictions are
+written first, and that file is only ever appended to.
 """
 
 import json
@@ -29,13 +29,13 @@ from coupling_lib import paths, provenance
 from coupling_lib.errors import ParameterError
 
 EMBEDDED = ("nano-neox", "nano-llama")
-"""Models that an experiment measures and does not train; their weights come with the project."""
+"""Models that an experiment measures without training them; their weights come with the project."""
 _PARAGRAPHS = 4000
 
 
 @dataclass(frozen=True)
 class ExperimentRecipe(Recipe):
-    """A recipe with what experiments vary besides."""
+    """A recipe with the further settings that experiments vary."""
 
     dropout: float = 0.0
     stochastic_depth: float = 0.0
@@ -44,7 +44,7 @@ class ExperimentRecipe(Recipe):
 
 
 class Checkpoint(NamedTuple):
-    """A network at one step of its training, and what its columns are measured on."""
+    """A network at one step of its training, with the inputs of its columns."""
 
     model: cl.Model
     recipe: Any
@@ -66,7 +66,7 @@ def cross_entropy(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Language models with a recipe each, in the order of training, and what is measured of them."""
+    """Language models with a recipe each, in the order of training, and the measurements of them."""
 
     name: str
     does: str
@@ -82,16 +82,16 @@ def run(
     experiment: Experiment, source: Path | None, folder: Path, table: Path, text_name: str = "",
     names: Sequence[str] | None = None,
 ) -> None:  # fmt: skip
-    """Train and measure the networks of an experiment that lack rows in a table, and print what each came to."""
+    """Train and measure the networks of an experiment that lack rows in a table, and print each one's result."""
     names = list(experiment.recipes) if names is None else names
     if unknown := [name for name in names if name not in experiment.recipes]:
         known = ", ".join(experiment.recipes)
         raise ParameterError(f"the model {unknown[0]!r} is not in {experiment.name!r}; choose from {known}")
     predictions_sha256()
     key = ["model", "step"]
-    there = unique_keys(table, key)
+    stored = unique_keys(table, key)
     wanted = {name: {(name, step) for step in experiment.steps(experiment.recipes[name])} for name in names}
-    missing = [name for name in names if not wanted[name] <= there]
+    missing = [name for name in names if not wanted[name] <= stored]
     for number, name in enumerate(missing, start=1):
         start, recipe, kept = time.monotonic(), experiment.recipes[name], folder / name / "rows.json"
         corpus = prepare_corpus(recipe, source, folder)
@@ -138,7 +138,7 @@ def rows_of(experiment: Experiment, name: str, corpus: Corpus, folder: Path, tex
 
 
 def settings(name: str, one: Checkpoint, text_name: str) -> dict:
-    """Return the columns that identify a row's network, and how it was trained."""
+    """Return the columns that identify a row's network and its training."""
     recipe = one.recipe
     fields = {key: value for key, value in asdict(recipe).items() if key not in ("checkpoints", "held_out", "corpus")}
     row = {"model": name, "text": recipe.corpus, "text_name": text_name}
@@ -148,7 +148,7 @@ def settings(name: str, one: Checkpoint, text_name: str) -> dict:
 
 
 def build(recipe: ExperimentRecipe) -> PreTrainedModel:
-    """Build a network at step 0, with its dropout and stochastic depth in place."""
+    """Build a network at step 0, with its dropout and stochastic depth."""
     config = configuration(recipe)
     if recipe.dropout:
         if recipe.architecture != "neox":
@@ -163,11 +163,11 @@ def build(recipe: ExperimentRecipe) -> PreTrainedModel:
 def trained(
     recipe: ExperimentRecipe, corpus: Corpus, folder: Path, objective: Callable[..., torch.Tensor] = cross_entropy
 ) -> tuple[dict[int, float], float]:
-    """Train a network, and return its running loss by step and the seconds that a step takes."""
+    """Train a network, and return its running loss by step and the seconds per step."""
     state, start = folder / "state.safetensors", time.monotonic()
     done = int(load_file(state)["step"]) if state.exists() else 0
     fit(recipe, build(recipe), corpus, folder, every_seconds=60.0, objective=partial(objective, recipe=recipe))
-    # A resumed run knows the time of its last part alone, so the time of a step is what is kept.
+    # A resumed run knows the time of its last part only, so the time of a step is returned.
     per_step = (time.monotonic() - start) / max(1, recipe.steps - done)
     log = run_files.read_log(folder / "log.csv", recipe.steps)
     return {int(row["step"]): row["train_loss"] for row in log}, per_step
@@ -181,7 +181,7 @@ def weights(recipe: ExperimentRecipe, folder: Path, step: int) -> PreTrainedMode
 
 
 def checkpoint(name: str, recipe: ExperimentRecipe, corpus: Corpus, folder: Path, step: int) -> cl.Model:
-    """Return a checkpoint of a run to be measured; of an embedded model, the one that ships."""
+    """Return a checkpoint of a run to be measured; for an embedded model, the shipped one."""
     if name in EMBEDDED:
         return cl.load_model(name, revision=f"step{step}", device="cpu")
     return cl.wrap_model(weights(recipe, folder, step), corpus.tokenizer, name=name)

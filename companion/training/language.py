@@ -2,7 +2,7 @@
 
 The run folder holds the tokenised corpus, the state of the optimiser (written every few minutes and at every
 checkpoint) and the log. Checkpoints lie at logarithmically spaced steps, because coupling emerges early. Step 0 is
-never stored: it is the initialisation that the recorded seed gives.
+never stored: it is the initialisation by the recorded seed.
 """
 
 import math
@@ -19,13 +19,13 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, PreTr
 from companion.training import run_files, text
 from coupling_lib.errors import ParameterError
 
-# Keeps the random draws of different seeds apart: a seed's steps never reach the next seed's.
+# Separates the random draws of different seeds: a seed's steps never reach the next seed's.
 _MIX = 1_000_003
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a training run besides the text; recorded in the model's card."""
+    """All settings of a training run besides the text; recorded in the model's card."""
 
     architecture: str
     width: int = 96
@@ -79,7 +79,7 @@ def initialise(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """Linear warm-up, then a cosine to a tenth of the peak."""
+    """Return the learning rate: linear warm-up, then a cosine to a tenth of the peak."""
     if step < recipe.warmup:
         return recipe.learning_rate * (step + 1) / recipe.warmup
     done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
@@ -87,7 +87,7 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 
 
 def loss(model: PreTrainedModel, ids: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    """Mean next-token cross-entropy of a batch."""
+    """Return the mean next-token cross-entropy of a batch."""
     with torch.autocast(ids.device.type, dtype=dtype, enabled=dtype != torch.float32):
         logits = model(input_ids=ids, use_cache=False).logits
     return functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
@@ -101,7 +101,7 @@ def validation_windows(corpus: text.Corpus, context: int, windows: int = 256) ->
 
 
 def train(recipe: Recipe, source: Path, run: Path, every_seconds: float = 120.0) -> Path:
-    """Train a model by a recipe; call it again to resume."""
+    """Train a model by a recipe; a repeated call resumes."""
     run_files.claim(run, recipe)
     corpus = text.prepare(source, run / "tokens", recipe.vocabulary, recipe.held_out, recipe.seed)
     text.check_length(corpus, recipe.context)
@@ -113,8 +113,8 @@ def fit(
     recipe: Recipe, model: PreTrainedModel, corpus: text.Corpus, run: Path, every_seconds: float = 120.0,
     objective: Callable[[PreTrainedModel, torch.Tensor, int], torch.Tensor] | None = None,
 ) -> None:  # fmt: skip
-    """Train a freshly initialised model to the end of its recipe, or go on where its run folder stands."""
-    # Batches, and what is dropped in training, are functions of the recipe's seed and of the step alone, so that a
+    """Train a freshly initialised model to the end of its recipe, or resume from its run folder."""
+    # Batches, and dropout in training, are functions of the recipe's seed and of the step only, so that a
     # resumed run is the uninterrupted one.
     optimiser = run_files.adamw(model, recipe.learning_rate, recipe.weight_decay, betas=(0.9, 0.95))
     state = run / "state.safetensors"
@@ -147,7 +147,7 @@ def fit(
 
 @torch.no_grad()
 def _log_row(recipe: Recipe, corpus: text.Corpus, model: PreTrainedModel, step: int, train_loss: float) -> dict:
-    """One line of the log: losses in nats per token and in bits per byte of the held-out text."""
+    """Return one row of the log: losses in nats per token and in bits per byte of the held-out text."""
     model.eval()
     ids = validation_windows(corpus, recipe.context)
     nats = sum(float(loss(model, part.to(model.device))) * len(part) for part in ids.split(32)) / len(ids)

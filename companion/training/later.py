@@ -1,6 +1,6 @@
-"""Whether coupling rises again, long after its fall: two small models, trained on 200 M tokens each.
+"""Second rise of coupling, long after its fall: two small models, trained on 200 M tokens each.
 
-The models are as small as those of `phases`: with 800 tokens for every parameter they come as far as the paper's
+The models are as small as those of `phases`: with 800 tokens per parameter they reach the range of the paper's
 models, which see some hundred to some thousand, and nano-neox, with 30, does not.
 """
 
@@ -45,7 +45,7 @@ def of_prompts(model: Model) -> Columns:
 
 
 def measure(one: Checkpoint) -> Columns:
-    """Measure what `phases` does, and coupling by prompt and by pair of blocks."""
+    """Measure the columns of `phases`, and coupling by prompt and by pair of blocks."""
     return phases.measure(one) | of_prompts(one.model)
 
 

@@ -1,4 +1,4 @@
-"""Why coupling peaks: what blocks do alike on all prompts, and how far one direction leads, over training.
+"""Causes of the peak of coupling: action common to all prompts, and lead of one direction, over training.
 
 Six seeds of one small model are trained and measured at log-spaced steps, and nano-neox, which is embedded, at its own.
 """
@@ -40,12 +40,12 @@ induction_gain: as in data/quality.csv. predictions_sha256: of data/predictions.
 def split(J: torch.Tensor) -> float:
     """Return the share of the squared norm of Jacobians (prompts, d, d) that is their mean's, unbiased."""
     each, mean, n = J.square().sum(dim=(1, 2)).mean(), J.mean(dim=0).square().sum(), len(J)
-    # The mean of n holds an n-th of the fluctuation as well.
+    # The mean of n also holds an n-th of the fluctuation.
     return float((n * mean - each) / (n - 1) / each)
 
 
 def of_blocks(model: Model) -> Columns:
-    """Measure all that is asked of the Jacobians of a checkpoint, and of its last state."""
+    """Measure the properties of a checkpoint's Jacobians, and of its last state."""
     traces = [trace(model, prompt) for prompt in load_prompts(n=PROMPTS)]
     found = []
     for block in range(model.n_blocks):
@@ -60,7 +60,7 @@ def of_blocks(model: Model) -> Columns:
 
 
 def measure(one: Checkpoint) -> Columns:
-    """Measure blocks, and how well a model copies."""
+    """Measure blocks, and the model's copying."""
     right, gain = scores.induction(scores.logits_of(one.model.hf), one.recipe.vocabulary, one.recipe.context)
     return of_blocks(one.model) | scores.with_interval(induction=right, induction_gain=gain)
 

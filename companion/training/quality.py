@@ -1,8 +1,8 @@
-"""Quality at fixed size: models of one shape, made better and worse by what does not touch the architecture.
+"""Quality at fixed size: models of one shape, made better and worse without changing the architecture.
 
 Three things are varied, each pair of them crossed: the share of training tokens that are replaced by random ones, how
-much text there is to repeat, and the learning rate. All models see as many tokens. The order is that of training, and
-any beginning of it is a coarse experiment. Seeds take turns, and the centre, which is the best setting but for the
+much text there is to repeat, and the learning rate. All models see equally many tokens. The order is that of training,
+and any beginning of it is a coarse experiment. Seeds alternate, and the centre, the best setting except for the
 rate, is trained with each, so that every model has the centre of its own seed beside it.
 """
 
@@ -22,13 +22,13 @@ from coupling_lib.errors import ParameterError
 # Drawn by random.Random(0).sample(authors, 3) from the 34 authors of the corpus in alphabetical order; nine books.
 HELD_OUT_AUTHORS = ("Lytton", "Morris", "Bennet")
 
-# Whole pieces of this many tokens, evenly spaced, are what is left of a text of which less is to be unique.
+# Size in tokens of the evenly spaced pieces that are kept of a text with a limited number of unique tokens.
 _PIECE = 4096
 
 
 @dataclass(frozen=True)
 class QualityRecipe(ExperimentRecipe):
-    """A recipe with what lowers its model's quality; all text is unique where `unique_tokens` is 0."""
+    """A recipe with the factors that lower a model's quality; all text is unique if `unique_tokens` is 0."""
 
     held_out: tuple[str, ...] = HELD_OUT_AUTHORS
     corrupted: float = 0.0
@@ -42,7 +42,7 @@ class QualityRecipe(ExperimentRecipe):
 STEPS = (16, 29, 51, 91, 162, 289, 516, 920, 1642, 2930)
 """Ten steps of training at which models are measured, each 1.78 times the one before."""
 
-# 32 windows in bfloat16 take as little time as is to be had at this many steps: 17,300 tokens a second on one core.
+# 32 windows in bfloat16 are the fastest choice at this many steps: 17,300 tokens a second on one core.
 # Twice the windows are 15 % faster, but halve the steps.
 CENTRE = QualityRecipe(
     "neox", width=64, blocks=8, heads=2, kv_heads=2, mlp_width=256, vocabulary=1536, context=128, windows=32,
@@ -62,7 +62,7 @@ _ORDER = """
 
 
 def _grid() -> dict[str, QualityRecipe]:
-    """All recipes by name, in the order of training."""
+    """Return all recipes by name, in the order of training."""
     found = {}
     for number, levels in enumerate(_ORDER.split()):
         changes = {key: value for level in levels.split("-") for key, value in _LEVELS[level].items()}
@@ -89,10 +89,10 @@ predictions_sha256: of data/predictions.toml as it was when the row was measured
 
 
 def corrupt(ids: torch.Tensor, share: float, seed: int, step: int, vocabulary: int) -> torch.Tensor:
-    """Replace a share of a batch's tokens, to half a token, by others; which ones, seed and step alone decide."""
+    """Replace a share of a batch's tokens, to half a token, by others, chosen by seed and step alone."""
     generator = np.random.default_rng([seed, step, 1])  # windows are drawn from [seed, step]
     chosen = generator.permutation(ids.numel())[: round(share * ids.numel())]
-    # A token plus 1 to V - 1, modulo V, is never itself, and any other as often.
+    # A token plus 1 to V - 1, modulo V, is never itself, and all others are equally likely.
     shifts = torch.from_numpy(generator.integers(1, vocabulary, size=len(chosen)))
     flat = ids.flatten().clone()
     flat[chosen] = (flat[chosen] + shifts) % vocabulary
@@ -100,7 +100,7 @@ def corrupt(ids: torch.Tensor, share: float, seed: int, step: int, vocabulary: i
 
 
 def limited(stream: np.ndarray, tokens: int) -> np.ndarray:
-    """Keep so many tokens of a text, in pieces spread evenly over it; all where `tokens` is 0."""
+    """Return this number of tokens of a text, in pieces spread evenly over it; all if `tokens` is 0."""
     if not tokens:
         return stream
     if tokens > len(stream):
@@ -113,22 +113,22 @@ def limited(stream: np.ndarray, tokens: int) -> np.ndarray:
 
 
 def trained_on(corpus: Corpus, recipe: QualityRecipe) -> Corpus:
-    """Return a corpus with the text that a model is trained on."""
+    """Return a corpus with the training text of a model."""
     return replace(corpus, train=limited(corpus.train, recipe.unique_tokens))
 
 
 def training_batch(ids: torch.Tensor, step: int, recipe: QualityRecipe) -> torch.Tensor:
-    """Return a batch as it is trained on."""
+    """Return a batch as used in training."""
     return corrupt(ids, recipe.corrupted, recipe.seed, step, recipe.vocabulary) if recipe.corrupted else ids
 
 
 def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: QualityRecipe) -> torch.Tensor:
-    """Compute the cross-entropy of a batch as it is trained on."""
+    """Compute the cross-entropy of a batch as used in training."""
     return experiment.cross_entropy(model, training_batch(ids, step, recipe), step, recipe)
 
 
 def measure(one: Checkpoint) -> Columns:
-    """Score a model on text that was trained on, and on held-out text, each score with its interval."""
+    """Return a model's scores on training text and on held-out text, each with its interval."""
     recipe, corpus, predict = one.recipe, one.corpus, scores.logits_of(one.model.hf)
     held_out = validation_windows(corpus, recipe.context)
     known = validation_windows(replace(corpus, validation=corpus.train), recipe.context)
@@ -143,7 +143,7 @@ def measure(one: Checkpoint) -> Columns:
     filled = scores.cloze(predict, held_out, corpus.tokenizer)
     found = scores.with_interval(**losses, cloze=filled, induction=right, induction_gain=gain)
     del found["validation"]  # the common validation_loss
-    # The running loss of the log starts again where a run does; objective_loss stands in its place.
+    # The running loss of the log starts again where a run resumes; objective_loss replaces it.
     return {"unique_tokens": len(corpus.train)} | found | {"train_seconds": one.train_seconds}
 
 

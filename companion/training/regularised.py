@@ -1,4 +1,4 @@
-"""Does coupling change what a model learns? Runs that are made more coupled or less, and their twins that are not.
+"""Effect of coupling on learning: runs made more coupled or less, and their unregularised twins.
 
 Runs of one seed have the same initialisation and the same batches. The regulariser `coupling_loss` is added to the
 cross-entropy with a weight, its strength, from the first step or from one after the peak of coupling; a negative one
@@ -18,7 +18,7 @@ from coupling_lib.jacobian.regulariser import coupling_loss
 
 @dataclass(frozen=True)
 class RegularisedRecipe(ExperimentRecipe):
-    """A recipe with a regulariser, which begins at a step and has its whole strength some steps later."""
+    """A recipe with a regulariser, which begins at a step and reaches its full strength some steps later."""
 
     strength: float = 0.0
     begin: int = 0
@@ -41,7 +41,7 @@ ARMS = {
     "encourage0.3": {"strength": 0.3}, "decouple0.03": {"strength": -0.03}, "encourage0.03": {"strength": 0.03},
     "sham0.3": {"strength": 0.3, "sham": True}, "shared0.3": {"strength": 0.3, "shared": True},
 }  # fmt: skip
-"""What is done to a run, by the name of the arm."""
+"""Settings of the arms, by name."""
 
 HEADER = """\
 Runs with the regulariser coupling_loss and without (python -m companion.training regularised), one row per run and
@@ -68,7 +68,7 @@ def recipes() -> dict[str, RegularisedRecipe]:
 
 
 def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: RegularisedRecipe) -> torch.Tensor:
-    """Cross-entropy, and the regulariser with the weight of this step."""
+    """Compute the cross-entropy plus the regulariser with the weight of this step."""
     value = cross_entropy(model, ids, step, recipe)
     strength = recipe.strength * ramp(step, recipe)
     if strength:

@@ -1,4 +1,4 @@
-"""What rivals coupling as a sign of how good a model is: spectra of weights, and how much blocks change states.
+"""Rivals of coupling as predictors of a model's quality: spectra of weights, and the blocks' influence on states.
 
     python -m companion.training.rivals --suite RUNS --vits RUNS --data CIFAR --table data/rivals.csv
 
@@ -33,8 +33,8 @@ from coupling_lib.inputs.labelled_images import read_dataset
 from coupling_lib.progress import in_one_line
 
 INPUTS = 12
-"""Prompts or pictures on which block influence is measured."""
-_FEWEST = 20  # values above the threshold that a power law is fitted to
+"""Number of prompts or pictures on which block influence is measured."""
+_FEWEST = 20  # fewest values of a fitted tail
 
 HEADER = f"""\
 What rivals coupling as a sign of quality (python -m companion.training.rivals), one row per trained model, at its end.
@@ -71,12 +71,12 @@ def of_weights(block: nn.Module) -> dict[str, float]:
 
 
 def influence(model: cl.Model, inputs: list) -> float:
-    """Return how much a block turns a state, mean over blocks, tokens and inputs."""
-    turned = []
+    """Return 1 minus the cosine of a block's input and output, mean over blocks, tokens and inputs."""
+    distances = []
     for one in inputs:
         hidden = functional.normalize(cl.trace(model, one).hidden.double(), dim=-1)
-        turned.append(float(1 - (hidden[1:] * hidden[:-1]).sum(-1).mean()))
-    return float(np.mean(turned))
+        distances.append(float(1 - (hidden[1:] * hidden[:-1]).sum(-1).mean()))
+    return float(np.mean(distances))
 
 
 def measured(model: cl.Model, inputs: list) -> dict[str, float]:
@@ -86,23 +86,23 @@ def measured(model: cl.Model, inputs: list) -> dict[str, float]:
 
 
 def language_models(run: Path) -> Iterator[tuple[str, cl.Model, list]]:
-    """Return the models of the suite that stop at equal tokens, with the prompts that they are measured on."""
+    """Iterate over the suite's models that end at equal tokens, with the prompts to measure them on."""
     prompts = cl.load_prompts(n=INPUTS)
     tokenizer = cl.load_model("nano-neox").tokenizer
     for row in equal_tokens(last_checkpoints(suite())).itertuples():
-        hf = experiment.weights(SUITE[row.model], _there(run / row.model), int(row.step))
+        hf = experiment.weights(SUITE[row.model], _existing(run / row.model), int(row.step))
         yield row.model, cl.wrap_model(hf, tokenizer, name=row.model), prompts
 
 
 def vision_models(run: Path, data: Path) -> Iterator[tuple[str, cl.Model, list]]:
-    """Return the models of the grid on photographs, with the pictures that they are measured on."""
+    """Iterate over the models of the grid on photographs, with the pictures to measure them on."""
     pictures = vit.prepared(vit.RECIPES["cifar10-small"], read_dataset(data)).test[:INPUTS] / 255
     for name in photographs.cells()["model"]:
-        hf = ViTForImageClassification.from_pretrained(_there(run / name / "model"), attn_implementation="eager")
+        hf = ViTForImageClassification.from_pretrained(_existing(run / name / "model"), attn_implementation="eager")
         yield name, cl.wrap_model(hf), list(images.pixels_for(pictures, hf.config).split(1))
 
 
-def _there(folder: Path) -> Path:
+def _existing(folder: Path) -> Path:
     if not folder.is_dir():
         raise ParameterError(f"there is no {str(folder)!r}; give the folder in which the models were trained")
     return folder
@@ -113,10 +113,10 @@ def measure(given: argparse.Namespace) -> None:
     models = {rivals.SUITE: lambda: language_models(given.suite)}
     models[rivals.PHOTOGRAPHS] = lambda: vision_models(given.vits, given.data)
     key = ["set", "model"]
-    there = unique_keys(given.table, key)
+    stored = unique_keys(given.table, key)
     for name, each in models.items():
         for model, wrapped, inputs in tqdm(each(), name, unit="model", disable=None):
-            if (name, model) not in there:
+            if (name, model) not in stored:
                 stamp = {"predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
                 row = {"set": name, "model": model, **measured(wrapped, inputs), **stamp}
                 merge(given.table, [row], key, [], HEADER)

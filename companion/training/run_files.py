@@ -1,4 +1,4 @@
-"""What a training run leaves on disk: its state, its checkpoints and its log, each written whole or not at all."""
+"""Files of a training run: its state, its checkpoints and its log, each written atomically."""
 
 import copy
 import json
@@ -16,7 +16,7 @@ from coupling_lib.errors import ParameterError
 
 
 def claim(run: Path, recipe: Any, **more: str) -> None:
-    """Make a folder that of one recipe, and refuse a folder that is another's."""
+    """Create the folder of a run, and refuse one of another recipe."""
     run.mkdir(parents=True, exist_ok=True)
     written, as_json = run / "recipe.json", json.dumps(asdict(recipe) | more, indent=1)
     if written.exists() and written.read_text() != as_json:
@@ -27,7 +27,7 @@ def claim(run: Path, recipe: Any, **more: str) -> None:
 def adamw(
     model: PreTrainedModel, rate: float, weight_decay: float, spared: tuple[str, ...] = (), **settings: Any
 ) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices only, but for those whose names end in a spared one."""
+    """Return AdamW with weight decay on matrices only, except those whose names end in a spared one."""
     groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
     for name, parameter in model.named_parameters():
         groups[parameter.ndim >= 2 and not name.endswith(spared)].append(parameter)
@@ -37,18 +37,18 @@ def adamw(
 
 
 def save_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW, step: int) -> None:
-    """Write weights and moments whole or not at all."""
+    """Write weights and moments atomically."""
     state = {"step": torch.tensor(step)}
     for name, parameter in model.named_parameters():
         moments = optimiser.state[parameter]
         state |= {f"weight.{name}": parameter.detach(), f"first.{name}": moments["exp_avg"]}
         state |= {f"second.{name}": moments["exp_avg_sq"], f"count.{name}": moments["step"]}
-    with paths.written_beside(path) as partial:
+    with paths.atomic_path(path) as partial:
         save_file(state, partial)
 
 
 def load_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW) -> int:
-    """Restore what `save_state` wrote."""
+    """Restore the weights and moments of `save_state`, and return the step."""
     state, kinds = load_file(path), {"step": "count", "exp_avg": "first", "exp_avg_sq": "second"}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -58,12 +58,12 @@ def load_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW)
 
 
 def save_checkpoint(model: PreTrainedModel, folder: Path) -> None:
-    """Keep the weights of one step in half precision, as a Hugging Face folder."""
+    """Save the weights of one step in half precision, as a Hugging Face folder."""
     copy.deepcopy(model).half().save_pretrained(folder)
 
 
 def read_log(path: Path, until: int) -> list[dict]:
-    """Read the log of an earlier part of a run, without what lies after the restored step."""
+    """Read the log of an earlier part of a run, without rows after the restored step."""
     if not path.exists():
         return []
     log = pd.read_csv(path, float_precision="round_trip")

@@ -1,10 +1,10 @@
-"""What a language model of the quality experiment can do: three scores, one value per window, each with its interval.
+"""Scores of the quality experiment's language models, one value per window, each with its interval.
 
 - *Loss* on windows of a text, in nats per token.
 - *Cloze*: a word is to be picked from five, given the text to its left. Blanks are whole words of one token in the
   second half of each window; the others are drawn by how often they fill a blank. Chance is one in five.
 - *Induction*: a random sequence is shown twice. The score is the share of tokens of the second half that are predicted
-  right, which only what copies from the context can do, and the gain, by how many nats a token its loss falls short of
+  right, which requires copying from the context, and the gain, by how many nats a token its loss is below
   that of the first half.
 """
 
@@ -21,25 +21,25 @@ from companion.tables.inference import effect_of
 from coupling_lib.errors import ParameterError
 
 Predict = Callable[[Tensor], Tensor]
-"""Gives the logits (n, context, vocabulary) of windows (n, context)."""
+"""Function from windows (n, context) to logits (n, context, vocabulary)."""
 
 CHOICES = 5
-"""Words from which a blank is filled."""
+"""Number of words to choose from for a blank."""
 
 SEQUENCES = 64
-"""Random sequences of the induction score."""
+"""Number of random sequences of the induction score."""
 
-# How the byte-level tokenizer writes a space and the end of a line.
+# Representation of a space and the end of a line in the byte-level tokenizer.
 _BEGINS, _ENDS = "Ġ", ("Ġ", "Ċ")
 
 
 def logits_of(hf: PreTrainedModel) -> Predict:
-    """Return what a model predicts, as the scores ask for it."""
+    """Return a model's logits as a function of windows."""
     return lambda ids: hf(input_ids=ids, use_cache=False).logits
 
 
 def with_interval(**scores: NDArray[np.float64]) -> dict[str, float]:
-    """Return the mean of each score over its windows, and the ends of its 95 % interval."""
+    """Return the mean of each score over its windows, and its 95 % interval."""
     columns = {}
     for name, values in scores.items():
         effect = effect_of(values)
@@ -49,7 +49,7 @@ def with_interval(**scores: NDArray[np.float64]) -> dict[str, float]:
 
 @torch.no_grad()
 def nats(predict: Predict, windows: Tensor) -> Tensor:
-    """Cross-entropy of every token but the first of each window, (n, context - 1)."""
+    """Compute the cross-entropy of every token but the first of each window, (n, context - 1)."""
     found = []
     for ids in windows.split(32):
         logits = predict(ids)[:, :-1].float()
@@ -73,7 +73,7 @@ def cloze(predict: Predict, windows: Tensor, tokenizer: PreTrainedTokenizerFast,
     """Return the share of each window's blanks filled with the right word; windows without a blank are left out."""
     whole, after = words(tokenizer.get_vocab())
     half = windows.shape[1] // 2
-    # The logits of a position are of the next token, and what follows that must end the word.
+    # The logits of a position are of the next token, and the token after that must end the word.
     blanks = whole[windows[:, half + 1 : -1]] & after[windows[:, half + 2 :]]
     at = blanks.nonzero()
     truths = windows[at[:, 0], at[:, 1] + half + 1]
@@ -91,7 +91,7 @@ def cloze(predict: Predict, windows: Tensor, tokenizer: PreTrainedTokenizerFast,
         logits = predict(windows[first : first + 32])
         found = logits[at[chosen, 0] - first, at[chosen, 1] + half].gather(1, offered[chosen])
         best = found == found.amax(dim=1, keepdim=True)
-        right[chosen] = best[:, 0].double() / best.sum(dim=1)  # of equals, one is guessed
+        right[chosen] = best[:, 0].double() / best.sum(dim=1)  # ties are broken at random
     counts = torch.bincount(at[:, 0], minlength=len(windows))
     shares = torch.bincount(at[:, 0], right, len(windows)) / counts
     return shares[counts > 0].numpy()
@@ -101,7 +101,7 @@ def cloze(predict: Predict, windows: Tensor, tokenizer: PreTrainedTokenizerFast,
 def induction(
     predict: Predict, vocabulary: int, context: int, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the share of repeated tokens that are predicted right, and the gain in nats, of each sequence."""
+    """Return the share of correctly predicted repeated tokens, and the gain in nats, for each sequence."""
     half = context // 2
     once = torch.randint(1, vocabulary, (SEQUENCES, half), generator=torch.Generator().manual_seed(seed))
     ids = torch.cat([once, once], dim=1)

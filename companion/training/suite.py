@@ -1,4 +1,4 @@
-"""The suite: many small language models by one recipe, measured at every checkpoint.
+"""The suite: many small language models with one recipe, measured at every checkpoint.
 
 The models are one base setting, varied one thing at a time, and width crossed with depth. Every model sees the same
 held-out split and reads the same tokenizer as `nano-neox`; seeds change the initialisation and the batches. Three tiny
@@ -27,13 +27,13 @@ _VARIED = {"seed": "seed", "sd": "stochastic_depth", "wd": "weight_decay", "lr":
 
 
 def _sized(base: ExperimentRecipe, width: int, blocks: int, architecture: str = "neox") -> ExperimentRecipe:
-    """Change a recipe's size, with an MLP of the architecture's usual width: 4 d, or 8 d / 3 where it is gated."""
+    """Change a recipe's size, with an MLP of the architecture's usual width: 4 d, or 8 d / 3 if it is gated."""
     inner = 4 * width if architecture == "neox" else 8 * round(width / 3)
     return replace(base, architecture=architecture, width=width, blocks=blocks, mlp_width=inner)
 
 
 def _changed(names: str) -> dict[str, ExperimentRecipe]:
-    """Read changes of the base setting from their names: `sd0.2-wd1` has stochastic depth 0.2 and weight decay 1."""
+    """Parse changes of the base setting from their names: `sd0.2-wd1` has stochastic depth 0.2 and weight decay 1."""
     found = {}
     for name in names.split():
         given = re.findall(r"([a-z]+)([\d.]+(?:e-\d)?)", name)
@@ -43,7 +43,7 @@ def _changed(names: str) -> dict[str, ExperimentRecipe]:
 
 
 def _suite() -> dict[str, ExperimentRecipe]:
-    """All recipes by name, in the order of training: the sooner a run is cut short, the coarser the suite."""
+    """Return all recipes by name, in the order of training: the sooner a run is cut short, the coarser the suite."""
     models = {"tiny-neox-w32-d3": TINY, "tiny-neox-w48-d4": _sized(TINY, 48, 4)}
     models |= {"tiny-llama-w32-d3": _sized(TINY, 32, 3, "llama"), "neox-w64-d8": BASE}
     grid = [(32, 4), (96, 4), (32, 12), (48, 8), (64, 4), (32, 8), (96, 8), (48, 4), (64, 12), (48, 12), (96, 12)]
@@ -77,7 +77,7 @@ The untrained value of a model is its row at step 0. train_seconds: to that step
 
 
 def measure(one: Checkpoint) -> Columns:
-    """Measure coupling with shuffled coordinates, and add what the training knows."""
+    """Measure coupling with shuffled coordinates, and add the loss and time of training."""
     known = {"train_loss": one.train_loss, "train_seconds": one.train_seconds}
     return columns.permuted(one.model) | {name: value for name, value in known.items() if value is not None}
 

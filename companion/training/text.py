@@ -1,12 +1,12 @@
 """Text to token windows: reading, splitting, byte-level BPE, and stateless batches.
 
-Whole files are held out where there are several, so that no sentence of a validation novel is ever trained on; the tail
-is held out where there is one. Batches are a pure function of `(seed, step)`: a resumed run sees exactly the windows
-that an uninterrupted one would have seen.
+Whole files are held out if there are several, so that no sentence of a validation novel is ever trained on; the tail
+is held out of a single one. Batches are a pure function of `(seed, step)`: a resumed run sees exactly the windows
+of an uninterrupted one.
 
-Where there is no corpus, a seeded grammar writes one, the same on every machine, so that training on it can be repeated
-anywhere. Its sentences have a subject and a verb that agree in number across a clause that comes between them, and a
-later sentence of a paragraph speaks of what an earlier one named. Only `random.Random.random` is used, whose values for
+Without a corpus, a seeded grammar generates one, the same on every machine, so that training on it can be repeated
+anywhere. Its sentences have a subject and a verb that agree in number across an intervening clause, and a
+later sentence of a paragraph refers to a noun of an earlier one. Only `random.Random.random` is used, whose values for
 a seed are fixed across versions of Python.
 """
 
@@ -26,7 +26,7 @@ from coupling_lib.errors import ParameterError
 END_OF_TEXT = "<|endoftext|>"
 
 HeldOut = float | tuple[str, ...]
-"""What is held out: a share of the files, or whole authors, with whose names files begin."""
+"""The held-out part: a share of the files, or whole authors, with whose names files begin."""
 
 _NOUNS = ("dog", "bird", "sailor", "teacher", "river", "lantern", "gardener", "cousin", "engine", "letter")
 _ADJECTIVES = ("old", "quiet", "red", "hungry", "distant", "clever", "broken", "northern")
@@ -66,7 +66,7 @@ def read_texts(source: Path, held_out: HeldOut, seed: int) -> tuple[dict[str, st
 
 
 def _files(source: Path) -> dict[str, Path]:
-    """List the text files of a source by name, those of one name by their paths; none where nothing is there."""
+    """Return the text files of a source by name, those of one name by their paths; empty if there are none."""
     source = Path(source)
     files = sorted(source.rglob("*.txt")) if source.is_dir() else [source] * source.is_file()
     often = Counter(file.name for file in files)
@@ -88,7 +88,7 @@ def _by_author(texts: dict[str, str], authors: Sequence[str], source: Path) -> t
 
 
 def train_tokenizer(texts: list[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer, the kind GPT-2 and Pythia use."""
+    """Train a byte-level BPE tokenizer, of the kind that GPT-2 and Pythia use."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -111,7 +111,7 @@ def _encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
 
 
 def prepare(source: Path, cache: Path, vocabulary: int, held_out: HeldOut, seed: int) -> Corpus:
-    """Tokenise a corpus once and keep the result in `cache`, so that a resumed run starts at once."""
+    """Tokenise a corpus once and store the result in `cache`, for resumed runs."""
     cache = Path(cache)
     done, made_of = cache / "held_out.txt", cache / "sources.txt"
     sources = "".join(f"{file.stat().st_size} {name}\n" for name, file in _files(source).items())
@@ -140,7 +140,7 @@ def prepare(source: Path, cache: Path, vocabulary: int, held_out: HeldOut, seed:
 
 
 def check_length(corpus: Corpus, context: int) -> None:
-    """Refuse a corpus of which no window can be cut."""
+    """Refuse a corpus that is shorter than a window."""
     for part, stream in (("trained on", corpus.train), ("held out", corpus.validation)):
         if len(stream) <= context:
             raise ParameterError(f"{len(stream)} tokens are {part}; a window has {context}: take a longer text")
@@ -154,13 +154,13 @@ def batch(stream: np.ndarray, step: int, seed: int, n_windows: int, context: int
 
 
 def grammar_text(paragraphs: int) -> str:
-    """Write paragraphs of invented sentences."""
+    """Generate paragraphs of invented sentences."""
     source = random.Random(0)
     return "".join(_paragraph(source) + "\n" for _ in range(paragraphs))
 
 
 def _paragraph(source: random.Random) -> str:
-    """Four sentences about two things, the second half in the order the first half named them."""
+    """Generate four sentences about two things, the last two in the same order as the first two."""
     first, second = _noun_phrase(source), _noun_phrase(source)
     sentences = [_sentence(source, *first), _sentence(source, *second)]
     for phrase in (first, second):
@@ -169,7 +169,7 @@ def _paragraph(source: random.Random) -> str:
 
 
 def _sentence(source: random.Random, noun: str, plural: bool) -> str:
-    """A subject, perhaps a clause about it, and a verb that agrees with the subject."""
+    """Generate a subject, perhaps a clause about it, and a verb that agrees with the subject."""
     clause = ""
     if source.random() < 0.5:
         other, many = _noun_phrase(source)
@@ -179,16 +179,16 @@ def _sentence(source: random.Random, noun: str, plural: bool) -> str:
 
 
 def _noun_phrase(source: random.Random) -> tuple[str, bool]:
-    """An article, an adjective and a noun, and whether the noun is plural."""
+    """Generate an article, an adjective and a noun; return whether the noun is plural as well."""
     plural = source.random() < 0.5
     return f"the {_one(source, _ADJECTIVES)} {_one(source, _NOUNS)}{'s' * plural}", plural
 
 
 def _agreeing(source: random.Random, plural: bool) -> str:
-    """A verb in the form that the number asks for."""
+    """Choose a verb in the form of the number."""
     return _one(source, _VERBS) + "s" * (not plural)
 
 
 def _one(source: random.Random, words: Sequence[str]) -> str:
-    """Choose a word with equal chances."""
+    """Choose a word with equal probabilities."""
     return words[int(source.random() * len(words))]

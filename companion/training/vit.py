@@ -1,7 +1,7 @@
 """The recipe of the vision transformers: DeiT's training without distillation, on digits or CIFAR-10.
 
-The model is Hugging Face's `ViTForImageClassification`, so that the library that measures language models measures
-it as it is. Batches, augmentation and dropped branches are functions of the seed and the step: a run that was
+The model is Hugging Face's `ViTForImageClassification`, so that the library measures it like any other.
+Batches, augmentation and dropped branches are functions of the seed and the step: a run that was
 killed resumes where its state was last written and ends with the same weights, and all models of one seed start
 from the same weights and see the same images.
 """
@@ -26,10 +26,10 @@ from coupling_lib.inputs.labelled_images import LabelledImages
 
 @dataclass(frozen=True)
 class VitRecipe:
-    """Everything that decides a training run besides the images."""
+    """All settings of a training run besides the images."""
 
     # The defaults are DeiT-Tiny's (Touvron and others, 2021; the arguments of its published code), which the paper
-    # trains after; its width, depth and heads are the paper's. What the paper does not tell (patch, epochs, batch,
+    # follows; its width, depth and heads are the paper's. Settings that the paper omits (patch, epochs, batch,
     # learning rate, augmentation) is DeiT's, except for the patch, which fits images of 32 pixels. DeiT's repeated
     # augmentation, colour jitter and moving average of the weights are left out. `side` and `pictures`, where they are
     # not 0, are the pixels to which a picture's side is averaged, and how many pictures are trained on, the first ones.
@@ -64,7 +64,7 @@ class VitRecipe:
 
     @property
     def name(self) -> str:
-        """Name a run by what the grid varies."""
+        """Name of a run, by the settings that the grid varies."""
         return f"wd{self.weight_decay:g}-sd{self.drop_path:g}-seed{self.seed}"
 
     @property
@@ -83,8 +83,8 @@ RECIPES = {
         width=36, patch=2, epochs=14, batch=64, learning_rate=3.2e-2, warmup_epochs=3, layers=1, magnitude=4.0,
         erasing=0.1, mixup=0.2, cutmix=0.5, mixing=0.5, crop=0, flip=False, clip=1.0, spread_of_weights=0.15,
     ),
-    # Photographs that one core learns in a minute: a quarter of the pixels, so that patches of 4 make as many tokens as
-    # the digits have, and few pictures seen often, so that what a model learns of them and of others may differ.
+    # Photographs that one core learns in a minute: a quarter of the pixels, so that patches of 4 give as many tokens as
+    # for the digits, and few pictures seen often, so that training and held-out accuracy may differ.
     "cifar10-small": VitRecipe(
         width=36, epochs=26, batch=64, learning_rate=3.2e-2, warmup_epochs=3, layers=0, erasing=0.0, mixing=0.0, crop=2,
         clip=1.0, spread_of_weights=0.15, side=16, pictures=3000,
@@ -93,13 +93,13 @@ RECIPES = {
 
 
 def prepared(recipe: VitRecipe, data: LabelledImages) -> LabelledImages:
-    """Take as many pictures of a data set, and as small ones, as a recipe asks for."""
+    """Return a data set with the number and size of pictures of a recipe."""
     data = shrunk(data, recipe.side) if recipe.side else data
     return first(data, recipe.pictures) if recipe.pictures else data
 
 
 def shrunk(data: LabelledImages, side: int) -> LabelledImages:
-    """Average the pixels of square images down to fewer on a side."""
+    """Average the pixels of square images to a smaller side."""
     have = data.train.shape[-1]
     if side < 1 or have % side:
         raise ParameterError(f"side is {side}; images of {have} pixels are averaged to a side that divides {have}")
@@ -111,7 +111,7 @@ def shrunk(data: LabelledImages, side: int) -> LabelledImages:
 
 
 def first(data: LabelledImages, count: int) -> LabelledImages:
-    """Take the first of the images to train on; those that are held out stay."""
+    """Select the first training images; the held-out ones stay."""
     if not 1 <= count <= len(data.train):
         raise ParameterError(f"pictures is {count}; {data.name} has {len(data.train)} to train on, take 1 to so many")
     name = f"{data.name}-{count}"
@@ -146,7 +146,7 @@ def initialise(config: ViTConfig, seed: int) -> ViTForImageClassification:
 
 
 def learning_rate(recipe: VitRecipe, step: int, per_epoch: int) -> float:
-    """Linear warm-up, then a cosine."""
+    """Return the learning rate: linear warm-up, then a cosine."""
     warmup, total = recipe.warmup_epochs * per_epoch, recipe.epochs * per_epoch
     if step < warmup:
         return recipe.warmup_rate + (recipe.peak - recipe.warmup_rate) * step / warmup
@@ -155,7 +155,7 @@ def learning_rate(recipe: VitRecipe, step: int, per_epoch: int) -> float:
 
 
 def steps_per_epoch(recipe: VitRecipe, data: LabelledImages) -> int:
-    """Count the full batches of an epoch; what is left over is seen in other epochs."""
+    """Return the number of full batches of an epoch; the images left over are seen in other epochs."""
     if recipe.batch > len(data.train):
         raise ParameterError(f"batch is {recipe.batch}; {data.name} has {len(data.train)} training images; take fewer")
     return len(data.train) // recipe.batch
@@ -178,7 +178,7 @@ def batch(recipe: VitRecipe, data: LabelledImages, step: int) -> tuple[torch.Ten
 
 
 def train(recipe: VitRecipe, data: LabelledImages, run: Path, every_seconds: float = 15.0) -> Path:
-    """Train a model by a recipe; call it again to resume."""
+    """Train a model by a recipe; a repeated call resumes."""
     run_files.claim(run, recipe, data=data.name)
     state, clock = run / "state.safetensors", run / "seconds.txt"
     if (run / "model" / "model.safetensors").exists():
@@ -208,7 +208,7 @@ def train(recipe: VitRecipe, data: LabelledImages, run: Path, every_seconds: flo
             clock.write_text(f"{before + saved - began:.1f}")
     dropping.remove()
     clock.write_text(f"{before + time.monotonic() - began:.1f}")
-    with paths.written_beside(run / "model") as partial:
+    with paths.atomic_path(run / "model") as partial:
         model.eval().save_pretrained(partial)
     state.unlink(missing_ok=True)
     return run
@@ -216,7 +216,7 @@ def train(recipe: VitRecipe, data: LabelledImages, run: Path, every_seconds: flo
 
 @torch.no_grad()
 def evaluate(model: ViTForImageClassification, x: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-    """Measure a model on labelled images, in evaluation mode and without augmentation."""
+    """Return a model's accuracy and loss on labelled images, in evaluation mode and without augmentation."""
     model.eval()
     parts = [model(pixel_values=images.pixels_for(part / 255, model.config)).logits for part in x.split(256)]
     logits = torch.cat(parts).float()
@@ -225,11 +225,11 @@ def evaluate(model: ViTForImageClassification, x: torch.Tensor, labels: torch.Te
 
 
 def _optimiser(model: ViTForImageClassification, recipe: VitRecipe) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices; the class token and the positions are none."""
+    """Return AdamW with weight decay on matrices, without the class token and the positions."""
     spared = ("cls_token", "position_embeddings")
     return run_files.adamw(model, recipe.learning_rate, recipe.weight_decay, spared)
 
 
 def _generator(seed: int, number: int) -> torch.Generator:
-    """Start the draws that belong to a run's seed and a counter."""
+    """Return the generator of a run's seed and a counter."""
     return torch.Generator().manual_seed((seed << 32) + number)

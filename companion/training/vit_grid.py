@@ -1,7 +1,7 @@
-"""The grid of vision transformers: weight decay by stochastic depth, each model trained, measured and written down.
+"""The grid of vision transformers: weight decay by stochastic depth, each model trained, measured and recorded.
 
 One row per model goes into a table as soon as it is measured, and a model that has its row is not trained again.
-`data/tables.toml` says what its columns are; `seconds` and `measuring_seconds` are of a machine that does other work as
+`data/tables.toml` defines its columns; `seconds` and `measuring_seconds` are of a machine that does other work as
 well. The nulls of `data/vit_grid.csv` were derived afterwards, without training, and not for `miscoupling`.
 """
 
@@ -43,13 +43,13 @@ DROP_PATHS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 """Eight rates of stochastic depth; the paper names four of its own."""
 
 PAIRS = 40
-"""Pairs of models that differ in stochastic depth alone."""
+"""Number of pairs of models that differ in stochastic depth only."""
 
 TOKENS = {"class": 0, "patch": -1}
 """Tokens whose Jacobians are measured, by their position."""
 
 IMAGES = 12
-"""Held-out images measured per model."""
+"""Number of held-out images measured per model."""
 
 
 def grid(weight_decays: Sequence[float], rates: Sequence[float], base: VitRecipe) -> list[VitRecipe]:
@@ -58,7 +58,7 @@ def grid(weight_decays: Sequence[float], rates: Sequence[float], base: VitRecipe
 
 
 def paper_grid(base: VitRecipe) -> list[VitRecipe]:
-    """Return the recipes of the whole grid, in an order that makes sense of a part of it."""
+    """Return the recipes of the whole grid, in an order of which any beginning is useful."""
     # The row of several seeds comes first, then the rates that the paper names, then the others.
     others = [rate for rate in DROP_PATHS if rate not in NAMED_RATES]
     rest = [decay for decay in WEIGHT_DECAYS if decay != SEEDED_DECAY]
@@ -67,9 +67,9 @@ def paper_grid(base: VitRecipe) -> list[VitRecipe]:
 
 
 def independent_grid(base: VitRecipe) -> list[VitRecipe]:
-    """Return the recipes of a grid in which no two models share a seed, and two more of each on its diagonal."""
-    # Models of one seed start from the same weights and see the same batches; those that differ in weight decay alone
-    # are near copies then, and eight of them are no eight trials. The order is drawn: any part is a smaller grid.
+    """Return the recipes of a grid without shared seeds, and two more of each model on its diagonal."""
+    # Models of one seed start from the same weights and see the same batches; those that differ only in weight decay
+    # are then nearly copies, and eight of them not eight trials. The order is drawn: any part is a smaller grid.
     cells = grid(WEIGHT_DECAYS, DROP_PATHS, base)
     diagonal = cells[:: len(DROP_PATHS) + 1]
     recipes = [replace(one, seed=seed) for seed, one in enumerate([*cells, *diagonal, *diagonal])]
@@ -90,7 +90,7 @@ GRIDS = {
     ("grid", "cifar10-small"): (independent_grid, "cifar_grid.csv"),
     ("pairs", "cifar10-small"): (switched_pairs, "cifar_pairs.csv"),
 }
-"""The models of each kind of set and recipe of `vit.RECIPES`, and the name of their table."""
+"""Recipes of each kind of set and recipe of `vit.RECIPES`, and the name of their table."""
 
 
 def run_grid(
@@ -98,8 +98,8 @@ def run_grid(
 ) -> None:
     """Train and measure every model that has no row in the table yet."""
     _refuse_other_settings(table, _settings(recipes[0], data))
-    there, order = unique_keys(table, ["model"]), [recipe.name for recipe in recipes]
-    waiting = [recipe for recipe in recipes if (recipe.name,) not in there]
+    stored, order = unique_keys(table, ["model"]), [recipe.name for recipe in recipes]
+    waiting = [recipe for recipe in recipes if (recipe.name,) not in stored]
     for recipe in tqdm(waiting, "grid", len(waiting), unit="model", disable=None):
         folder = vit.train(recipe, data, run / recipe.name)
         merge(table, [measured_row(recipe, data, folder, n_images)], ["model"], order, "")
@@ -153,7 +153,7 @@ def measured_values(hf: ViTForImageClassification, data: LabelledImages, n_image
     out: dict[str, float] = {}
     for token, position in TOKENS.items():
         with warnings.catch_warnings():
-            # Singular values that coincide are a property of a fresh model, and expected there.
+            # Coinciding singular values are expected in a fresh model.
             warnings.simplefilter("ignore", IllDefinedSubspaceWarning)
             ds = measure_depth(model, pixels, ks=ks, token=position)
         for part, prefix, variants in ((ds, "", VARIANTS), (shared_part(ds), "shared_", VARIANTS_OF_PARTS)):
@@ -169,7 +169,7 @@ def measured_values(hf: ViTForImageClassification, data: LabelledImages, n_image
 
 
 def _with_interval(column: str, values: np.ndarray) -> dict[str, float]:
-    """Average values of images, with an interval over images."""
+    """Return the mean of images' values, with its interval."""
     values = finite(values, column)
     if len(values) < 2:
         raise ParameterError(f"{column} is known of {len(values)} image; an interval over images needs at least two")
@@ -188,7 +188,7 @@ def _settings(recipe: VitRecipe, data: LabelledImages) -> dict:
 
 
 def _refuse_other_settings(table: Path, wanted: dict) -> None:
-    """Refuse a table whose models were trained by other settings than those of a grid."""
+    """Refuse a table whose models were trained with other settings than a grid's."""
     held = read_table(table)
     for name, value in wanted.items():
         written = float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""Width at fixed quality: models of one recipe and five widths, to be compared where their loss is the same.
+"""Width at fixed quality: models of one recipe and five widths, compared at equal loss.
 
 In the paper's figure 1a the number of singular vectors grows with the width, a tenth of it, and so does the coupling of
 random directions. If coupling follows the width among models that are equally good, the figure shows width.

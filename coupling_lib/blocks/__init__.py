@@ -1,1 +1,1 @@
-"""How blocks are found, called again and replayed, in any precision: what every Jacobian stands on."""
+"""Finding, recording and replaying a model's blocks in any precision: the basis of every Jacobian."""

@@ -1,7 +1,7 @@
-"""One block against the model as it came: does it compute the same, and has each route the same derivative?
+"""Validation of one block against the unmodified model: same output, and the same derivative on each route.
 
-The reference is the whole sequence, with the attention that the model came with, differentiated by plain autograd: none
-of the rules, routes and constants of this library has a part in it.
+The reference is the whole sequence, with the model's original attention, differentiated by plain autograd: it uses none
+of the rules, routes and constants of this library.
 """
 
 from contextlib import nullcontext
@@ -16,18 +16,18 @@ from coupling_lib.blocks.rules import all_rules
 
 # Relative error between two ways to compute the same derivative in float32 or wider.
 _TOLERANCE = 1e-3
-# Of the identity's: a derivative below it, of tokens that hardly meet or do not, is compared with this instead.
-_HARDLY = 1e-3
-# How closely a replayed block must give what it gave inside the model, relative to what it adds to a token: narrow
-# weights run in their own arithmetic there, and in float32 where a block is differentiated.
+# Share of the identity's norm: smaller derivatives, of tokens that hardly interact, are compared with this instead.
+_FLOOR = 1e-3
+# Tolerance of a replayed block's output, relative to what the block adds to a token: narrow weights run in their
+# own number format in the model, and in float32 where a block is differentiated.
 REPLAY = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
 def replay_error(
     call: BlockCall, found: Tensor, recorded: Tensor, stream: Tensor | None = None, tolerance: float | None = None
 ) -> float:
-    """Compare what a block gave twice, token by token, as a multiple of what is accepted."""
-    # Relative to what the block adds to a token; what the rounding of a much longer stream leaves of that comes on top.
+    """Return the largest difference of two outputs of a block over tokens, as a multiple of the tolerance."""
+    # Relative to what the block adds to a token, plus the rounding error of a stream that may be much longer.
     narrow = max((found.dtype, recorded.dtype), key=lambda dtype: torch.finfo(dtype).eps)
     wide = torch.promote_types(torch.promote_types(found.dtype, recorded.dtype), torch.float32)
     x, y, found = (state.to(wide) for state in (call.input if stream is None else stream, recorded, found))
@@ -37,46 +37,46 @@ def replay_error(
 
 def route_error(
     call: BlockCall,
-    as_it_came: BlockCall,
+    reference: BlockCall,
     block: nn.Module,
     route: str,
     default: str,
     pair: tuple[int, int] | None = None,
 ) -> float | str:
-    """Compare a route with the reference on rows and columns of a block's Jacobian; or describe how it failed."""
+    """Return the error of a route on rows and columns of a block's Jacobian, or the reason for its failure."""
     n = call.input.shape[1]
     # At a token that is not the last, and from an earlier token.
     pairs = [(n // 2, n // 2), (n // 4, n - 2) if n > 2 else (0, 0)] if pair is None else [pair]
     try:
-        errors = [_error(call, as_it_came, block, route, default, list(dict.fromkeys(each))) for each in pairs]
+        errors = [_error(call, reference, block, route, default, list(dict.fromkeys(each))) for each in pairs]
         return float(torch.stack(errors).max())  # NaN if one is
     except Exception as problem:
         return f"cannot be differentiated ({first_line(problem)})"
 
 
 def first_line(error: Exception) -> str:
-    """Return an error's message, in one line."""
+    """Return the first line of an error's message."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def accepted(error: float | str) -> bool:
-    """Return whether an error of a route is rounding."""
+    """Return whether the error of a route is within rounding."""
     return not isinstance(error, str) and error <= _TOLERANCE
 
 
 def _error(
-    call: BlockCall, as_it_came: BlockCall, block: nn.Module, route: str, default: str, positions: list[int]
+    call: BlockCall, reference: BlockCall, block: nn.Module, route: str, default: str, positions: list[int]
 ) -> Tensor:
-    """Return the largest relative error of a route's output at the last of some tokens, and of one row and column."""
+    """Return the largest relative error of a route: output at the last token, one row and one column of J."""
     generator, d = torch.Generator().manual_seed(0), call.input.shape[2]
     dtype = dtype_of(block)
     index = torch.tensor([positions], device=call.input.device)
     u, v = torch.randn(2, d, generator=generator, dtype=torch.float64).to(call.input.device, dtype)
     with attention.differentiable():
         found = _row_and_column(call, block, route, index, u, v, ruled=True)
-    with attention.under(block, default):
-        wanted = _row_and_column(as_it_came, block, "sequence", index, u, v)
-    least = torch.tensor([_HARDLY * float(d) ** 0.5] * 2 + [0.0]).to(u)
+    with attention.using(block, default):
+        wanted = _row_and_column(reference, block, "sequence", index, u, v)
+    least = torch.tensor([_FLOOR * float(d) ** 0.5] * 2 + [0.0]).to(u)
     added = wanted[2] - call.input[0, positions[-1]].to(dtype)
     sizes = torch.stack([wanted[0].norm(), wanted[1].norm(), added.norm() + 1e-4 * wanted[2].norm()])
     return (torch.stack([(a - b).norm() for a, b in zip(found, wanted, strict=True)]) / sizes.maximum(least)).max()

@@ -1,7 +1,7 @@
-"""Frozen attention: a few tokens differentiated, all others held fixed.
+"""Frozen attention: a few tokens are differentiated, all others held fixed.
 
-The function registered below with transformers computes what the family's own plain attention computes. During a trace
-it also records every layer's keys and values; within `frozen` it answers the queries of a few tokens against those
+The function registered below with transformers computes the family's own plain attention. During a trace
+it also records every layer's keys and values; within `frozen` it evaluates the queries of a few tokens against those
 constants, with the tokens' own keys and values in their places. A cotangent's cost does not grow with the prompt.
 """
 
@@ -19,9 +19,9 @@ from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from coupling_lib.blocks.rules import Function, TimesConstant
 
 NAME = "coupling_lib"
-# Where a configuration keeps the name of the attention, its own and no other's.
+# Attribute in which a configuration keeps the name of its attention implementation.
 SETTING = "_attn_implementation_internal"
-# Numbers that an intermediate tensor of attention may have, unless one token's has more.
+# Maximum number of entries of an intermediate tensor of attention, unless one token's has more.
 _LARGEST = 2**22
 
 
@@ -32,7 +32,7 @@ class KeysValues(NamedTuple):
     values: Tensor
 
     def with_tokens(self, own: "KeysValues", positions: Tensor) -> "KeysValues":
-        """Put the chosen tokens' own keys and values into their places among the constants."""
+        """Insert the chosen tokens' own keys and values among the constants."""
         index, n = positions[:, None, :, None], len(own.keys)
         return KeysValues(
             *(
@@ -42,7 +42,7 @@ class KeysValues(NamedTuple):
         )
 
 
-# What the registered function consults: transformers calls it with a module and tensors, nothing else.
+# State of the registered function, which transformers calls with a module and tensors, nothing else.
 _record: dict[nn.Module, KeysValues] | None = None
 _constants: dict[nn.Module, tuple[KeysValues, Tensor]] = {}
 
@@ -68,8 +68,8 @@ def frozen(module: nn.Module, constants: KeysValues, positions: Tensor) -> Gener
         del _constants[module]
 
 
-def in_force(hf: PreTrainedModel) -> str:
-    """Name the attention that a model calls."""
+def current(hf: PreTrainedModel) -> str:
+    """Return the name of the attention that a model calls."""
     return hf.config.get_text_config()._attn_implementation or "eager"
 
 
@@ -79,8 +79,8 @@ def differentiable() -> AbstractContextManager[None]:
 
 
 @contextmanager
-def under(block: nn.Module, name: str) -> Generator[None]:
-    """Make a block call the attention of this name inside the context."""
+def using(block: nn.Module, name: str) -> Generator[None]:
+    """Make a block call the attention of this name, inside the context."""
     configs = {id(config): config for part in block.modules() if (config := getattr(part, "config", None)) is not None}
     before = [(config, config._attn_implementation) for config in configs.values() if hasattr(config, SETTING)]
     for config, _ in before:
@@ -96,18 +96,18 @@ def under(block: nn.Module, name: str) -> Generator[None]:
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend as the family's own plain attention does, to all tokens or to constants."""
+    """Compute the family's own plain attention, over all tokens or over constants."""
     eager, own = _eager(module), KeysValues(key, value)
     if module not in _constants:
         if _record is not None:
-            # Copies of what is a part of something larger, such as one product for queries, keys and values.
+            # Clones of views into a larger tensor, such as one product for queries, keys and values.
             alone = (
                 x.clone() if x.untyped_storage().nbytes() > x.nbytes else x for x in (key.detach(), value.detach())
             )
             _record[module] = KeysValues(*alone)
         return eager(module, query, key, value, attention_mask, **options)
     constants, positions = _constants[module]
-    # Soft-capped scores and attention sinks are the family's own business.
+    # Soft-capped scores and attention sinks are left to the family's own function.
     special = options.get("softcap") is not None or options.get("s_aux") is not None or hasattr(module, "sinks")
     if special or options.get("scaling") is None:
         everyone = constants.with_tokens(own, positions)
@@ -116,18 +116,18 @@ def _attention(
 
 
 def _eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """Find the family's own plain attention, beside the class of a module or the one that it was made from."""
+    """Return the family's own plain attention, from the module of a layer's class or of one of its base classes."""
     for kind in type(module).__mro__:
         if found := getattr(sys.modules.get(kind.__module__), "eager_attention_forward", None):
             return found
-    # What is common to all families; the check at load compares it with the attention that the model came with.
+    # The form common to all families; validation at load compares it with the model's original attention.
     return lambda *given, **options: AttentionInterface()["sdpa"](*given, **options | {"is_causal": False})
 
 
 def _attend_to_constants(
     query: Tensor, own: KeysValues, constants: KeysValues, positions: Tensor, mask: Tensor | None, scaling: float
 ) -> Tensor:
-    """Attend with the constants kept out of the graph."""
+    """Compute attention with the constants kept out of the graph."""
     groups = own.keys.shape[1]
     q = query.unflatten(1, (groups, -1))
     mask = query.new_zeros(1, 1, 1, 1) if mask is None else mask
@@ -138,7 +138,7 @@ def _attend_to_constants(
 
 
 class _Attend(Function):
-    """Attend to keys and values, and keep the derivative at the point."""
+    """Attention to keys and values that keeps its derivative at the point of evaluation."""
 
     # For one query, o = sum_t p_t v_t with p = softmax(K q + mask). A cotangent g of o is pulled back to
     #     q: sum_t p_t (g, v_t - o) k_t        k_j: p_j (g, v_j - o) q        v_j: p_j g
@@ -154,10 +154,10 @@ class _Attend(Function):
         mask: Tensor,
         scaling: float,
     ) -> tuple[Tensor, ...]:
-        """Take queries `(T, groups, r, s, width)`, r heads to a group, and what `_attend_to_constants` takes."""
+        """Compute attention of queries `(T, groups, r, s, width)`, r heads to a group; further arguments as above."""
         q = query * scaling
         given = (q, own_keys, own_values, *constants, positions, mask)
-        # As many tokens at once as leave the intermediate tensors small; what has a leading 1 belongs to each.
+        # Tokens in chunks that keep the intermediate tensors small; a tensor with a leading 1 serves all chunks.
         size = max(1, _LARGEST // (q[0, ..., 0].numel() * constants.values[0, 0].numel()))
         found = [
             _linearised(*(x[first : first + size] if len(x) > 1 else x for x in given))
@@ -180,7 +180,7 @@ class _Attend(Function):
         product = product.reshape(*g.shape[:4], -1, M.shape[-1] // (1 + p_own.shape[-1]))
         to_query, to_keys = product[..., 0, :], product[..., 1:, :]
         to_values = g.unsqueeze(-2) * p_own.unsqueeze(-1)
-        return to_query, _over_queries(to_keys), _over_queries(to_values), None, None, None, None
+        return to_query, _sum_over_queries(to_keys), _sum_over_queries(to_values), None, None, None, None
 
 
 def _linearised(
@@ -196,9 +196,9 @@ def _linearised(
     return o, to_query, p.gather(-1, positions[:, None, None, None].expand(*p.shape[:-1], -1))
 
 
-def _over_queries(x: Tensor) -> Tensor:
+def _sum_over_queries(x: Tensor) -> Tensor:
     """Sum over the heads of a group and their queries, `(T, groups, r, s, ...)`."""
-    # A sum over one query would copy all that the cotangents brought.
+    # A sum over one query would copy all cotangents.
     return x[:, :, 0, 0] if x.shape[2:4] == (1, 1) else x.sum((2, 3))
 
 

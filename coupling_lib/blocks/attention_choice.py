@@ -1,4 +1,4 @@
-"""Which attention a model calls: the one that it came with, or the one that is registered here (`attention`)."""
+"""Choice of the attention that a model calls: its original one, or the one registered here (`attention`)."""
 
 import weakref
 from collections.abc import Generator
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from coupling_lib.blocks.attention import NAME, in_force
+from coupling_lib.blocks.attention import NAME, current
 
-_came_with: weakref.WeakKeyDictionary[PreTrainedModel, str] = weakref.WeakKeyDictionary()
+_original: weakref.WeakKeyDictionary[PreTrainedModel, str] = weakref.WeakKeyDictionary()
 
 
 @contextmanager
@@ -26,15 +26,15 @@ def quiet() -> Generator[None]:
 
 
 def use(hf: PreTrainedModel, name: str = NAME) -> None:
-    """Make a model call the registered attention, or another, where its family can."""
-    with quiet():  # a family that keeps its own attention warns of it
+    """Make a model call the registered attention, or another one, where its family supports that."""
+    with quiet():  # families that keep their own attention warn
         hf.set_attn_implementation(name)
 
 
 def default(hf: PreTrainedModel) -> str:
-    """Name the attention that a model came with, which identifies the model."""
-    name = in_force(hf)
+    """Return the name of a model's original attention, which is part of the model's identity."""
+    name = current(hf)
     if name != NAME:
-        # What fused kernels compute is what transformers computes by "sdpa", which can be differentiated twice.
-        _came_with[hf] = name if name in ("eager", "sdpa") else "sdpa"
-    return _came_with.get(hf, "eager")
+        # transformers computes the same as fused kernels by "sdpa", which can be differentiated twice.
+        _original[hf] = name if name in ("eager", "sdpa") else "sdpa"
+    return _original.get(hf, "eager")

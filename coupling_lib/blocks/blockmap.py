@@ -1,11 +1,11 @@
-"""One block as a function of a few tokens alone, all other tokens held fixed.
+"""One block as a function of a few tokens' states, all other tokens held fixed.
 
 The other tokens enter through their keys and values, or through the state of a recurrence, which are constants; with
 those frozen, a column of the Jacobian costs one token's work instead of the whole sequence's. Four routes:
 
-- `attention`: the family calls its attention through transformers' interface, and `attention` answers in its place;
-- `cache`: the family has an attention of its own, but a cache object that gives back the constants stands in for its;
-- `state`: the block carries a state from token to token: the tokens before t_1 leave theirs in the family's own cache;
+- `attention`: the family calls its attention through transformers' interface, and `attention` takes its place;
+- `cache`: the family has an attention of its own, and a cache object that returns constants replaces its cache;
+- `state`: the block carries a state from token to token; the tokens before t_1 leave theirs in the family's own cache;
 - `sequence`: the block mixes tokens in some other way, and the whole sequence is evaluated for every column.
 """
 
@@ -30,12 +30,12 @@ from coupling_lib.blocks.call import BlockCall, chosen_rows
 TokenMap = Callable[[Tensor], Tensor]
 
 _CACHE = re.compile(r"\b(Dynamic|EncoderDecoder)?Cache\b|^(cache|layer_past|past_key_values)$")
-# What a block raises that does not take a cache, or not the one that stands in.
+# Errors that a block may raise if it does not take a cache, or not the substitute.
 NO_CACHE = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 class _RecordingCache(DynamicCache):
-    """A cache that keeps what is written and returns it as it is."""
+    """A cache that records the written keys and values and returns them unchanged."""
 
     written: KeysValues | None = None
 
@@ -47,7 +47,7 @@ class _RecordingCache(DynamicCache):
 
 
 class _FrozenCache(DynamicCache):
-    """A cache of constants, in which the tokens that are written take their own places."""
+    """A cache of constants, in which newly written tokens take their own places."""
 
     def __init__(self, constants: KeysValues, positions: Tensor):
         super().__init__()
@@ -74,7 +74,7 @@ def token_map(call: BlockCall, block: nn.Module, route: str, positions: Tensor) 
 
 @contextmanager
 def without_norms(block: nn.Module, names: tuple[str, ...]) -> Generator[None]:
-    """Make a block return its input plus what its sub-layers add to it, inside the context."""
+    """Make a block return its input plus the outputs of its sub-layers, inside the context."""
     changes: list[Tensor] = []
 
     def keep(_: nn.Module, args: tuple, kwargs: dict[str, Any], gave: Tensor) -> None:
@@ -98,7 +98,7 @@ def _attention_map(call: BlockCall, block: nn.Module, positions: Tensor) -> Toke
     ((name, constants),) = call.keys_values.items()
     layer, few = block.get_submodule(name), _few(call, positions)
     if block is not call.block:
-        # A dense copy has keys and values of its own, wider than those the model computed with.
+        # A dense copy has keys and values of its own, in a wider format than the model's.
         with recording() as recorded, torch.no_grad():
             call.replay(block, call.input.to(dtype_of(block)))
         constants = recorded[layer]
@@ -117,7 +117,7 @@ def _few(call: BlockCall, positions: Tensor) -> BlockCall:
 
 
 def cache_name(block: nn.Module) -> str | None:
-    """Find the argument of a block that is a cache, by its annotation, or by its name where it has none."""
+    """Return the argument of a block that is a cache, found by its annotation, or by its name where it has none."""
     of_all = inspect.signature(type(block).forward).parameters.values()
     texts = {each.name: each.name if each.annotation is each.empty else str(each.annotation) for each in of_all}
     return next((name for name, text in texts.items() if _CACHE.search(text)), None)
@@ -125,7 +125,7 @@ def cache_name(block: nn.Module) -> str | None:
 
 @torch.no_grad()
 def cached(call: BlockCall, block: nn.Module) -> KeysValues | None:
-    """Run the block once with a cache, into which it writes its keys and values."""
+    """Run a block once with a cache and return the keys and values written to it; None if it takes no cache."""
     cache = _RecordingCache()
     try:
         call.with_argument(cache_name(block), cache).replay(block, call.input.to(dtype_of(block)))
@@ -140,7 +140,7 @@ def dtype_of(block: nn.Module) -> torch.dtype:
 
 
 def _cache_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
-    # Later tokens do not matter to a causal block, and leaving them out puts the token that is read last,
+    # Later tokens do not matter to a causal block, and leaving them out puts the token that is differentiated last,
     # where families that slice a causal mask of their own by length (GPT-Neo) expect the query to be.
     end = int(positions[0, -1]) + 1
     constants, n = KeysValues(*(part[:, :, :end] for part in cached(call, block))), call.input.shape[1]
@@ -151,24 +151,24 @@ def _cache_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap
 
 @torch.no_grad()
 def state_size(call: BlockCall, block: nn.Module) -> int:
-    """Count the numbers in the state that one token leaves."""
+    """Count the entries of the state that one token leaves."""
     cache = DynamicCache(config=call.config)
     advance(call, block, cache, 0, call.input[:, :1].to(dtype_of(block)))
     return sum(state.numel() for states in _states(cache) for state in states.values() if state is not None)
 
 
-def with_states(cache: DynamicCache) -> list[LinearAttentionCacheLayerMixin]:
+def layers_with_state(cache: DynamicCache) -> list[LinearAttentionCacheLayerMixin]:
     """List the layers of a cache that carry a state."""
     return [layer for layer in cache.layers if isinstance(layer, LinearAttentionCacheLayerMixin)]
 
 
 def _states(cache: DynamicCache) -> list[dict[Any, Tensor]]:
-    """List the states that a cache carries, by what holds them."""
-    return [kept for layer in with_states(cache) for kept in (layer.conv_states, layer.recurrent_states)]
+    """List the states that a cache carries, by the dictionaries that hold them."""
+    return [kept for layer in layers_with_state(cache) for kept in (layer.conv_states, layer.recurrent_states)]
 
 
 def _state_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap:
-    """Return a block as a map of the states at a few positions, from the state that the tokens before them leave."""
+    """Return a block as a map of the states at a few positions, starting from the state that earlier tokens leave."""
     start, end = int(positions[0, 0]), int(positions[0, -1]) + 1
     stream = call.input[:, :end].to(dtype_of(block))
     before = DynamicCache(config=call.config)
@@ -179,8 +179,8 @@ def _state_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap
     def apply(x: Tensor) -> Tensor:
         few = stream[:, start:].to(x.dtype).index_copy(1, positions[0] - start, x)
         cache, out = copy.deepcopy(before), []
-        # One by one: not every family's form for several tokens goes on from a state (Mamba's begins anew).
-        with _Replaced(cache):
+        # One by one: some families' multi-token form does not continue from a state (Mamba's starts from zero).
+        with _OutOfPlaceStates(cache):
             for place, state in enumerate(few.split(1, dim=1), start=start):
                 out.append(advance(call, block, cache, place, state))
         return torch.cat(out, dim=1)[:, positions[0] - start]
@@ -188,8 +188,8 @@ def _state_map(call: BlockCall, block: nn.Module, positions: Tensor) -> TokenMap
     return apply
 
 
-class _Replaced(TorchFunctionMode):
-    """Within it, what a block writes over a state of a cache takes its place: a derivative needs both."""
+class _OutOfPlaceStates(TorchFunctionMode):
+    """Mode in which a block's in-place writes to a cache's states become new tensors: a derivative needs both."""
 
     def __init__(self, cache: DynamicCache):
         super().__init__()
@@ -206,7 +206,7 @@ class _Replaced(TorchFunctionMode):
 
 
 def advance(call: BlockCall, block: nn.Module, cache: DynamicCache, start: int, stream: Tensor) -> Tensor:
-    """Call a block on the tokens from one on, with what those before left in its cache."""
+    """Call a block on the tokens from position `start`, with the state that earlier tokens left in its cache."""
     n, end = call.input.shape[1], start + stream.shape[1]
     among = torch.arange(start, end, device=stream.device)[None]
     part = _few(call, among).with_arguments(lambda name, value: _keys(name, value, end, n))
@@ -214,7 +214,7 @@ def advance(call: BlockCall, block: nn.Module, cache: DynamicCache, start: int, 
 
 
 def _rows(name: str, value: Tensor, positions: Tensor, n: int) -> Tensor:
-    """Keep, of what belongs to query positions (rotary tables, position ids, mask rows), the chosen rows."""
+    """Select the rows of the chosen tokens in arguments indexed by query (rotary tables, position ids, mask rows)."""
     if name == "attention_mask" and value.ndim == 4 and value.shape[2] == n:
         return value[0].transpose(0, 1)[positions].transpose(1, 2)
     if name.startswith("position_embeddings") and value.ndim == 3 and value.shape[1] == n:
@@ -225,5 +225,5 @@ def _rows(name: str, value: Tensor, positions: Tensor, n: int) -> Tensor:
 
 
 def _keys(name: str, value: Tensor, end: int, n: int) -> Tensor:
-    """Keep, of what belongs to key positions (mask columns, ALiBi), those before `end`."""
+    """Select the entries before `end` in arguments indexed by key (mask columns, ALiBi)."""
     return value[..., :end] if name in ("attention_mask", "alibi") and value.shape[-1] == n else value

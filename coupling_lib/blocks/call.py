@@ -1,8 +1,8 @@
-"""One call of one block, as the model made it: what it was given, by name, what it chose, and what it gave.
+"""One call of one block, as the model made it: arguments by name, discrete choices, and output.
 
-Which experts a mixture takes, and which tokens some attention looks at, is a step function of the state, with a
-derivative of zero almost everywhere; another number format may rank two gates the other way round. So the choice of the
-model's own pass is held.
+The experts that a mixture selects, and the tokens that sparse attention selects, are step functions of the state, with
+zero derivative almost everywhere; another number format may rank two gates the other way round. So the choice of the
+model's own pass is held fixed.
 """
 
 import inspect
@@ -20,11 +20,11 @@ from transformers import Cache, PreTrainedConfig
 from coupling_lib.blocks.attention import KeysValues
 from coupling_lib.errors import UnsupportedModelError
 
-_CHOOSE = (torch.topk, Tensor.topk)
+_TOPK = (torch.topk, Tensor.topk)
 
 
 class RecordedChoices(TorchFunctionMode):
-    """Within it, what `topk` chooses is noted for the block that runs, in the order of the calls."""
+    """Mode that records the choices of `topk` for the running block, in the order of the calls."""
 
     def __init__(self, running: Callable[[], int | None]):
         super().__init__()
@@ -33,13 +33,13 @@ class RecordedChoices(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        if func in _CHOOSE and (number := self.running()) is not None:
+        if func in _TOPK and (number := self.running()) is not None:
             self.chosen.setdefault(number, []).append(found[1].detach())
         return found
 
 
 class FixedChoices(TorchFunctionMode):
-    """Within it, `topk` chooses what was chosen before, call by call."""
+    """Mode in which `topk` repeats recorded choices, call by call."""
 
     def __init__(self, chosen: Sequence[Tensor]):
         super().__init__()
@@ -47,16 +47,16 @@ class FixedChoices(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        if func not in _CHOOSE or not self.left:
+        if func not in _TOPK or not self.left:
             return func(*args, **kwargs)
         scores, index = args[0] if args else kwargs["input"], self.left.pop(0)
-        # One row for each token, whether tokens have a dimension of their own or not.
+        # One row for each token, whether or not tokens have a dimension of their own.
         index = index.reshape(*scores.shape[:-1], index.shape[-1])
         return torch.return_types.topk((scores.gather(-1, index), index))
 
 
 def chosen_rows(chosen: Tensor, positions: Tensor, n: int) -> Tensor:
-    """Keep, of what was chosen for n tokens, the rows of those at `positions` `(T, s)`."""
+    """Select the rows at `positions` `(T, s)` of choices made for n tokens."""
     return chosen.reshape(n, -1, chosen.shape[-1])[positions.flatten()].reshape(-1, chosen.shape[-1])
 
 
@@ -75,23 +75,23 @@ class BlockCall:
     positional: int = 0
 
     def with_arguments(self, change: Callable[[str, Tensor], Any]) -> "BlockCall":
-        """Change every tensor among the arguments but the residual stream."""
+        """Apply a function to every tensor among the arguments but the residual stream."""
         changed = {name: on_tensors(partial(change, name), value) for name, value in self.arguments.items()}
         return replace(self, arguments=changed)
 
     def with_argument(self, name: str, value: Any) -> "BlockCall":
-        """Set one argument."""
+        """Replace one argument."""
         return replace(self, arguments={**self.arguments, name: value})
 
     def on(self, device: torch.device | str) -> "BlockCall":
-        """Bring all that a block was called with to one device, that of the block where a model lies on several."""
+        """Move all arguments, the output and the choices to one device; the blocks of a model may lie on several."""
         moved = self.with_arguments(lambda _, value: value.to(device))
         chosen = tuple(each.to(device) for each in self.chosen)
         return replace(moved, input=self.input.to(device), output=self.output.to(device), chosen=chosen)
 
     def replay(self, block: nn.Module, stream: Tensor) -> Tensor:
         """Call a block as the model did, on another residual stream."""
-        # As many by position as the model gave so: hooks of others may look for them there.
+        # As many by position as in the model's call: hooks of users may look for them there.
         cast = self.with_arguments(lambda _, value: value.to(stream.dtype) if value.is_floating_point() else value)
         given = {self.stream: stream} | cast.arguments
         first, rest = list(given.values())[: self.positional], dict(list(given.items())[self.positional :])
@@ -100,7 +100,7 @@ class BlockCall:
 
 
 def on_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
-    """Change a tensor, or each one in a tuple, list or dictionary."""
+    """Apply a function to a tensor, or to each one in a tuple, list or dictionary."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple | list):
@@ -110,18 +110,18 @@ def on_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
     return value
 
 
-def _form(value: Any) -> tuple[int, ...] | str:
-    """Describe what was passed where a tensor of some shape was expected."""
+def _describe(value: Any) -> tuple[int, ...] | str:
+    """Describe a value passed where a tensor of some shape was expected."""
     return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
 def residual_stream(returned: Any, shape: torch.Size) -> Tensor:
-    """Take the residual stream out of what a block returns: a bare tensor or a tuple that starts with it."""
+    """Return the residual stream from a block's output: a bare tensor or a tuple that starts with it."""
     # Indexing a bare tensor with `[0]` would silently take batch element 0, so the shape is checked.
     stream = returned[0] if isinstance(returned, tuple | list) and returned else returned
     if not isinstance(stream, Tensor) or stream.shape != shape:
         raise UnsupportedModelError(
-            f"a block returned {_form(stream)}; a residual stream of shape {tuple(shape)} was expected"
+            f"a block returned {_describe(stream)}; a residual stream of shape {tuple(shape)} was expected"
         )
     return stream
 
@@ -129,7 +129,7 @@ def residual_stream(returned: Any, shape: torch.Size) -> Tensor:
 def block_call(
     block: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any, keys_values: dict[nn.Module, KeysValues]
 ) -> BlockCall:
-    """Sort out a block's arguments by name: the residual stream, caches (dropped), and the rest."""
+    """Return a block's call with its arguments by name: the residual stream, caches (dropped), and the rest."""
     signature = inspect.signature(type(block).forward)
     bound = signature.bind(block, *args, **kwargs).arguments
     rest = next((name for name, p in signature.parameters.items() if p.kind is p.VAR_KEYWORD), None)
@@ -139,7 +139,7 @@ def block_call(
         several = isinstance(first, Tensor) and first.ndim == 4
         why = "; several streams side by side (hyper-connections) cannot be measured" if several else ""
         raise UnsupportedModelError(
-            f"a block was called with {_form(first)}; a residual stream of shape (1, n, d) was expected{why}"
+            f"a block was called with {_describe(first)}; a residual stream of shape (1, n, d) was expected{why}"
         )
     others = {name: None if isinstance(value, Cache) else value for name, value in arguments.items() if name != stream}
     recorded = {name: keys_values[part] for name, part in block.named_modules() if part in keys_values}

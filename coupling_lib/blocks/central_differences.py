@@ -1,12 +1,12 @@
-r"""Central differences of a block's own forward, against the derivative that autograd has of it.
+r"""Central differences of a block's own forward, compared with its derivative by autograd.
 
-A part without a graph, a `backward` of its own, a rounding passed straight through, a hook on gradients: each changes
-derivatives and no value. A block is moved along a random direction $v$ of its stream, by two steps,
+A part without a graph, a `backward` of its own, a straight-through rounding, a hook on gradients: each changes
+derivatives but no value. A block's stream is moved along a random direction $v$, by two steps,
 
 $$D = \tfrac43 D_{h/2} - \tfrac13 D_h, \qquad D_h = \frac{f(x + h v) - f(x - h v)}{2 h},$$
 
-and $u^\top D$ is compared with $(J^\top u)^\top v$ for a random $u$, over all tokens at once, in float64. Where a unit
-changes its sign on the way, $f(x + h v) + f(x - h v) - 2 f(x)$ shows it, and a smaller step is taken elsewhere.
+and $u^\top D$ is compared with $(J^\top u)^\top v$ for a random $u$, over all tokens at once, in float64. A kink within
+the step shows in $f(x + h v) + f(x - h v) - 2 f(x)$, and a smaller step in another direction is tried.
 """
 
 import warnings
@@ -23,19 +23,19 @@ from coupling_lib.blocks.call import BlockCall, on_tensors
 from coupling_lib.blocks.free_memory import available
 from coupling_lib.errors import UnsupportedModelError
 
-# Lengths of the three steps, as a share of each token's own; and the most by which the two derivatives may differ.
+# Step lengths of the three attempts, relative to each token's norm; and the tolerance between the two derivatives.
 _STEPS = {torch.float64: (1e-5, 1e-7, 1e-9), torch.float32: (1e-2, 3e-3, 1e-3)}
-_MOST = {torch.float64: 1e-4, torch.float32: 1e-2}
-# A kink changes the central difference by half of what it adds to the second one.
-_KINKED = 10
-# Times the rounding of what a block gives, divided by the step: what a difference may be without any reason.
+_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}
+# A kink changes the central difference by half of its part in the second difference.
+_KINK_FACTOR = 10
+# Multiple of the output's rounding error, divided by the step, that is ignored in a difference.
 _ROUNDING = 30
-# Bytes that weights in float64 may take however little is free, and the share of what is.
-_LITTLE, _SHARE = 2**28, 0.25
+# Bytes always allowed for weights in float64, and the share of free memory allowed beyond that.
+_ALWAYS, _SHARE = 2**28, 0.25
 
 
-class Compared(NamedTuple):
-    """How far a derivative is from central differences, relative to them, and how far these are from being smooth."""
+class Comparison(NamedTuple):
+    """Relative error of a derivative against central differences, and the relative size of kinks in these."""
 
     error: float
     kink: float
@@ -43,17 +43,17 @@ class Compared(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the two agree up to rounding."""
-        return self.error <= _MOST[self.dtype]
+        """True if the two derivatives agree up to rounding."""
+        return self.error <= _TOLERANCE[self.dtype]
 
     @property
     def differs(self) -> bool:
-        """Whether the difference is too large for a kink."""
-        return self.error > max(_MOST[self.dtype], _KINKED * self.kink)
+        """True if the difference is too large for a kink."""
+        return self.error > max(_TOLERANCE[self.dtype], _KINK_FACTOR * self.kink)
 
 
 def check(call: BlockCall, block: nn.Module, name: str, label: str) -> None:
-    """Refuse a block whose derivative, by autograd, is not that of what it computes with the attention `name`."""
+    """Refuse a block whose derivative by autograd is not the derivative of its forward with the attention `name`."""
     for attempt in range(3):
         found = compare(call, block, name, attempt)
         if found.agrees:
@@ -72,60 +72,60 @@ def check(call: BlockCall, block: nn.Module, name: str, label: str) -> None:
     )
 
 
-def compare(call: BlockCall, block: nn.Module, name: str, attempt: int = 0) -> Compared:
+def compare(call: BlockCall, block: nn.Module, name: str, attempt: int = 0) -> Comparison:
     """Compare autograd's derivative of a block with central differences, along the direction of one attempt."""
-    with attention.under(block, name):
+    with attention.using(block, name):
         if _fits(block):
             try:
-                found = _along(call, block, attempt, torch.float64)
+                found = _compare_along(call, block, attempt, torch.float64)
                 if found.error < float("inf"):
                     return found
             except Exception:  # no kernel in float64, or compiled for float32
                 pass
-        return _along(call, block, attempt, torch.float32)
+        return _compare_along(call, block, attempt, torch.float32)
 
 
 def _fits(block: nn.Module) -> bool:
-    """Return whether there is memory for a block's weights in float64."""
+    """Return whether memory suffices for a block's weights in float64."""
     weights = list(block.parameters())
     size = 8 * sum(weight.numel() for weight in weights)
-    return size <= _LITTLE or size <= _SHARE * available(weights[0].device)
+    return size <= _ALWAYS or size <= _SHARE * available(weights[0].device)
 
 
-def _along(call: BlockCall, block: nn.Module, attempt: int, dtype: torch.dtype) -> Compared:
-    """Compare the two along one direction, in one number format."""
+def _compare_along(call: BlockCall, block: nn.Module, attempt: int, dtype: torch.dtype) -> Comparison:
+    """Compare the two derivatives along one direction, in one number format."""
     generator, x = torch.Generator().manual_seed(attempt), call.input.to(dtype)
     v, u = (torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x) for _ in range(2))
     v *= x.norm(dim=-1, keepdim=True) / x.shape[-1] ** 0.5
     h = _STEPS[dtype][attempt]
-    with _Wide() if dtype == torch.float64 else nullcontext():
+    with _Float64Mode() if dtype == torch.float64 else nullcontext():
         replay = partial(call.replay, block)
         with torch.enable_grad():
             leaf = x.clone().requires_grad_(True)
-            y = replay(leaf.clone())  # families write over what they are given
+            y = replay(leaf.clone())  # some families overwrite their input
             row = -u
             if y.requires_grad:
                 row = torch.autograd.grad(y, leaf, u, allow_unused=True, materialize_grads=True)[0] - u
-        with torch.no_grad():  # in which a block may compute something else than with a graph
+        with torch.no_grad():  # a block may compute something else without a graph
             y = replay(x.clone())
             differences = []
             for step in (h / 2, h):
                 there, back = x + step * v, x - step * v
                 far, near = replay(there.clone()), replay(back.clone())
-                # Of the block minus the identity, as far as the stream was moved in its number format.
+                # Of the block minus the identity, by the step as rounded in the stream's number format.
                 differences.append(((far - near) - (there - back)) / (2 * step))
             bend = (far + near - 2 * y) / h
     D = (4 * differences[0] - differences[1]) / 3
     found, wanted = float((row * v).sum()), float((u * D).sum())
     size = max(float(D.norm()), abs(found), torch.finfo(dtype).tiny)
     rounding = _ROUNDING * torch.finfo(dtype).eps * float(y.norm()) / h
-    return Compared(max(0.0, abs(found - wanted) - rounding) / size, float(bend.norm()) / size, dtype)
+    return Comparison(max(0.0, abs(found - wanted) - rounding) / size, float(bend.norm()) / size, dtype)
 
 
-class _Wide(TorchFunctionMode):
-    """Within it all is computed in float64: weights and constants are widened where they are used, casts as well."""
+class _Float64Mode(TorchFunctionMode):
+    """Mode that computes everything in float64: weights, constants and casts are widened where they are used."""
 
-    # The block itself runs, and no copy of it. Half precision that its own code asks for is a rounding, and stays one.
+    # The block itself runs, not a copy. Half precision that its own code asks for is a rounding, and stays one.
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class _Wide(TorchFunctionMode):
         called, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if called == "__set__":
             return func(*args, **kwargs)
-        # What is written to stays what it is.
+        # The target of a write keeps its dtype.
         kept = 1 if called == "__setitem__" or (called.endswith("_") and not called.endswith("__")) else 0
         args = (*args[:kept], *map(self._widened, args[kept:]))
         kwargs = {name: value if name == "out" else self._widened(value) for name, value in kwargs.items()}

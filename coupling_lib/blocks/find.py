@@ -1,4 +1,4 @@
-"""Where a model keeps its transformer blocks: the list as long as its configuration's depth."""
+"""Finding a model's transformer blocks: the module list as long as its configuration's depth."""
 
 from contextlib import suppress
 from typing import Any
@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from coupling_lib.blocks.record import Blocks, stack_config
 from coupling_lib.errors import UnsupportedModelError
 
-# Attribute of a model that names the list of its blocks, where the user did.
+# Attribute of a model with the path of its blocks, where the user gave it.
 PATH = "_blocks_path"
 
 
@@ -21,7 +21,7 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
     lists = [(name, module) for name, module in hf.named_modules() if isinstance(module, nn.ModuleList) and len(module)]
     declared = [getattr(stack_config(hf), name, None) for name in ("num_hidden_layers", "num_layers")]
     lengths = {len(module) for _, module in lists}
-    # Some families count attention layers, of which a block has two, and say the number of blocks beside it.
+    # Some families count attention layers, of which a block has two, and state the number of blocks beside it.
     depth = next((depth for depth in declared if depth in lengths), declared[0]) or max(lengths, default=0)
     fitting = [(name.count("."), name, module) for name, module in lists if len(module) == depth]
     if not fitting:
@@ -29,7 +29,7 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
             f"{type(hf).__name__} has no list of {depth} blocks; decoders, encoders and vision transformers with a "
             "list of equal blocks can be measured"
         )
-    # Of stacks that are equally deep, the one beside the embedding of what is read.
+    # Of stacks that are equally deep, the one beside the input embedding.
     beside = [""]
     with suppress(NotImplementedError, AttributeError):
         embedding = hf.get_input_embeddings()
@@ -47,8 +47,8 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
     return Blocks(name, module)
 
 
-def within_nnsight(model: Any, tokenizer: Any) -> tuple[Any, Any]:
-    """Return the module and the tokenizer of a model of nnsight; anything else as it is."""
+def unwrap_nnsight(model: Any, tokenizer: Any) -> tuple[Any, Any]:
+    """Return the module and the tokenizer of an nnsight model; any other model unchanged."""
     if not isinstance(model, Envoy):
         return model, tokenizer
     if any(weight.is_meta for weight in model._module.parameters()):

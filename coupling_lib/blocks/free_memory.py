@@ -1,4 +1,4 @@
-"""Memory that is free on a device, limits of a container included."""
+"""Free memory of a device, limits of a container included."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def available(device: torch.device) -> int:
-    """Measure the memory that is free on a device."""
+    """Return the free memory of a device in bytes."""
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # what torch keeps of a model that was let go counts as used
+        torch.cuda.empty_cache()  # torch's cache of a deleted model counts as used
         return torch.cuda.mem_get_info(device)[0]
     free = psutil.virtual_memory().available
     try:

@@ -2,8 +2,8 @@
 
 bitsandbytes stores two 4-bit weights a byte, the first in the high bits: indices into a table of 16 values, times one
 scale for each block of weights. Nested scales are themselves stored in 8 bits. An int8 matrix has one scale a row, and
-its product rounds activations as well. None of bitsandbytes' kernels is used on the CPU: that of its release 0.50.2 for
-AVX-512 takes another entry's scale wherever the width is no multiple of the blocksize.
+its product rounds activations as well. None of bitsandbytes' kernels is used on the CPU: the AVX-512 one of its release
+0.50.2 takes another entry's scale wherever the width is no multiple of the blocksize.
 """
 
 import sys
@@ -17,19 +17,19 @@ from torch import nn
 from coupling_lib.errors import UntrustworthyResultError
 
 
-def kinds() -> tuple[type[nn.Module], ...]:
-    """Return bitsandbytes' layers of 4 and of 8 bits; none where nothing has loaded it, because its import is slow."""
+def layer_types() -> tuple[type[nn.Module], ...]:
+    """Return bitsandbytes' layer classes of 4 and of 8 bits; none if it is not imported, since its import is slow."""
     bnb = sys.modules.get("bitsandbytes")
     return (bnb.nn.Linear4bit, bnb.nn.Linear8bitLt) if bnb else ()
 
 
 def is_4bit(layer: nn.Module) -> bool:
     """Return whether a layer has 4 bits; otherwise it has 8."""
-    return isinstance(layer, kinds()[:1])
+    return isinstance(layer, layer_types()[:1])
 
 
 def dense(layer: nn.Module, dtype: torch.dtype) -> nn.Linear:
-    """Build the dense linear layer with the weights that a quantised layer stands for."""
+    """Build the dense linear layer with the dequantised weights of a layer."""
     linear = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
     linear.weight = nn.Parameter(weights(layer, dtype), requires_grad=False)
     if layer.bias is not None:
@@ -38,7 +38,7 @@ def dense(layer: nn.Module, dtype: torch.dtype) -> nn.Linear:
 
 
 def weights(layer: nn.Module, dtype: torch.dtype) -> torch.Tensor:
-    """Return the matrix that a layer stands for; of 4 bits in float32, or in float64 where that is asked."""
+    """Return the dequantised matrix of a layer; of 4 bits in float32, or in float64 where that is asked."""
     if not is_4bit(layer):
         scale = layer.state.SCB if layer.state.SCB is not None else layer.weight.SCB
         return layer.weight.data.to(dtype) * (scale.to(dtype) / 127).unsqueeze(1)
@@ -54,13 +54,13 @@ def weights(layer: nn.Module, dtype: torch.dtype) -> torch.Tensor:
             "coupling_lib.load_model, which prevents it"
         )
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    values = halves(state.code.to(wide), layer.weight.data.view(torch.uint8))[: state.shape.numel()]
-    return scaled(values, scales(state, wide), state.blocksize).view(state.shape).to(dtype)
+    values = look_up_halves(state.code.to(wide), layer.weight.data.view(torch.uint8))[: state.shape.numel()]
+    return scale_blocks(values, scales(state, wide), state.blocksize).view(state.shape).to(dtype)
 
 
-def halves(table: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
-    """Look up both halves of every byte in a table of 16 values."""
-    # One look-up a byte gives both of its weights: a pair of numbers is moved as one complex number.
+def look_up_halves(table: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+    """Return the table's values at both 4-bit halves of every byte."""
+    # One look-up per byte returns both of its weights: a pair of numbers is moved as one complex number.
     pairs = torch.complex(table.repeat_interleave(16), table.repeat(16))
     return torch.view_as_real(pairs.index_select(0, packed.flatten().int())).flatten()
 
@@ -70,10 +70,10 @@ def scales(state: Any, wide: torch.dtype) -> torch.Tensor:
     if not state.nested:
         return state.absmax.to(wide)
     within, whole = state.state2, state.state2.code.to(wide).index_select(0, state.absmax.flatten().int())
-    return scaled(whole, within.absmax.to(wide), within.blocksize) + state.offset.to(wide)
+    return scale_blocks(whole, within.absmax.to(wide), within.blocksize) + state.offset.to(wide)
 
 
-def scaled(values: torch.Tensor, scales: torch.Tensor, size: int) -> torch.Tensor:
+def scale_blocks(values: torch.Tensor, scales: torch.Tensor, size: int) -> torch.Tensor:
     """Multiply each block of values by its scale, in place; the last block may be short."""
     number = len(values) // size
     values[: number * size].view(-1, size).mul_(scales[:number, None])
@@ -82,7 +82,7 @@ def scaled(values: torch.Tensor, scales: torch.Tensor, size: int) -> torch.Tenso
 
 
 def product(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Multiply by what a layer stands for, in the dtype in which it computes; with 8 bits as it should."""
+    """Multiply by a layer's dequantised weights, in its compute dtype; of 8 bits with activations rounded."""
     if not is_4bit(layer):
         return _rounded_product(layer, x)
     dtype = layer.compute_dtype or x.dtype
@@ -91,7 +91,7 @@ def product(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def _rounded_product(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Multiply rows as an int8 layer should: rounded to 8 bits a row, but for columns in which an outlier stands."""
+    """Multiply as an int8 layer should: activations rounded to 8 bits a row, except for columns with an outlier."""
     wide = torch.promote_types(x.dtype, torch.float32)
     x, half = x.to(wide), x.to(torch.float16).to(wide)
     outliers = half.abs() >= (layer.state.threshold or torch.inf)
@@ -102,11 +102,11 @@ def _rounded_product(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return nn.functional.linear(torch.where(apart, x, rounded), weights(layer, wide), bias)
 
 
-def take_over(layer: nn.Module) -> None:
-    """Put a layer of this library into the place of bitsandbytes' own, which may compute something else."""
-    native = next(kind for kind in kinds() if isinstance(layer, kind))
+def replace_forward(layer: nn.Module) -> None:
+    """Replace the forward of a bitsandbytes layer, which may compute something else than its weights stand for."""
+    native = next(kind for kind in layer_types() if isinstance(layer, kind))
     if type(layer).forward is native.forward:
-        layer.__class__ = _replaced(type(layer), is_4bit(layer))
+        layer.__class__ = _guarded(type(layer), is_4bit(layer))
         # accelerate, where it hooks a layer, keeps the method that was there before.
         kept = layer.__dict__.get("_old_forward")
         if getattr(kept, "__func__", None) is native.forward:
@@ -114,15 +114,15 @@ def take_over(layer: nn.Module) -> None:
 
 
 @cache
-def _replaced(kind: type[nn.Module], four: bool) -> type[nn.Module]:
-    """Derive a kind of layer that uses bitsandbytes' product only where it is right."""
+def _guarded(kind: type[nn.Module], four: bool) -> type[nn.Module]:
+    """Derive a layer class that uses bitsandbytes' product only where that is right."""
 
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         if four and x.device.type != self.trusted_on:
             return product(self, x)
-        if not four and x.ndim > 3:  # release 0.50.2 takes the largest of another dimension then
+        if not four and x.ndim > 3:  # release 0.50.2 reduces over a wrong dimension then
             return kind.forward(self, x.flatten(0, -2)).unflatten(0, x.shape[:-1])
         return kind.forward(self, x)
 
-    # A class of its own, and not a function put into the layer: it goes along when the layer is copied.
+    # A class of its own, not a function set on the layer: it survives when the layer is copied.
     return type(kind.__name__, (kind,), {"forward": forward, "trusted_on": None})

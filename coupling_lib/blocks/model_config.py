@@ -1,7 +1,7 @@
-"""What a probe takes from a model's configuration: random inputs of its form, and lengths, which are reduced.
+"""Random inputs of a model's form for a probe, and lengths in its configuration, which the probe reduces.
 
-Beyond a window or the length from which a rotary table is stretched a family computes otherwise, and no prompt of seven
-tokens comes near those of a released model: a mistake beyond would not be seen.
+Beyond a sliding window, or the length from which a rotary table is stretched, a family computes otherwise. A probe of
+seven tokens never reaches those of a released model, and would miss a mistake beyond them.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -15,17 +15,17 @@ from transformers import PreTrainedModel
 from coupling_lib.blocks.record import stack_config
 from coupling_lib.errors import UnsupportedModelError
 
-_NAMES = (
+_LENGTH_SETTINGS = (
     *("sliding_window", "sliding_window_size", "window_size", "attention_window", "attention_chunk_size"),
     *("floor_scale", "log_scaling_n_floor", "original_max_position_embeddings"),
     *("index_topk", "topk_blocks", "block_topk", "index_block_size"),
 )
-# Among seven tokens, some are further apart, and some are not.
+# Of the probe's seven tokens, some are further apart than this, and some are not.
 _LENGTH = 5
 
 
 def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int) -> Tensor:
-    """Make a valid input for a model: uniform token ids, or an image of standard normal noise."""
+    """Draw a valid input for a model: uniform token ids, or an image of standard normal noise."""
     if hf.main_input_name == "pixel_values":
         config = stack_config(hf)
         if not hasattr(config, "image_size"):
@@ -43,16 +43,16 @@ def random_input(hf: PreTrainedModel, generator: torch.Generator, n_tokens: int)
 
 
 def sides(size: int | Sequence[int]) -> tuple[int, ...]:
-    """Return height and width of an image or a patch, of which a configuration says one number or both."""
+    """Return height and width of an image or a patch, which a configuration gives as one number or two."""
     return (size, size) if isinstance(size, int) else tuple(size)
 
 
 @contextmanager
-def lengths(hf: PreTrainedModel) -> Generator[None]:
+def shortened_lengths(hf: PreTrainedModel) -> Generator[None]:
     """Shorten a model's windows and other such lengths inside the context."""
-    # Windows of a picture are of its two sides, which are what they are.
+    # Windows of a vision model belong to the image's two sides and stay as they are.
     places = _places(hf) if hf.main_input_name == "input_ids" else ()
-    found = [(place, name, place.get(name)) for place in places for name in _NAMES]
+    found = [(place, name, place.get(name)) for place in places for name in _LENGTH_SETTINGS]
     before = [each for each in found if type(each[2]) in (int, float) and each[2] > _LENGTH]
     for place, name, _ in before:
         place[name] = _LENGTH
@@ -64,7 +64,7 @@ def lengths(hf: PreTrainedModel) -> Generator[None]:
 
 
 def _places(hf: PreTrainedModel) -> Iterator[dict[str, Any]]:
-    """Return what holds a model's settings: its modules, their configurations, and those of rotary tables."""
+    """Iterate over the dictionaries of a model's settings: modules, their configurations, and rotary parameters."""
     seen: set[int] = set()
     for part in hf.modules():
         config = vars(getattr(part, "config", None) or part)

@@ -1,9 +1,9 @@
-"""A model larger than one card: its blocks lie on several, or stay in their files and are read one at a time.
+"""Models larger than one card: their blocks lie on several, or stay in their files and are read one at a time.
 
-In a forward pass a hook of accelerate brings what a block is called with to its card and the stream back, or reads a
-block's weights before it runs and drops them after it; `storage.dense_copy` reads them into its own copy. Only what
-transformers builds from several stored tensors, such as fused experts, is written to a folder that lives as long as the
-model. Tensors are read, not mapped: mapped pages count towards the memory limits that batch systems set.
+In a forward pass a hook of accelerate moves a block's arguments to its card and the stream back, or reads a
+block's weights before it runs and drops them after it; `storage.dense_copy` reads them into its own copy. Only
+weights that transformers builds from several stored tensors, such as fused experts, are written to a folder, which is
+removed with the model. Tensors are read, not mapped: mapped pages count towards the memory limits of batch systems.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def load(read: Callable[..., PreTrainedModel], placing: Placing) -> PreTrainedMo
         return read()
     folder = TemporaryDirectory(prefix="coupling_lib-")
     try:
-        with _read_what_memory_holds():
+        with _reading_resident_weights():
             hf = read(device_map=placing.device_map(), offload_folder=folder.name)
     except BaseException:
         folder.cleanup()
@@ -57,11 +57,11 @@ def load(read: Callable[..., PreTrainedModel], placing: Placing) -> PreTrainedMo
 
 
 @contextmanager
-def _read_what_memory_holds() -> Generator[None]:
-    """Make transformers read only what stays in memory, where it would map and read all files."""
+def _reading_resident_weights() -> Generator[None]:
+    """Make transformers read only weights that stay in memory, where it would map and read all files."""
     mapped, convert = modeling_utils.safe_open, modeling_utils.convert_and_load_state_dict_in_model
     modeling_utils.safe_open = lambda file, **options: mapped(file, **options | {"backend": "pread"})
-    modeling_utils.convert_and_load_state_dict_in_model = partial(_leave, convert)
+    modeling_utils.convert_and_load_state_dict_in_model = partial(_convert, convert)
     # accelerate warns of parameters on the meta device, which is what was asked for.
     log = logging.getLogger("accelerate.big_modeling")
     level = log.level
@@ -74,7 +74,7 @@ def _read_what_memory_holds() -> Generator[None]:
 
 
 class _Unread:
-    """A tensor that stays in its file: where transformers would read it and drop it, its shape is enough."""
+    """A tensor that stays in its file: transformers would read and drop it, and its shape is enough."""
 
     def __init__(self, stored: Any):
         self._shape = stored.get_shape()
@@ -83,14 +83,14 @@ class _Unread:
         return self
 
     def to(self, *, device: object, dtype: torch.dtype) -> torch.Tensor:
-        """Return what is on no device, and in the dtype that the index of files promises."""
+        """Return an empty tensor on the meta device, in the dtype that the index of files promises."""
         return torch.empty(self._shape, dtype=dtype, device="meta")
 
 
-def _leave(
+def _convert(
     convert: Callable[..., Any], model: Any, state_dict: Mapping[str, Any], load_config: Any, disk_offload_index: Any
 ) -> Any:
-    """Keep transformers from reading what stays in its file as it is; what is built from several tensors is read."""
+    """Convert weights as transformers does, without reading those that stay in their files unchanged."""
     if not any(isinstance(entry, WeightConverter) for entry in load_config.weight_mapping or ()):
         stay = {at["weight_name"] for at in (disk_offload_index or {}).values()}
         state_dict = {name: _Unread(stored) if name in stay else stored for name, stored in state_dict.items()}
@@ -98,7 +98,7 @@ def _leave(
 
 
 class StoredWeights(Mapping[str, torch.Tensor]):
-    """The weights of one block, each read from its file when it is asked for."""
+    """The weights of one block, each read from its file on access."""
 
     def __init__(self, index: Mapping[str, Mapping[str, str]], prefix: str):
         self._entries = {name.removeprefix(prefix): at for name, at in index.items() if name.startswith(prefix)}

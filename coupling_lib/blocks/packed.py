@@ -1,8 +1,8 @@
-"""Experts of mixtures in 4 and in 8 bits: stacks of matrices, which bitsandbytes' layers leave as they are.
+"""Experts of mixtures in 4 and in 8 bits: stacks of matrices, which bitsandbytes' layers leave unquantised.
 
-transformers keeps the matrices of all experts in one parameter of three dimensions. While it is read, each expert's
-matrix is quantised by bitsandbytes' own functions, as if it were a linear layer: 4 bits in blocks that end with the
-matrix, or 8 bits with one scale a row. The layer computes with what they stand for, and rounds no activations.
+transformers keeps the matrices of all experts in one parameter of three dimensions. At load, each expert's matrix
+is quantised by bitsandbytes' own functions, as if it were a linear layer: 4 bits in blocks that end with the matrix,
+or 8 bits with one scale a row. The layer computes with the dequantised matrices and rounds no activations.
 """
 
 import copy
@@ -19,14 +19,14 @@ from transformers.quantizers import auto
 from transformers.quantizers.quantizers_utils import get_module_from_name, should_convert_module
 
 from coupling_lib.blocks import low_bit
-from coupling_lib.errors import needed
+from coupling_lib.errors import require
 
-_one_at_a_time = RLock()
+_lock = RLock()
 
 
 @dataclass(frozen=True)
 class Stack:
-    """How the matrices of a packed parameter are stored: of 4 bits with a table, of 8 without."""
+    """Storage of the matrices in a packed parameter: of 4 bits with a table, of 8 without."""
 
     shape: torch.Size  # of the parameter
     transposed: bool  # whether its matrices are inputs x outputs
@@ -34,9 +34,9 @@ class Stack:
     table: tuple[float, ...] = ()
 
 
-def stacks(module: nn.Module) -> list[str]:
-    """Name the parameters of a module that are stacks of experts' matrices."""
-    # transformers marks its layers of experts; others count what they stack.
+def expert_stacks(module: nn.Module) -> list[str]:
+    """Return the names of a module's parameters that are stacks of experts' matrices."""
+    # transformers marks its layers of experts; others have an attribute with the number of experts.
     marked = hasattr(module, "is_transposed") and hasattr(module, "has_gate")
     numbers = {value for name, value in vars(module).items() if "experts" in name and isinstance(value, int)}
     found = [(name, weight) for name, weight in module._parameters.items() if weight is not None and weight.ndim == 3]
@@ -44,17 +44,17 @@ def stacks(module: nn.Module) -> list[str]:
 
 
 def pack(module: nn.Module, name: str, value: torch.Tensor, bits: int, kind: str, nested: bool) -> nn.Parameter:
-    """Quantise a stack that is a parameter of a layer, and let the layer compute by it."""
-    bnb = needed("bitsandbytes", "quantised", "storing experts in few bits").functional
+    """Quantise an expert stack of a layer, and make the layer compute with the dequantised matrices."""
+    bnb = require("bitsandbytes", "quantised", "storing experts in few bits").functional
     transposed = bool(getattr(module, "is_transposed", False))
     matrices = (value.mT if transposed else value).detach().contiguous()
     if bits == 8:
-        # As a layer of 8 bits does it, from float16; columns of outliers concern its activations alone.
+        # As in an 8-bit layer, from float16; columns of outliers concern its activations alone.
         data, scale, _ = bnb.int8_vectorwise_quant(matrices.flatten(0, 1).half())
         data, scale, made = data.view(matrices.shape), scale.view(matrices.shape[:2]), Stack(value.shape, transposed)
     else:
         size = bnb.quantize_4bit(matrices.new_zeros(1, 64), quant_type=kind)[1].blocksize
-        # No block reaches into the next matrix: the last one of each is filled up with zeros.
+        # No block reaches into the next matrix: each matrix is padded with zeros to whole blocks.
         flat = nn.functional.pad(matrices.flatten(1), (0, -matrices[0].numel() % size))
         data, state = bnb.quantize_4bit(flat, blocksize=size, quant_type=kind, compress_statistics=nested)
         scale = low_bit.scales(state, torch.float32).view(len(flat), -1)
@@ -68,14 +68,14 @@ def pack(module: nn.Module, name: str, value: torch.Tensor, bits: int, kind: str
 
 
 def weights(module: nn.Module, name: str, dtype: torch.dtype) -> torch.Tensor:
-    """Return the matrices that a packed parameter stands for."""
+    """Return the dequantised matrices of a packed parameter."""
     stack, data, scale = module.packed[name], module._parameters[name], module._buffers[f"{name}_scale"]
     number, *sides = stack.shape
     sides = sides[::-1] if stack.transposed else sides
     if stack.table:
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         table = torch.tensor(stack.table, dtype=wide, device=data.device)
-        values = low_bit.scaled(low_bit.halves(table, data), scale.to(wide).flatten(), stack.blocksize)
+        values = low_bit.scale_blocks(low_bit.look_up_halves(table, data), scale.to(wide).flatten(), stack.blocksize)
         values = values.view(number, -1)[:, : sides[0] * sides[1]].to(dtype)
     else:
         values = data.to(dtype) * (scale.to(dtype) / 127).unsqueeze(-1)
@@ -84,7 +84,7 @@ def weights(module: nn.Module, name: str, dtype: torch.dtype) -> torch.Tensor:
 
 
 def dense(module: nn.Module, dtype: torch.dtype, memo: dict[int, Any]) -> nn.Module:
-    """Build the layer with the matrices that its packed ones stand for; further weights and layers are copied."""
+    """Build a layer with the dequantised matrices of its packed parameters; other weights and modules are copied."""
     plain = _with_weights(module, dtype)
     plain._parameters |= {
         name: copy.deepcopy(weight, memo) for name, weight in module._parameters.items() if name not in module.packed
@@ -95,7 +95,7 @@ def dense(module: nn.Module, dtype: torch.dtype, memo: dict[int, Any]) -> nn.Mod
 
 
 def _with_weights(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Return a layer as it was before it was packed, all but its matrices shared."""
+    """Return a layer with dequantised matrices in its original class, everything else shared."""
     plain = copy.copy(module)
     del plain.__dict__["packed"]
     plain.__class__ = type(module).unpacked
@@ -108,7 +108,7 @@ def _with_weights(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 @cache
 def _unpacking(kind: type[nn.Module]) -> type[nn.Module]:
-    """Derive a kind of layer that computes with the matrices its packed ones stand for."""
+    """Derive a layer class that computes with the dequantised matrices of its packed parameters."""
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         stream = next(x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x.is_floating_point())
@@ -118,7 +118,7 @@ def _unpacking(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 class _Operation:
-    """What a quantiser does with one parameter that is read."""
+    """The quantisation of one parameter while it is read."""
 
     def __init__(self, quantiser: Any, plain: Any):
         self.quantiser, self.plain = quantiser, plain
@@ -127,7 +127,7 @@ class _Operation:
         """Quantise a parameter, by bitsandbytes' layer or as a stack."""
         (full, value), *_ = given.items()
         module, name = get_module_from_name(model, full)
-        if name not in stacks(module):
+        if name not in expert_stacks(module):
             return self.plain.convert(given, model=model, **more)
         value = value[0] if isinstance(value, list) else value
         config = self.quantiser.quantization_config
@@ -137,14 +137,14 @@ class _Operation:
 
 
 @cache
-def _with_experts(kind: type) -> type:
+def _expert_quantiser(kind: type) -> type:
     """Derive a quantiser of transformers that quantises stacks as well."""
 
     def param_needs_quantization(self: Any, model: nn.Module, param_name: str, **kwargs: Any) -> bool:
         if kind.param_needs_quantization(self, model, param_name, **kwargs):
             return True
         module, name = get_module_from_name(model, param_name)
-        stack = not self.pre_quantized and name in stacks(module)
+        stack = not self.pre_quantized and name in expert_stacks(module)
         return stack and should_convert_module(param_name.rpartition(".")[0], self.modules_to_not_convert)
 
     own = {"get_quantize_ops": lambda self: _Operation(self, kind.get_quantize_ops(self))}
@@ -152,15 +152,15 @@ def _with_experts(kind: type) -> type:
 
 
 @contextmanager
-def experts_as_well(asked: bool) -> Generator[None]:
-    """Quantise stacks of experts too while transformers loads a model to be quantised."""
+def quantising_experts(asked: bool) -> Generator[None]:
+    """Quantise stacks of experts too, while transformers loads a model to be quantised."""
     if not asked:
         yield
         return
-    known = auto.AUTO_QUANTIZER_MAPPING  # the only place where transformers looks; one thread at a time changes it
-    with _one_at_a_time:
+    known = auto.AUTO_QUANTIZER_MAPPING  # global in transformers: one thread at a time
+    with _lock:
         plain = {name: kind for name, kind in known.items() if name.startswith("bitsandbytes_")}
-        known.update({name: _with_experts(kind) for name, kind in plain.items()})
+        known.update({name: _expert_quantiser(kind) for name, kind in plain.items()})
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Where the weights of a model go: on one device, on several cards, or its blocks on disk.
+"""Placement of a model's weights: on one device, on several cards, or with its blocks on disk.
 
 A model is divided into its blocks and the rest (embeddings, final norm, output layer); the rest lies on one device.
 `offload` carries the plan out.
@@ -22,13 +22,13 @@ from coupling_lib.errors import ParameterError, shown
 from coupling_lib.memory import give_back
 
 DISK = "disk"  # as `from_pretrained` calls it
-# Bytes before which it is worth a tenth of a second to look for what nobody holds.
+# Bytes from which a garbage collection, a tenth of a second, is worth its time.
 _VERY_LARGE = 2**30
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A model as its blocks and the rest: how many weights each has, and what the parts are called."""
+    """Division of a model into its blocks and the rest: number of weights of each, and names of the parts."""
 
     path: str
     outside: int
@@ -41,13 +41,13 @@ class Plan:
         return max(self.blocks)
 
     def bytes(self, dtype: torch.dtype) -> int:
-        """Compute the most memory that weights take at any moment while the blocks stay on disk."""
-        # While a block is measured its weights are held in float32, whatever they are stored in.
+        """Return the peak memory of the weights while the blocks stay on disk."""
+        # A block that is measured has its weights in float32, whatever they are stored in.
         return self.outside * dtype.itemsize + self.largest * torch.float32.itemsize
 
 
 def devices(device: str | torch.device | None) -> list[torch.device]:
-    """List the devices that may hold weights, the one to prefer first, and refuse one that is not there."""
+    """Return the devices that may hold weights, the preferred one first, and refuse one that is not there."""
     if device is None or device == "auto":
         cards = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
         return sorted(cards, key=lambda card: card.index != torch.cuda.current_device()) or [torch.device("cpu")]
@@ -69,7 +69,7 @@ def plan(hf: PreTrainedModel) -> Plan:
     others = []
     owner, prefix = hf, ""
     for part in found.path.split("."):
-        # All that stands directly here: modules, parameters and buffers, but for what leads to the blocks.
+        # All direct children: modules, parameters and buffers, but for the one that leads to the blocks.
         here = (*owner.named_children(), *owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False))
         others += [prefix + name for name, _ in here if name != part]
         owner, prefix = owner.get_submodule(part), f"{prefix}{part}."
@@ -78,7 +78,7 @@ def plan(hf: PreTrainedModel) -> Plan:
 
 @dataclass(frozen=True)
 class Placing:
-    """Where the weights of a model go, and how many blocks of fresh ones are drawn side by side."""
+    """Devices of a model's weights, and the number of blocks of fresh weights that are drawn side by side."""
 
     device: torch.device
     division: Plan
@@ -87,7 +87,7 @@ class Placing:
 
     @property
     def on_disk(self) -> bool:
-        """Whether the blocks stay on disk."""
+        """True if the blocks stay on disk."""
         return DISK in self.blocks
 
     def device_map(self) -> dict[str, torch.device | str]:
@@ -108,7 +108,7 @@ def choose(
     untrained: bool,
     budget: int | None,
 ) -> Placing:
-    """Decide where a model goes: on the first device, on all of them, or its blocks on disk; or refuse it."""
+    """Choose the placement of a model: on the first device, on all of them, or blocks on disk; or refuse the model."""
     skeleton = memory.skeleton(model_class, config)
     need, division, device = memory.bytes_needed(skeleton), plan(skeleton), devices[0]
     on_disk = None if "quantization_config" in arguments else division.bytes(arguments["dtype"])
@@ -119,7 +119,7 @@ def choose(
     beside = copy if budget else copy + 4 * (len(division.blocks) * width**2 + division.largest)
     total = need[precision] + beside
     if total >= _VERY_LARGE:
-        # A model that was let go holds itself in circles; both would be in memory.
+        # A deleted model is held by reference cycles; both models would be in memory.
         gc.collect()
         give_back()
     free = budget or memory.available(device)
@@ -128,7 +128,7 @@ def choose(
         outside = division.outside * arguments["dtype"].itemsize
         each = (need[precision] - outside) / sum(division.blocks)
         rooms = [min(budget or sys.maxsize, memory.available(card)) - beside for card in devices]
-        cards = share_out([outside, *(each * size for size in division.blocks)], rooms)
+        cards = distribute([outside, *(each * size for size in division.blocks)], rooms)
     if cards is not None:
         if not spread:
             message = f"one card may hold {memory.gb(free)}; its blocks are spread over {len(set(cards))} cards"
@@ -145,7 +145,7 @@ def choose(
         print(f"{name}: measuring it in {precision} needs {memory.gb(total)}, and {message}", flush=True)
     main, *blocks = [devices[card] for card in cards] if cards else [device] + [DISK] * stays * len(division.blocks)
     held = need[precision] if main.type == "cpu" and not blocks else 4 * division.outside
-    # A block that is drawn takes its float32 weights, and what they are stored as with what is needed for that.
+    # A block that is drawn takes its float32 weights, and as much again to store them in another format.
     host = memory.available(torch.device("cpu")) if untrained else 0
     room = (min(budget or host, host) - held) // (8 * division.largest)
     if untrained and (blocks or main.type != "cpu"):
@@ -153,10 +153,10 @@ def choose(
     return Placing(main, division, tuple(blocks), max(1, min(room, torch.get_num_threads())))
 
 
-def share_out(sizes: Sequence[float], rooms: Sequence[float]) -> list[int] | None:
-    """Return each part the card that it lies on, in order and all cards filled alike; None if they do not hold them."""
+def distribute(sizes: Sequence[float], rooms: Sequence[float]) -> list[int] | None:
+    """Assign parts to cards, in order and all cards filled alike; None if the cards cannot hold them."""
     rooms = [max(0.0, room) for room in rooms]
-    # Parts are whole, so that the share to which cards are filled is the least above this one that leaves none over.
+    # Parts are whole: the share to which cards are filled grows from this least one until no part is left over.
     filled = sum(sizes) / max(1.0, sum(rooms))
     while filled < 1.02:
         card, left, places = 0, [room * min(1.0, filled) for room in rooms], []

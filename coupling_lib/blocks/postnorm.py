@@ -1,15 +1,15 @@
-r"""Post-norm blocks: recognised by what they compute, and measured without the norms of their stream.
+r"""Post-norm blocks: recognised by their function, and measured without the norms of their stream.
 
-A pre-norm block adds to its stream: $y = x + f(x)$. Those of BERT normalise what they have added,
-$y = \mathrm{N}_2(h + \mathrm{MLP}(h))$ with $h = \mathrm{N}_1(x + \mathrm{Attn}(x))$. What is normalised cannot change
-along the all-ones vector nor along itself, so that block minus identity couples trivially. What such a block computes
-apart from normalising is what its sub-layers add to the stream,
+A pre-norm block adds to its stream: $y = x + f(x)$. A block of BERT normalises the sum,
+$y = \mathrm{N}_2(h + \mathrm{MLP}(h))$ with $h = \mathrm{N}_1(x + \mathrm{Attn}(x))$. A normalised vector cannot
+change along the all-ones vector nor along itself, so that block minus identity couples trivially. Apart from
+normalising, such a block computes what its sub-layers add to the stream,
 
 $$f(x) = \mathrm{Attn}(x) + \mathrm{MLP}(h) = y - x - \sum_k \big(\mathrm{N}_k(p_k) - p_k\big),$$
 
-$p_k$ being what the k-th norm of the stream is given. A block that lets a large stream through adds to it; the norms of
-a stream are the modules that give the same for a stream ten thousand times as large and stand where what a sub-layer
-gave has just been added. A block that multiplies its stream, $y = s \, (x + f(x))$, gives that share of a large one.
+$p_k$ being the input of the k-th norm of the stream. A block that passes a large stream on adds to it; the norms of
+a stream are the modules whose output is the same for a stream ten thousand times as large and whose input is a sum with
+a sub-layer's output. A block that multiplies its stream, $y = s \, (x + f(x))$, passes that share of a large one on.
 """
 
 import warnings
@@ -26,18 +26,18 @@ from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.record import Blocks
 from coupling_lib.errors import PostNormWarning, ScaledStreamWarning, UnsupportedModelError
 
-# How much larger a stream is made than anything the block was seen to read or write, and the share of it that a block
-# which ends in a norm gives at most.
-_LARGER, _LET_THROUGH = 1e4, 0.1
-# The share of a block that multiplies its stream is unlike 1 by so much, larger than what rounding leaves of a normed
-# one, and along the stream but for so much of it.
+# Factor by which a stream is made larger than all recorded inputs and outputs, and the largest share of it that a block
+# which ends in a norm passes on.
+_FACTOR, _NORMED_SHARE = 1e4, 0.1
+# Scaled streams: the share passed on differs from 1 by more than this, exceeds rounding errors of a normed stream, and
+# the output is along the stream up to this relative error.
 _PASSED, _LEAST, _ALONG = 0.02, 1e-3, 0.1
-# Tensors that are the same up to rounding in float32, and up to the epsilon of a norm.
+# Relative tolerances: of equal tensors in float32, and of a norm's outputs, which its epsilon changes.
 _SAME, _AS_NORMED = 1e-4, 0.1
 
 
 class _ModuleCall(NamedTuple):
-    """One call of a module inside a block: its name, the one tensor that it was given (if one), and what it gave."""
+    """One call of a module inside a block: its name, its input if that is one tensor, and its output."""
 
     name: str
     module: nn.Module
@@ -45,21 +45,21 @@ class _ModuleCall(NamedTuple):
     gave: Tensor
 
 
-class Passing(NamedTuple):
-    """How a block passes a very large stream on: whether it normalises it, and the share of it that it passes on."""
+class StreamBehaviour(NamedTuple):
+    """Behaviour of a block on a very large stream: whether it normalises it, and the share that it passes on."""
 
     post_norm: bool
     share: float = 1.0
 
 
 @torch.no_grad()
-def passing(call: BlockCall, block: nn.Module) -> Passing:
-    """Find how a block passes its stream on, from its output for a very much larger stream."""
+def stream_behaviour(call: BlockCall, block: nn.Module) -> StreamBehaviour:
+    """Classify a block by its output for a very large stream."""
     x, y = (state.to(dtype_of(block)) for state in (call.input, call.output))
-    factor = _LARGER * max(1.0, float(y.norm() / x.norm()))
+    factor = _FACTOR * max(1.0, float(y.norm() / x.norm()))
     large = factor * x
     gave = call.replay(block, large)
-    # Over the recorded output, because what a sub-layer adds may be larger than the stream itself.
+    # Relative to the recorded output, because what a sub-layer adds may be larger than the stream itself.
     grown = float((gave - y).norm() / large.norm())
     if not grown < float("inf"):
         raise UnsupportedModelError(
@@ -67,20 +67,20 @@ def passing(call: BlockCall, block: nn.Module) -> Passing:
             "whether it normalises its stream cannot be told, check the model's weights"
         )
     if float((gave - large).norm()) <= _PASSED * float(large.norm()):
-        return Passing(False)
-    # What a norm gives does not grow. What a scale gives does, along the stream, by its share of what that grew by.
+        return StreamBehaviour(False)
+    # A norm's output does not grow with its input; a scaled stream grows along itself, by its share of the growth.
     wide = torch.promote_types(large.dtype, torch.float32)
     added, large = (call.replay(block, 2 * large) - gave).to(wide), large.to(wide)
     share = float((added * large).sum() / large.square().sum())
     scaled = abs(share) > _LEAST and bool((added - share * large).norm() <= _ALONG * abs(share) * large.norm())
-    return Passing(grown < _LET_THROUGH and not scaled, share if scaled and abs(share - 1) > _PASSED else 1.0)
+    return StreamBehaviour(grown < _NORMED_SHARE and not scaled, share if scaled and abs(share - 1) > _PASSED else 1.0)
 
 
 @torch.no_grad()
 def stream_norms(call: BlockCall, block: nn.Module) -> tuple[str, ...]:
-    """Find the norms that a block's stream passes through."""
-    # From the output backwards: a norm that gives the stream was given p, which is what an earlier norm gave, or the
-    # block's input, plus what one or two modules inside the block gave.
+    """Return the names of the norms that a block's stream passes through."""
+    # From the output backwards: a norm whose output is the stream has as input p the output of an earlier norm, or the
+    # block's input, plus the outputs of one or two modules inside the block.
     x = call.input.to(dtype_of(block))
     seen, y = _replayed(call, block, x)
     norms = [each for each in seen if _is_norm(each)]
@@ -102,7 +102,7 @@ def stream_norms(call: BlockCall, block: nn.Module) -> tuple[str, ...]:
 
 
 def warn_of_streams(blocks: Blocks, name: str) -> None:
-    """Warn of blocks that normalise their stream or multiply it by a number: they couple trivially."""
+    """Warn of blocks that normalise their stream or scale it: they couple trivially."""
     if blocks.post_norm:
         branch = "pass boundary='branch' for what their sub-layers add to it; " * all(blocks.post_norm.values())
         message = (
@@ -122,7 +122,7 @@ def warn_of_streams(blocks: Blocks, name: str) -> None:
 
 
 def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_ModuleCall], Tensor]:
-    """Replay a block and note every module inside it whose output has the stream's size, in order of its end."""
+    """Replay a block and list the calls of modules whose output has the stream's size, in the order of their ends."""
     seen: list[_ModuleCall] = []
 
     def note(name: str, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
@@ -142,15 +142,15 @@ def _replayed(call: BlockCall, block: nn.Module, x: Tensor) -> tuple[list[_Modul
 
 
 def _is_norm(seen: _ModuleCall) -> bool:
-    """Return whether a module is a norm: its output does not depend on the size of its input, above its epsilon."""
+    """Return whether a module is a norm: its output does not depend on the size of its input, epsilon aside."""
     if seen.given is None or next(seen.module.children(), None) is not None:
         return False
-    once, more = seen.module(_LARGER * seen.given), seen.module(_LARGER**2 * seen.given)
+    once, more = seen.module(_FACTOR * seen.given), seen.module(_FACTOR**2 * seen.given)
     return isinstance(once, Tensor) and all(_near(once, each, _AS_NORMED) for each in (more, seen.gave))
 
 
 def _is_sum(total: Tensor, stream: Tensor, seen: list[_ModuleCall]) -> bool:
-    """Return whether a state is the stream plus what one of the modules gave, or two of them."""
+    """Return whether a state is the stream plus the output of one module, or of two."""
     added, given = total - stream, [each.gave for each in seen]
     sums = chain(given, (one + other for one, other in combinations(given, 2)))
     return any(_near(added, each) for each in sums)

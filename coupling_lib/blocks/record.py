@@ -1,7 +1,7 @@
-"""Recording how each block of a model is called: the one place that runs nnsight.
+"""Recording of block calls: the one place that runs nnsight.
 
-A transformer is a list of blocks that read and write one residual stream. One nnsight trace records what each block is
-called with and what it returns; whether they behave as the paper's definitions need is `validate`'s business.
+A transformer is a list of blocks that read and write one residual stream. One nnsight trace records the input and
+output of each block; whether they satisfy the paper's definitions is checked by `validate`.
 """
 
 import inspect
@@ -29,10 +29,10 @@ from coupling_lib.errors import UnsupportedModelError
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Where a model keeps its transformer blocks, and what was found out about them at load."""
+    """A model's transformer blocks, and the properties found by validation at load."""
 
-    # `attention` names the one that they were checked with, `choosing` whether any takes some of its experts or
-    # tokens, and `scales` has the number by which a block multiplies its stream, where there is one.
+    # `attention` names the implementation that they were checked with, `choosing` tells whether any selects experts or
+    # tokens, and `scales` maps blocks that multiply their stream to the factor.
     path: str
     modules: nn.ModuleList
     routes: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Blocks:
 
     @property
     def route(self) -> str:
-        """Name the routes to the blocks' maps: one, or those of a model whose blocks differ in kind."""
+        """Routes to the blocks' maps, as text: one, or several where blocks differ in kind."""
         return " and ".join(sorted(set(self.routes)))
 
     @property
@@ -60,7 +60,7 @@ class Blocks:
 
 
 def family_of(hf: PreTrainedModel) -> str:
-    """Name a model's architecture for a message."""
+    """Return a model's architecture, as text for a message."""
     return f"{type(hf).__name__} (model type {hf.config.model_type!r})"
 
 
@@ -70,33 +70,33 @@ def stack_config(hf: PreTrainedModel) -> PreTrainedConfig:
 
 
 def images_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Return the part of a configuration with the images' size; of CLIP's that is nested."""
+    """Return the part of a configuration that holds the images' size, which CLIP's nests."""
     return config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
 
 
-def watched(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
+def nnsight_view(hf: PreTrainedModel, blocks: Blocks) -> tuple[NNsight, Any]:
     """Return nnsight's view of a model, and of its blocks."""
     for module in hf.modules():
-        # A `forward` that was put there after nnsight had wrapped the module has to be wrapped as well.
+        # A `forward` that was set after nnsight had wrapped the module has to be wrapped as well.
         if STATE in module.__dict__ and replaced_forward(module) is module.__dict__.get("forward") is not None:
             del module.__dict__[STATE]
-        # A class's own that was exchanged since would not run at all: nnsight kept the one that was there.
+        # A class's forward that was exchanged since would not run: nnsight kept the former one.
         elif is_outdated(module):
             del module.__dict__[STATE], module.__dict__["forward"]
     with warnings.catch_warnings():
-        # BERT and ViT name a submodule `output`; nnsight says that its own `output` wins, which is what is read here.
+        # BERT and ViT name a submodule `output`; nnsight warns that its own `output` wins, which is the one read here.
         warnings.simplefilter("ignore", UserWarning)
         tracer = NNsight(hf)
     return tracer, attrgetter(blocks.path)(tracer)
 
 
-class EnoughError(Exception):
-    """What ends a pass after the last block that is wanted."""
+class StopPassError(Exception):
+    """End a pass after the last block that is wanted."""
 
 
 @contextmanager
-def _observed(blocks: Blocks, count: int | None = None) -> Generator[tuple[list[tuple], Callable[[], int | None]]]:
-    """List the calls of blocks, with all that stands on them, and the one that runs; end a pass after `count`."""
+def _observing(blocks: Blocks, count: int | None = None) -> Generator[tuple[list[tuple], Callable[[], int | None]]]:
+    """Record the calls of blocks, outside all hooks on them, and the running block; end a pass after `count` blocks."""
     calls: list[tuple[int, tuple, dict[str, Any], Any]] = []
     entered: list[tuple[int, tuple, dict[str, Any]]] = []
 
@@ -106,9 +106,9 @@ def _observed(blocks: Blocks, count: int | None = None) -> Generator[tuple[list[
     def leave(_: nn.Module, __: tuple, ___: dict[str, Any], output: Any) -> None:
         calls.append((*entered.pop(), output))
         if calls[-1][0] + 1 == count:
-            raise EnoughError
+            raise StopPassError
 
-    with ExitStack() as hooks, suppress(EnoughError):
+    with ExitStack() as hooks, suppress(StopPassError):
         for number, block in enumerate(blocks.modules):
             first = partial(enter, number)
             hooks.enter_context(block.register_forward_pre_hook(first, prepend=True, with_kwargs=True))
@@ -118,10 +118,10 @@ def _observed(blocks: Blocks, count: int | None = None) -> Generator[tuple[list[
 
 @torch.no_grad()
 def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
-    """Run a model once, without nnsight, and return the call of every block, or of the first so many."""
-    with recording() as keys_values, _observed(blocks, count) as (seen, running), RecordedChoices(running) as noting:
-        hf(**uncached(hf, inputs))
-    _refuse_again(hf, seen)
+    """Run a model once, without nnsight, and return the calls of its blocks, or of the first `count`."""
+    with recording() as keys_values, _observing(blocks, count) as (seen, running), RecordedChoices(running) as noting:
+        hf(**without_cache(hf, inputs))
+    _refuse_repeated(hf, seen)
     found = {number: call for number, *call in seen}
     if idle := [number for number in range(count or len(blocks)) if number not in found]:
         raise UnsupportedModelError(
@@ -132,7 +132,7 @@ def passed(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
 
 
 def first_row(hf: PreTrainedModel, blocks: Blocks, ids: Tensor, stream: Tensor) -> int:
-    """Find the row of a stream that is the first token given, where a model adds rows of its own, such as padding."""
+    """Return the row of a stream that belongs to the first token, where a model adds rows of its own (padding)."""
     if (more := stream.shape[1] - ids.shape[1]) == 0:
         return 0
     changed = ids.clone()
@@ -140,7 +140,7 @@ def first_row(hf: PreTrainedModel, blocks: Blocks, ids: Tensor, stream: Tensor) 
     other = passed(hf, blocks, {hf.main_input_name: changed}, count=1)[0].input
     same = other.shape == stream.shape
     rows = (other != stream.to(other)).any(dim=-1)[0].nonzero().flatten().tolist() if same else []
-    # Positions may be counted from the first id that is no padding, so that other rows may change, but later ones.
+    # Positions may be counted from the first id that is no padding, so that rows after this one may change too.
     if more < 0 or not rows or rows[0] > more:
         raise UnsupportedModelError(
             f"the stream of {family_of(hf)} has {stream.shape[1]} rows for {ids.shape[1]} tokens, and it does not show "
@@ -149,7 +149,7 @@ def first_row(hf: PreTrainedModel, blocks: Blocks, ids: Tensor, stream: Tensor) 
     return rows[0]
 
 
-def _refuse_again(hf: PreTrainedModel, seen: Sequence[tuple]) -> None:
+def _refuse_repeated(hf: PreTrainedModel, seen: Sequence[tuple]) -> None:
     """Refuse a model that calls a block more than once in a pass."""
     for number, times in Counter(number for number, *_ in seen).items():
         if times > 1:
@@ -161,23 +161,23 @@ def _refuse_again(hf: PreTrainedModel, seen: Sequence[tuple]) -> None:
 
 @torch.no_grad()
 def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count: int | None = None) -> list[BlockCall]:
-    """Run a model once, in one nnsight trace, and record the call of every block, or of the first so many."""
+    """Run a model once, in one nnsight trace, and record the calls of its blocks, or of the first `count`."""
     for block in blocks.modules:
         refuse_on_backward(block)
     modules = list(blocks.modules)[:count]
-    # nnsight reads between the hooks of others on a block itself, which is what it does with these.
+    # On a block itself nnsight reads between users' hooks; these blocks' calls are taken from outside the hooks.
     hooked = {number for number, block in enumerate(modules) if block._forward_hooks or block._forward_pre_hooks}
-    with recording() as keys_values, _observed(blocks) as (seen, running):
-        tracer, envoys = watched(hf, blocks)
+    with recording() as keys_values, _observing(blocks) as (seen, running):
+        tracer, envoys = nnsight_view(hf, blocks)
         with RecordedChoices(running) if blocks.choosing else nullcontext() as noting:
-            with tracer.trace(**uncached(hf, inputs)) as run:
+            with tracer.trace(**without_cache(hf, inputs)) as run:
                 recorded = list().save()
                 for envoy in list(envoys)[:count]:
                     recorded.append((envoy.inputs, envoy.output))
-                # What follows, such as logits of a whole vocabulary, would take a third of a short prompt's time.
+                # The remainder, such as logits of a whole vocabulary, would take a third of a short prompt's time.
                 if len(modules) - 1 not in hooked:
                     run.stop()
-    _refuse_again(hf, seen)
+    _refuse_repeated(hf, seen)
     found = {number: (*inside, output) for number, (inside, output) in enumerate(recorded)}
     found |= {number: outside for number, *outside in seen if number in hooked}
     # nnsight keeps these variables, with every layer's keys and values, in a cycle until the next garbage collection.
@@ -187,9 +187,9 @@ def record(hf: PreTrainedModel, blocks: Blocks, inputs: dict[str, Tensor], count
     return calls
 
 
-def uncached(hf: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Any]:
-    """Add to a model's inputs that no cache is used, where it has one."""
-    # Replayed with a filled cache a block attends to every token twice, and gives a wrong Jacobian without any error.
+def without_cache(hf: PreTrainedModel, inputs: dict[str, Tensor]) -> dict[str, Any]:
+    """Add `use_cache=False` to a model's inputs, where it has a cache."""
+    # Replayed with a filled cache a block attends to every token twice, and its Jacobian is silently wrong.
     known = "use_cache" in inspect.signature(hf.forward).parameters or hasattr(hf.config, "use_cache")
     return {**inputs, "use_cache": False} if known else inputs
 
@@ -201,7 +201,7 @@ def _calls(
     chosen: Mapping[int, list[Tensor]],
     keys_values: dict[nn.Module, KeysValues],
 ) -> list[BlockCall]:
-    """Make calls of what blocks were called with and gave, and check that each reads what the one before it wrote."""
+    """Build block calls from recorded inputs and outputs, and check that each block reads the last one's output."""
     calls = []
     for number, (args, kwargs, output) in sorted(found.items()):
         call = block_call(blocks.modules[number], args, kwargs, output, keys_values)
@@ -209,7 +209,7 @@ def _calls(
     if len({weight.device for weight in blocks.modules.parameters()}) > 1:
         calls = [call.on(next(call.block.parameters()).device) for call in calls]
     for number, (before, call) in enumerate(pairwise(calls), start=2):
-        # A NaN is refused by another check, which says where it comes from.
+        # A NaN is refused by another check, whose message names its source.
         if not torch.equal(*(state.nan_to_num() for state in (before.output.to(call.input), call.input))):
             raise UnsupportedModelError(
                 f"block {number} of {family_of(hf)} does not read what block {number - 1} wrote"

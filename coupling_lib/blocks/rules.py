@@ -1,19 +1,19 @@
-"""Rules of differentiation that autograd lacks: kept slopes of activations, rows handed out, gates of one layer.
+"""Rules of differentiation that autograd lacks: stored slopes of activations, selected rows, merged gates.
 
 **Pointwise slopes.** An activation works entry by entry, so its derivative is one number per entry. Inside `linearised`
-it is taken once, and each cotangent is multiplied with it instead of pulled back through every operation.
+it is computed once, and each cotangent is multiplied with it instead of pulled back through every operation.
 
-**Picked rows.** A Jacobian is formed by pulling unit vectors back, and W's product with e_i is row i of W: a third of a
-block's arithmetic is a product with the identity. Inside `picking_rows` a linear layer looks at its cotangents first:
-where none has more than one entry, rows are taken, equal to the product in every digit.
+**Selected rows.** A Jacobian is formed by pulling unit vectors back, and e_i^T W is row i of W: a third of a
+block's arithmetic is a product with the identity. Inside `picking_rows` a linear layer inspects its cotangents first:
+where none has more than one entry, rows are selected, equal to the product in every digit.
 
-**Merged gates.** A gated MLP has two layers that share their input and meet again entry by entry: h = a(W x) * (V x).
-At one token h changes with x as one layer with the weights M = diag(s) W + diag(t) V does, s and t being the slopes
-by both outputs. Inside `merging_gates` such an h is that layer. Layers are found by what they do: h depends on nothing
-but the outputs of layers with one input, and a random cotangent is pulled back to the product with the slopes.
+**Merged gates.** A gated MLP has two layers with one input, whose outputs meet entry by entry: h = a(W x) * (V x).
+At one token h has the derivative of one layer with the weights M = diag(s) W + diag(t) V, s and t being the slopes by
+both outputs. Inside `merging_gates` h is evaluated as that layer. Layers are found by their function: h depends only
+on the outputs of layers with one input, and a random cotangent is pulled back to its product with the slopes.
 
-A module that carries a hook or a `forward` of somebody else's is left to autograd. Second derivatives, and derivatives
-by the weights, are not available for what is evaluated inside.
+A module with a user's hook or `forward` is left to autograd. Second derivatives, and derivatives by the weights, are
+not available for what is evaluated inside.
 """
 
 import inspect
@@ -35,19 +35,19 @@ _OF_TRANSFORMERS = tuple(
     for each in vars(of_transformers).values()
     if isinstance(each, type) and issubclass(each, nn.Module) and each.__module__ == of_transformers.__name__
 )
-# Weights of a layer from which the product costs more than looking at the cotangents does.
+# Size of a layer from which its product costs more than inspecting the cotangents.
 LEAST_WEIGHTS = 2**18
-# Up to so many rows, a product with weights that no cache holds is taken by slabs of so many columns, which one holds;
-# and up to so many, one with smaller weights that are turned round is taken along their memory.
+# Up to `_SLAB_ROWS` rows, a product with weights too large for the cache is computed by slabs of `_SLAB` columns, which
+# fit; up to `_FEW_ROWS`, a product with smaller transposed weights runs along their memory.
 _SLAB_ROWS, _LARGE, _SLAB, _FEW_ROWS = 384, 2**22, 256, 48
 # Where each kind of layer keeps W of y = W x + b. Subclasses (quantised, adapted) compute something else.
 _WEIGHTS = {nn.Linear: lambda module: module.weight, Conv1D: lambda module: module.weight.mT}
-# What the rules know: classes with these forwards. A subclass, or a class whose forward was exchanged, is none of them.
+# Classes covered by the rules, with their forwards. A subclass, or a class whose forward was exchanged, is not covered.
 _KNOWN = {kind: kind.forward for kind in (*_OF_TORCH, *_OF_TRANSFORMERS, *_WEIGHTS)}
 
 
 class Function(torch.autograd.Function):
-    """A `torch.autograd.Function` whose `forward` has its signature looked up once: torch asks at every call."""
+    """A `torch.autograd.Function` whose signature of `forward` is looked up once: torch inspects it at every call."""
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
@@ -55,7 +55,7 @@ class Function(torch.autograd.Function):
 
 
 def linearised(block: nn.Module) -> AbstractContextManager[None]:
-    """Keep the derivative of a block's activations: for y = a(x), entry by entry, u is pulled back to a'(x) u."""
+    """Store the slopes of a block's activations: for y = a(x), entry by entry, u is pulled back to a'(x) u."""
 
     def keep(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> Tensor | None:
         if not given:
@@ -79,12 +79,12 @@ def picking_rows(block: nn.Module) -> AbstractContextManager[None]:
 
 @contextmanager
 def merging_gates(block: nn.Module) -> Generator[None]:
-    """Join linear layers of one input whose outputs meet entry by entry, for one token."""
-    made: dict[Any, _Made] = {}
+    """Merge linear layers of one input whose outputs meet entry by entry, for one token."""
+    made: dict[Any, _LayerCall] = {}
 
     def keep(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> None:
         if given:
-            made[y.grad_fn] = _Made(given[0], y, _WEIGHTS[type(module)](module).detach())
+            made[y.grad_fn] = _LayerCall(given[0], y, _WEIGHTS[type(module)](module).detach())
 
     def merge(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         merged = _merged(given[0], made) if given else None
@@ -97,21 +97,21 @@ def merging_gates(block: nn.Module) -> Generator[None]:
 
 @contextmanager
 def all_rules(block: nn.Module) -> Generator[None]:
-    """Differentiate a block with all rules, in the order in which they have to be entered."""
+    """Differentiate a block with all rules, entered in their required order."""
     with linearised(block), picking_rows(block), merging_gates(block):
         yield
 
 
-class _Made(NamedTuple):
-    """What a linear layer y = W x + b was given, and what it gave."""
+class _LayerCall(NamedTuple):
+    """One call of a linear layer y = W x + b."""
 
     x: Tensor
     y: Tensor
     W: Tensor
 
 
-def _merged(h: Tensor, made: Mapping[Any, _Made]) -> Tensor | None:
-    """Return h as the output of one layer, if it comes entry by entry from those of several with one input."""
+def _merged(h: Tensor, made: Mapping[Any, _LayerCall]) -> Tensor | None:
+    """Return h as the output of one layer, if it depends entry by entry on the outputs of several with one input."""
     layers = _sources(h, made) if h.numel() == h.shape[-1] else []
     if len(layers) < 2 or any(one.x is not layers[0].x or one.y.numel() != h.numel() for one in layers):
         return None
@@ -121,7 +121,7 @@ def _merged(h: Tensor, made: Mapping[Any, _Made]) -> Tensor | None:
     )
     accuracy = 100 * torch.finfo(h.dtype).eps
     for slope, p in zip(slopes, pulled, strict=True):
-        if not bool(p.isfinite().all()):  # narrow arithmetic overflowed, as the Jacobian will say
+        if not bool(p.isfinite().all()):  # narrow arithmetic overflowed; the Jacobian's check reports it
             return None
         if not torch.allclose(p.flatten(), (slope * random).flatten(), accuracy, accuracy * float(p.abs().max())):
             return None
@@ -131,8 +131,8 @@ def _merged(h: Tensor, made: Mapping[Any, _Made]) -> Tensor | None:
     return _pulled_by_rows(layers[0].x, h, M)
 
 
-def _sources(h: Tensor, made: Mapping[Any, _Made]) -> list[_Made]:
-    """List the linear layers whose outputs h depends on, if it depends on nothing else."""
+def _sources(h: Tensor, made: Mapping[Any, _LayerCall]) -> list[_LayerCall]:
+    """List the linear layers on whose outputs h depends, if it depends on nothing else."""
     todo, seen, found = [h.grad_fn], set(), []
     while todo:
         node = todo.pop()
@@ -152,7 +152,7 @@ def _sources(h: Tensor, made: Mapping[Any, _Made]) -> list[_Made]:
 def hooked(
     block: nn.Module, chosen: Callable[[nn.Module], bool], hook: Callable[..., Any], *, before: bool = False
 ) -> Generator[None]:
-    """Hook each chosen module of a block, before or after its forward, where it carries nothing of others."""
+    """Hook each chosen module of a block, before or after its forward, unless users modified it."""
     with ExitStack() as hooks:
         for module in filter(chosen, block.modules()):
             if is_bare(module):
@@ -175,13 +175,13 @@ def _is_known(module: nn.Module) -> bool:
 
 
 class _PulledBack(Function):
-    """Return what a layer made of x as it is, and pull a cotangent u of it back to `pull(u, constant)`."""
+    """Return a layer's output y unchanged, and pull a cotangent u back to `pull(u, constant)`."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, constant: Tensor, pull: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        # A copy, because families write over what a layer gave, and a view of it may not be written over.
+        # A copy, because some families overwrite a layer's output in place, and a view of it may not be overwritten.
         return y.clone()
 
     @staticmethod
@@ -199,7 +199,7 @@ def _pulled_by_rows(x: Tensor, y: Tensor, W: Tensor) -> Tensor:
 
 
 class TimesConstant(Function):
-    """Multiply `x` `(..., g, a)` by constants `C` `(g, a, b)`, all leading dimensions folded into rows."""
+    """Multiply `x` `(..., g, a)` by constants `C` `(g, a, b)`, all leading dimensions flattened to rows."""
 
     # Under `torch.vmap` a plain product would repeat the constants; here columns become more rows of one product.
 
@@ -221,35 +221,35 @@ class TimesConstant(Function):
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple, x: Tensor, C: Tensor) -> tuple[Tensor, int]:
-        """Take what is batched for further rows."""
+        """Flatten the batch dimension to further rows."""
         return cls.apply(x.movedim(in_dims[0], 0), C), 0
 
 
 class _TimesWeight(TimesConstant):
-    """Multiply cotangents `g` `(..., out)` by weights `W` `(out, in)`, or take rows of these."""
+    """Multiply cotangents `g` `(..., out)` by weights `W` `(out, in)`, or select rows of `W`."""
 
     @staticmethod
     def forward(g: Tensor, W: Tensor) -> Tensor:
         rows = g.reshape(-1, g.shape[-1])
-        product = _picked(W, rows)
-        product = _times(rows, W) if product is None else product
+        product = _select_rows(W, rows)
+        product = _multiply(rows, W) if product is None else product
         return product.reshape(*g.shape[:-1], W.shape[1])
 
 
-def _times(rows: Tensor, W: Tensor) -> Tensor:
-    """Multiply rows by W, in the way that takes least time where there are few of them."""
+def _multiply(rows: Tensor, W: Tensor) -> Tensor:
+    """Multiply rows by W, by the fastest method where there are few of them."""
     width = math.gcd(W.shape[1], _SLAB)
     if 1 < len(rows) <= _SLAB_ROWS and W.numel() >= _LARGE and width >= _SLAB // 4 and W.device.type == "cpu":
-        # A product rearranges its larger factor first, but for slabs of it that stay in the cache.
+        # A product rearranges its larger factor first, except slabs of it that stay in the cache.
         slabs = W.unflatten(1, (-1, width)).transpose(0, 1)
         return torch.bmm(rows.expand(len(slabs), -1, -1), slabs).transpose(0, 1).flatten(1)
     turned = len(rows) <= _FEW_ROWS and not W.is_contiguous()
     return (W.mT @ rows.mT).mT if turned else rows @ W
 
 
-def _picked(W: Tensor, rows: Tensor) -> Tensor | None:
-    """Multiply rows that have single entries by W; None where a row has more than one."""
-    # Almost every layer's cotangents are full, and the first of them shows it.
+def _select_rows(W: Tensor, rows: Tensor) -> Tensor | None:
+    """Multiply rows of single entries by W; None where a row has more than one."""
+    # Almost every layer's cotangents are dense, as the first of them shows.
     if not len(rows) or int(rows[0].count_nonzero()) > 1:
         return None
     start = int(rows[0].argmax())
@@ -259,7 +259,7 @@ def _picked(W: Tensor, rows: Tensor) -> Tensor | None:
     row, column = rows.nonzero(as_tuple=True)
     if not bool((row[1:] > row[:-1]).all()):
         return None
-    # Along its memory: to turn a matrix round while copying takes three times as long.
+    # Along its memory: transposing a matrix while copying takes three times as long.
     taken = W.index_select(0, column) if W.is_contiguous() else W.mT.index_select(1, column).mT
     taken = taken * rows[row, column, None]
     return taken if len(row) == len(rows) else W.new_zeros(len(rows), W.shape[1]).index_copy_(0, row, taken)

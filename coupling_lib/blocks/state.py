@@ -1,8 +1,8 @@
-"""What a forward pass changes in a model, beside what it returns: seen, undone, and done again where it is needed.
+"""Changes of a model's state by a forward pass: recorded, undone, and applied again where needed.
 
-BigBird exchanges its sparse attention for a full one when it reads a short text; a rotary table is stretched by a long
-prompt; a module counts its calls. A pass that only looks at a model leaves no such trace, and a block that is
-differentiated later has to be as the pass had it (`Changes.applied`).
+BigBird exchanges its sparse attention for a full one when it reads a short text; a long prompt stretches a rotary
+table; a module counts its calls. A pass for inspection must leave no such trace, and a block that is differentiated
+later must be in the state of its pass (`Changes.applied`).
 """
 
 import random
@@ -20,10 +20,10 @@ from transformers import PreTrainedConfig
 
 from coupling_lib.blocks import attention
 
-# What nnsight leaves, the attention set here, and transformers' note that its hooks for hidden states stand, without
-# which they would be put there twice: all of it stays.
-_LEFT = {STATE, "forward", attention.SETTING, "_output_capturing_hooks_installed"}
-# Numbers of a buffer up to which it is copied, to be put back where it was written over.
+# Not undone: entries of nnsight, the attention set by this library, and transformers' mark that its hooks for hidden
+# states are installed, without which it would install them twice.
+_NOT_UNDONE = {STATE, "forward", attention.SETTING, "_output_capturing_hooks_installed"}
+# Largest size of a buffer that is copied, to be restored where a pass overwrites it.
 _SMALL = 2**16
 _CONTAINERS = (dict, list, set)
 _MISSING = object()
@@ -38,7 +38,7 @@ class _Change(NamedTuple):
 
 
 class Changes:
-    """What a pass changed in a model."""
+    """The changes that a pass made in a model."""
 
     def __init__(self) -> None:
         self._changes: list[_Change] = []
@@ -46,15 +46,15 @@ class Changes:
 
     @contextmanager
     def applied(self) -> Generator[None]:
-        """Change the model as the pass did, inside the context."""
+        """Apply the pass's changes to the model, inside the context."""
         for each in self._changes:
             each.put(each.after)
-        if self._inside:  # where a block that ran in between may have changed it further
+        if self._inside:  # a block that ran in between may have changed it further
             yield
             return
         self._inside = True
         try:
-            with _generators_kept():
+            with _generators_restored():
                 yield
         finally:
             self._undo()
@@ -66,17 +66,17 @@ class Changes:
 
 
 @contextmanager
-def kept(hf: nn.Module) -> Generator[Changes]:
-    """Undo on leaving the context what a pass inside it changed in a model."""
+def restored(hf: nn.Module) -> Generator[Changes]:
+    """Undo, on leaving the context, all changes that a pass inside it made in a model."""
     changes = Changes()
     places = [(place, place.copy()) for place in _places(hf)]
     tensors = list(_tensors(hf))
     try:
-        with _generators_kept():
+        with _generators_restored():
             yield changes
     finally:
         for place, before in places:
-            changes._changes += _compared(place, before)
+            changes._changes += _differences(place, before)
         written = []
         for path, tensor, version, copy in tensors:
             if tensor._version != version and copy is not None:
@@ -84,7 +84,7 @@ def kept(hf: nn.Module) -> Generator[Changes]:
             elif tensor._version != version:
                 written.append(path)
         if written:
-            # Of these there is no copy, and what else was changed may say so: RWKV notes that its weights are rescaled.
+            # Weights have no copies, and other changes may refer to them: RWKV records that its weights are rescaled.
             changes._changes.clear()
             warnings.warn(
                 f"{len(written)} weights of {type(hf).__name__} ({written[0]}, ...) were written over during a forward "
@@ -95,8 +95,8 @@ def kept(hf: nn.Module) -> Generator[Changes]:
 
 
 @contextmanager
-def _generators_kept() -> Generator[None]:
-    """Put the global random generators back on leaving the context."""
+def _generators_restored() -> Generator[None]:
+    """Restore the global random generators on leaving the context."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield
@@ -107,7 +107,7 @@ def _generators_kept() -> Generator[None]:
 
 
 def _tensors(hf: nn.Module) -> Iterator[tuple[str, Tensor, int, Tensor | None]]:
-    """List weights and buffers with their versions, and copies of what is small and no weight."""
+    """Iterate over weights and buffers with their versions, and copies of small buffers."""
     for name, module in hf.named_modules():
         for key, tensor in (module._parameters | module._buffers).items():
             if tensor is not None and not tensor.is_inference():
@@ -120,13 +120,13 @@ def _places(hf: nn.Module) -> list[Any]:
     found = (vars(part).get("config") for part in hf.modules())
     configs = {id(config): config for config in found if isinstance(config, PreTrainedConfig)}
     places = [vars(each) for each in (*hf.modules(), *configs.values())]
-    # Not hooks, which come and go while a pass is recorded, nor weights, which are compared by their versions.
+    # Neither hooks, which come and go while a pass is recorded, nor weights, which are compared by their versions.
     inner = ((key, value) for place in places for key, value in place.items() if type(value) in _CONTAINERS)
     return places + [value for key, value in inner if key != "_parameters"]
 
 
-def _compared(place: Any, before: Any) -> Iterator[_Change]:
-    """List what differs between a container now and its copy from before."""
+def _differences(place: Any, before: Any) -> Iterator[_Change]:
+    """Iterate over the differences between a container now and its copy from before."""
     with suppress(RuntimeError, ValueError):  # of tensors that differ, which == cannot decide
         if place == before:
             return
@@ -134,14 +134,14 @@ def _compared(place: Any, before: Any) -> Iterator[_Change]:
         if len(place) != len(before) or any(a is not b for a, b in zip(place, before, strict=True)):
             yield _Change(partial(_refill, place), before, place.copy())
         return
-    for key in (before.keys() | place.keys()) - _LEFT:
+    for key in (before.keys() | place.keys()) - _NOT_UNDONE:
         old, new = before.get(key, _MISSING), place.get(key, _MISSING)
         if old is not new and not _equal(old, new):
             yield _Change(partial(_put, place, key), old, new)
 
 
 def _equal(old: Any, new: Any) -> bool:
-    """Return whether two entries are the same number, word or tuple; one that holds tensors is another one."""
+    """Return whether two entries are the same number, word or tuple; containers of tensors count as different."""
     with suppress(RuntimeError, ValueError):  # of tensors, which == does not decide
         return isinstance(old, str | int | float | tuple) and type(old) is type(new) and old == new
     return False
@@ -155,7 +155,7 @@ def _put(place: dict, key: Any, value: Any) -> None:
 
 
 def _write(tensor: Tensor, values: Tensor) -> None:
-    tensor.data = values.clone()  # what it held may be kept for a derivative
+    tensor.data = values.clone()  # a graph may hold its former values
 
 
 def _refill(place: list | set, values: list | set) -> None:

@@ -1,7 +1,7 @@
-"""How weights are stored, and the copy of a block with plain, wide ones on which it is differentiated.
+"""Storage of weights, and the copy of a block with plain, wide weights on which it is differentiated.
 
 Jacobians are formed in float32 or wider. A block with other weights is replaced, while it is measured, by a *dense
-copy*. Every way to store weights beside torch's own is in `REGISTERED`; weights that none of them knows are refused.
+copy*. Every storage of weights beside torch's own is in `REGISTERED`; weights that none of them reads are refused.
 """
 
 import copy
@@ -18,12 +18,12 @@ _REPLACED = ("forward", "_hf_hook", "_old_forward")
 
 
 class Storage:
-    """One way to store weights that torch itself does not have; methods are asked about one module at a time."""
+    """A way to store weights that torch itself does not have; methods take one module at a time."""
 
     on_disk = False
 
     def weights(self, module: nn.Module) -> dict[str, int]:
-        """Count, by name, the weights of a module's own that are stored in few bits."""
+        """Count the entries of a module's own weights that are stored in few bits, by name."""
         return {}
 
     def stores(self, module: nn.Module) -> bool:
@@ -31,16 +31,16 @@ class Storage:
         return bool(self.weights(module))
 
     def dense(self, module: nn.Module, dtype: torch.dtype, memo: dict[int, Any]) -> nn.Module | None:
-        """Build the layer with plain weights that takes a module's place in a copy; None to copy the module."""
+        """Build the layer with plain weights that replaces a module in a copy; None to copy the module."""
 
     def fill(self, duplicate: nn.Module, block: nn.Module, dtype: torch.dtype) -> None:
-        """Bring into the copy of a block what copying leaves out."""
+        """Read weights that copying leaves out into the copy of a block."""
 
     def prepare(self, hf: PreTrainedModel, name: str) -> None:
-        """Make a model's layers compute what their weights stand for, or refuse the model."""
+        """Make a model's layers compute with their dequantised weights, or refuse the model."""
 
 
-# Filled from above (`models.storages`).
+# Filled by `models.storages`.
 REGISTERED: list[Storage] = []
 
 
@@ -71,8 +71,8 @@ def arithmetic(hf: PreTrainedModel) -> torch.dtype:
 
 
 def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None = None) -> nn.Module:
-    """Return a block with plain, wide weights, on a device if one is named: itself where they are so, else a copy."""
-    # The parts of a module before the module itself, whose plain layer may hold theirs.
+    """Return a block with plain, wide weights, on a device if one is named: itself if its weights are so, or a copy."""
+    # The parts of a module before the module itself, whose plain layer may hold its parts' plain layers.
     parts = list(block.modules())[::-1]
     stored = [(each, part) for each in REGISTERED for part in parts if each.stores(part)]
     _refuse_unknown(block, {id(weight) for _, part in stored for weight in part.parameters()})
@@ -95,7 +95,7 @@ def dense_copy(block: nn.Module, dtype: torch.dtype, device: torch.device | None
 
 
 def _refuse_unknown(block: nn.Module, known: set[int]) -> None:
-    """Refuse weights that no tensor's own numbers say, unless a way to store them is registered."""
+    """Refuse weights that are not plain numbers of a tensor, unless their storage is registered."""
     for name, weight in block.named_parameters():
         narrow = weight.dtype.itemsize == 1 or hasattr(weight, "quant_state")
         if (narrow or weight.is_meta) and id(weight) not in known:

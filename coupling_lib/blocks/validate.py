@@ -1,8 +1,8 @@
-"""What a model must satisfy before it is measured, tested once, at load.
+"""Validation of a model at load, before it is measured.
 
 The definitions of the paper need blocks that add to one residual stream, and a Jacobian taken at one token needs the
-other tokens to enter as constants. Neither is taken on trust from a family's name. Weights that are NaN are named
-before they show as something else: a NaN differs from itself, so that a model seems to answer differently each time.
+other tokens to enter as constants. Neither is trusted from a family's name. NaN weights are named before they show as
+another fault: a NaN differs from itself, so that a model seems to answer differently each time.
 """
 
 import re
@@ -18,23 +18,23 @@ from coupling_lib.blocks import attention, attention_choice, central_differences
 from coupling_lib.blocks.agreement import first_line, replay_error
 from coupling_lib.blocks.call import BlockCall, RecordedChoices
 from coupling_lib.blocks.find import find_blocks
-from coupling_lib.blocks.makeup import makeups, modifications, replaced_forward, settings, where
-from coupling_lib.blocks.model_config import lengths, random_input
-from coupling_lib.blocks.postnorm import passing
+from coupling_lib.blocks.makeup import makeups, modifications, modified, replaced_forward, settings
+from coupling_lib.blocks.model_config import random_input, shortened_lengths
+from coupling_lib.blocks.postnorm import stream_behaviour
 from coupling_lib.blocks.record import Blocks, family_of, passed, record
 from coupling_lib.blocks.route_choice import AnotherModelError, Validated, validate_route
 from coupling_lib.errors import CouplingError, ModelUnavailableError, UnsupportedModelError
 
 
 def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
-    """Find a model's blocks and refuse the model unless they behave as the definitions need."""
-    # Every block is called once on a stream `(1, n, d)` and returns one of the same shape; each reads exactly what the
-    # one before it wrote; two runs agree bit for bit; and a block replayed on its own gives what it gave inside the
-    # model. Then the route to its Jacobian is compared with the model as it came (`agreement`), and one block of each
-    # kind with central differences. Where blocks compute something else with the attention that is registered here
-    # than with the one that the model came with, they keep the latter.
+    """Return a model's blocks and their properties, or refuse the model if it violates the definitions' assumptions."""
+    # Every block is called once on a stream `(1, n, d)` and returns one of the same shape; each reads exactly the last
+    # one's output; two runs agree bit for bit; and a block replayed on its own returns the same as inside the model.
+    # Then the route to its Jacobian is compared with the unmodified model (`agreement`), and one block of each kind
+    # with central differences. Where blocks compute something else with the registered attention than with the model's
+    # original one, they keep the latter.
     blocks = find_blocks(hf)
-    with lengths(hf), state.kept(hf) as changes:
+    with shortened_lengths(hf), state.restored(hf) as changes:
         probe = _Probe(hf, name, blocks)
         for each in dict.fromkeys((attention.NAME, probe.default)):
             attention_choice.use(hf, each)
@@ -46,16 +46,16 @@ def validate(hf: PreTrainedModel, name: str = "") -> Blocks:
         else:
             raise another
     with changes.applied():
-        return replace(found, makeup=makeups(found.modules))  # with windows as long as they are
+        return replace(found, makeup=makeups(found.modules))  # with windows at full length
 
 
 class _Probe:
-    """A model on a few random tokens: how its blocks are called, with the attention that it came with and another."""
+    """Runs of a model on a few random tokens, with its original attention and another."""
 
-    # What the weights decide (whether states are finite, whether a block reads what the last one wrote) is checked in
-    # every block and in every trace too, what the code decides in the first, the middle and the last of each kind. Of
+    # Properties that depend on weights (finite states, each block reads the last one's output) are tested in all blocks
+    # and again in every trace; those that depend on code in the first, the middle and the last block of each kind. Of
     # quantised blocks and those on disk, which take long to read, only these few are run more than once. Of blocks on
-    # disk no others are read: the model runs up to the first of its last kind, and others are called as that was.
+    # disk no others are read: the model runs up to the first of its last kind, whose call serves for the later ones.
 
     def __init__(self, hf: PreTrainedModel, name: str, blocks: Blocks):
         self.hf, self.name, self.blocks, self.family = hf, name, blocks, family_of(hf)
@@ -67,7 +67,7 @@ class _Probe:
         self.firsts = 1 + max(members[0] for members in self.kinds)
         attention_choice.use(hf, self.default)
         try:
-            as_it_came = passed(hf, blocks, self.inputs, self.firsts if self.slow else None)
+            reference = passed(hf, blocks, self.inputs, self.firsts if self.slow else None)
         except CouplingError:
             raise
         except Exception as error:
@@ -75,24 +75,24 @@ class _Probe:
                 f"{self.family} does not run on 7 random tokens with the attention that it came with, {self.default!r} "
                 f"({first_line(error)}); {_next_step(hf, error)}"
             ) from error
-        self.as_it_came = dict(enumerate(as_it_came))
+        self.reference = dict(enumerate(reference))
 
     def validated(self) -> Blocks:
-        """Put the blocks to the test with the attention in force."""
-        hf, in_force = self.hf, attention.in_force(self.hf)
-        choosing = any(call.chosen for call in self.as_it_came.values())
+        """Validate the blocks with the current attention."""
+        hf, in_force = self.hf, attention.current(self.hf)
+        choosing = any(call.chosen for call in self.reference.values())
         blocks = replace(self.blocks, attention=in_force, choosing=choosing)
         self.calls = dict(enumerate(record(hf, blocks, self.inputs, self.firsts if self.on_disk else len(blocks))))
         _check_finite(hf, blocks, self.calls, self.name)
         if not self.slow:
-            again = self.as_it_came.values() if in_force == self.default else passed(hf, blocks, self.inputs)
+            again = self.reference.values() if in_force == self.default else passed(hf, blocks, self.inputs)
             for number, other in enumerate(again):
                 _check_replay(self.calls[number], blocks.modules[number], number, self.family, other.output)
         every: dict[int, Validated] = {}
         for members in self.kinds:
             few = {members[0], members[len(members) // 2], members[-1]}
             found = {number: self._validate(number, members[0]) for number in sorted(few)}
-            # Those of a kind that is not of one mind, one by one.
+            # If the few of a kind differ, the others are validated one by one.
             alike = found[members[0]] if len(set(found.values())) == 1 else None
             for number in (number for number in members if number not in few):
                 found[number] = self._alike(alike, number) if alike else self._validate(number, members[0])
@@ -100,16 +100,16 @@ class _Probe:
         return _updated(blocks, every)
 
     def _alike(self, one: Validated, number: int) -> Validated:
-        """Take what was found of others of a kind for a block, but for the scale of its stream, which is a weight."""
+        """Return the result of a block's kind for a block, with its own scale of the stream, which is a weight."""
         if self.slow or one.norms is not None:
             return one
         block = self.blocks.modules[number]
-        if any(weight.dtype == torch.float16 for weight in block.parameters()):  # which a large stream overflows
+        if any(weight.dtype == torch.float16 for weight in block.parameters()):  # a large stream overflows it
             block = storage.dense_copy(block, self.dtype)
-        return one._replace(scale=passing(self.calls[number], block).share)
+        return one._replace(scale=stream_behaviour(self.calls[number], block).share)
 
     def _validate(self, number: int, like: int) -> Validated:
-        """Put a block to the test; `like` is one of its kind that the model ran."""
+        """Validate a block; `like` is a block of its kind whose call was recorded."""
         block = self.blocks.modules[number]
         _refuse_lost_forward(block, self.dtype)
         module = _in_memory(block)
@@ -117,19 +117,19 @@ class _Probe:
         if self.slow:
             _check_finite(self.hf, self.blocks, {number: call}, self.name)
             _check_replay(call, module, number, self.family)
-        as_it_came = replace(self.as_it_came.get(number, self.as_it_came[like]), block=block, input=call.input)
-        # What it chose was chosen at states that differ by rounding, or by another block.
-        if len(as_it_came.chosen) == len(call.chosen):
-            as_it_came = replace(as_it_came, chosen=call.chosen)
+        reference = replace(self.reference.get(number, self.reference[like]), block=block, input=call.input)
+        # The original call's choices were made at states that differ by rounding, or by another block.
+        if len(reference.chosen) == len(call.chosen):
+            reference = replace(reference, chosen=call.chosen)
         label, dense = f"block {number + 1} of {self.family}", storage.dense_copy(module, self.dtype)
-        found = validate_route(call, as_it_came, dense, label, self.dtype, self.default)
+        found = validate_route(call, reference, dense, label, self.dtype, self.default)
         if number == like:
-            central_differences.check(as_it_came, dense, self.default, label)
+            central_differences.check(reference, dense, self.default, label)
         return found
 
 
 def _updated(blocks: Blocks, found: Mapping[int, Validated]) -> Blocks:
-    """Enter what was found of some blocks."""
+    """Merge the results of some blocks into the properties of all."""
     routes = [*blocks.routes] or [""] * len(blocks)
     norms, scales = ({n: x for n, x in old.items() if n not in found} for old in (blocks.post_norm, blocks.scales))
     for number, one in sorted(found.items()):
@@ -143,9 +143,9 @@ def _updated(blocks: Blocks, found: Mapping[int, Validated]) -> Blocks:
 
 
 def _next_step(hf: PreTrainedModel, error: Exception) -> str:
-    """Suggest what to do where a model does not run."""
+    """Return advice for a model that does not run, as text."""
     if any(functions for _, _, *functions in modifications(hf)):
-        return f"{where(hf)} carries a hook or a forward of your own: mend it or take it off"
+        return f"{modified(hf)} carries a hook or a forward of your own: mend it or take it off"
     if any(part._compiled_call_impl is not None or "_orig_mod" in part._modules for part in hf.modules()):
         return "wrap the model before it is compiled"
     if storage.in_few_bits(hf):
@@ -160,12 +160,12 @@ def _next_step(hf: PreTrainedModel, error: Exception) -> str:
     return f"see that it runs on {hf.main_input_name} alone"
 
 
-# Blocks that were compared with central differences since they were changed, with what they were made of then.
-_compared: weakref.WeakKeyDictionary[nn.Module, tuple] = weakref.WeakKeyDictionary()
+# Blocks that were compared with central differences after a change, with their makeup at that time.
+_rechecked: weakref.WeakKeyDictionary[nn.Module, tuple] = weakref.WeakKeyDictionary()
 
 
 def recheck_changed_blocks(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall]) -> Blocks:
-    """Check again, at the states of a trace, the blocks that compute with something else than at load."""
+    """Validate again, at the states of a trace, the blocks whose makeup changed since load."""
     now = list(zip(map(modifications, blocks.modules), makeups(blocks.modules), strict=True))
     before = list(zip(blocks.modifications, blocks.makeup, strict=True))
     changed = [number for number, (found, loaded) in enumerate(zip(now, before, strict=True)) if found != loaded]
@@ -177,17 +177,17 @@ def recheck_changed_blocks(hf: PreTrainedModel, blocks: Blocks, calls: Sequence[
         if now[number][0] == before[number][0]:
             label += " a module, setting or function of which was changed since,"
         else:
-            label += f" on which {where(call.block)} carries a hook or a forward,"
+            label += f" on which {modified(call.block)} carries a hook or a forward,"
         dense = storage.dense_copy(_in_memory(call.block), dtype)
         found[number] = validate_route(call, call, dense, label, dtype, blocks.attention)
-        if number in firsts and _compared.get(call.block) != now[number]:
+        if number in firsts and _rechecked.get(call.block) != now[number]:
             central_differences.check(call, dense, blocks.attention, label)
-            _compared[call.block] = now[number]
+            _rechecked[call.block] = now[number]
     return replace(_updated(blocks, found), makeup=tuple(made for _, made in now))
 
 
 def _refuse_lost_forward(block: nn.Module, dtype: torch.dtype) -> None:
-    """Refuse a `forward` put on a module of a block that is differentiated by a copy, which runs its class's own."""
+    """Refuse a `forward` set on a module of a block that is differentiated on a copy, which runs the class's."""
     copied = storage.on_disk(block) or storage.in_few_bits(block)
     if not copied and all(weight.dtype == dtype for weight in block.parameters()):
         return
@@ -201,7 +201,7 @@ def _refuse_lost_forward(block: nn.Module, dtype: torch.dtype) -> None:
 
 @torch.no_grad()
 def _call_alike(block: nn.Module, module: nn.Module, call: BlockCall) -> BlockCall:
-    """Call a block, by its copy at hand, as the model called another of its kind."""
+    """Call a block, or its copy in memory, with the recorded call of another block of its kind."""
     with attention.recording() as keys_values, RecordedChoices(lambda: 0) as noting:
         output = replace(call, chosen=()).replay(module, call.input)
     recorded = {name: keys_values[part] for name, part in module.named_modules() if part in keys_values}
@@ -211,7 +211,7 @@ def _call_alike(block: nn.Module, module: nn.Module, call: BlockCall) -> BlockCa
 
 @torch.no_grad()
 def _check_replay(call: BlockCall, block: nn.Module, number: int, family: str, again: Tensor | None = None) -> None:
-    """Refuse a block that gives two answers, in the model and `again` or on its own, or not on its own what it gave."""
+    """Refuse a block whose two runs differ, or whose replay differs from its output inside the model."""
     replayed = call.replay(block, call.input)
     pair = (replayed, call.replay(block, call.input)) if again is None else (call.output, again)
     label = f"block {number + 1} of {family}"
@@ -222,7 +222,7 @@ def _check_replay(call: BlockCall, block: nn.Module, number: int, family: str, a
 
 
 def _in_memory(block: nn.Module) -> nn.Module:
-    """Read a block from disk once for all that it is asked; one that is in memory is taken as it is."""
+    """Return a block with its weights read from disk, once for all checks; one in memory unchanged."""
     if not storage.on_disk(block):
         return block
     stored = {weight.dtype for weight in block.parameters() if weight.is_floating_point()}
@@ -230,8 +230,8 @@ def _in_memory(block: nn.Module) -> nn.Module:
 
 
 def _kinds(blocks: Blocks) -> list[list[int]]:
-    """Sort blocks by kind: the same modules with weights of the same shapes, the same settings, the same hooks."""
-    # In modules of others a block's own number or function may decide what it computes: each of those is a kind.
+    """Group blocks by kind: same modules, shapes of weights, settings and modifications."""
+    # In modules of users a block's own number or function may decide what it computes: each of those is a kind.
     libraries = ("transformers.", "torch.", "peft.", "bitsandbytes.", "coupling_lib.")
     kinds: dict[tuple, list[int]] = {}
     for number, block in enumerate(blocks.modules):
@@ -243,7 +243,7 @@ def _kinds(blocks: Blocks) -> list[list[int]]:
 
 
 def _described(name: str, part: nn.Module) -> tuple:
-    """Describe what a module computes, but for its weights and what identifies the block."""
+    """Describe a module's function, but for its weights and what identifies the block."""
     shapes = tuple((key, tuple(weight.shape)) for key, weight in part.named_parameters(recurse=False))
     kept = tuple(
         # Of a function that each block has for itself, its code.
@@ -255,8 +255,8 @@ def _described(name: str, part: nn.Module) -> tuple:
 
 
 def _check_finite(hf: PreTrainedModel, blocks: Blocks, calls: Mapping[int, BlockCall], name: str) -> None:
-    """Refuse a model whose blocks gave values that are not finite, and name the weights that do it."""
-    # Weights are read only after that was seen, so a sound model costs one look at its states.
+    """Refuse a model with block outputs that are not finite, and name the weights at fault."""
+    # Weights are read only after that was seen, so that a sound model costs one test of its states.
     bad = [number + 1 for number, call in calls.items() if not bool(call.output.isfinite().all())]
     if not bad:
         return
@@ -278,7 +278,7 @@ def _check_finite(hf: PreTrainedModel, blocks: Blocks, calls: Mapping[int, Block
 
 
 def _weights(hf: PreTrainedModel, blocks: Blocks) -> Iterator[tuple[str, Tensor]]:
-    """Return all weights as plain numbers by their names; blocks that are quantised or on disk one at a time."""
+    """Iterate over all weights as plain numbers, by name; blocks that are quantised or on disk one at a time."""
     within = tuple(f"{blocks.path}.{number}." for number in range(len(blocks)))
     for name, weight in hf.named_parameters():
         if not name.startswith(within) and weight.is_floating_point() and weight.device.type != "meta":

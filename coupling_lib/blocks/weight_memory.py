@@ -1,4 +1,4 @@
-"""Whether a model fits: what its weights need against what is free and what is allowed, asked before loading."""
+"""Memory that a model's weights need, compared before loading with the memory that is free and that is allowed."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def skeleton(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
-    """Build a model without its weights."""
+    """Build a model without its weights, on the meta device."""
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             return model_class._from_config(copy.deepcopy(config), dtype=torch.float32)
@@ -32,11 +32,11 @@ def skeleton(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> Pr
 
 
 def bytes_needed(hf: PreTrainedModel) -> dict[str, int]:
-    """Compute what the weights of a model need in each precision; its skeleton will do."""
+    """Return the bytes that a model's weights need in each precision; a skeleton suffices."""
     # The linear layers and experts of the blocks are quantised; embeddings and the output layer stay in float32.
     total, head = sum(parameter.numel() for parameter in hf.parameters()), hf.get_output_embeddings()
     linear = sum(m.weight.numel() for m in hf.modules() if isinstance(m, nn.Linear) and m is not head)
-    linear += sum(m.get_parameter(name).numel() for m in hf.modules() for name in packed.stacks(m))
+    linear += sum(m.get_parameter(name).numel() for m in hf.modules() for name in packed.expert_stacks(m))
     need = {name: int(size * total) for name, size in _PLAIN.items()}
     return need | {name: int(size * linear + 4 * (total - linear)) for name, size in _LINEAR.items()}
 
@@ -47,13 +47,13 @@ def bytes_per_weight(precision: str) -> float:
 
 
 def aligned(weight: torch.Tensor) -> torch.Tensor:
-    """Put a weight where the processor's vector instructions like it: at a multiple of 64 bytes."""
-    # The order in which matrix products add up depends on it; in a file a weight begins at any multiple of 8 bytes.
+    """Copy a weight to an address that is a multiple of 64 bytes, as vector instructions need it."""
+    # The summation order of matrix products depends on alignment; in a file a weight begins at any multiple of 8 bytes.
     return weight.clone() if weight.device.type == "cpu" and weight.data_ptr() % 64 else weight
 
 
 def parse(budget: str | int | None) -> int | None:
-    """Read an amount of memory."""
+    """Parse an amount of memory; None without a limit."""
     if budget is None:
         return None
     size = budget if isinstance(budget, int) and not isinstance(budget, bool) else 0
@@ -69,7 +69,7 @@ def parse(budget: str | int | None) -> int | None:
 
 
 def check(need: dict[str, int], precision: str, device: torch.device, name: str, half_on_disk: int) -> None:
-    """Refuse a model that does not fit, before anything large is downloaded or made."""
+    """Refuse a model that does not fit, before anything large is downloaded or allocated."""
     if need[precision] <= (free := available(device)):
         return
     fitting = [other for other in ("bfloat16", "int8", "nf4") if need[other] <= free]
@@ -116,5 +116,5 @@ def check_offloaded(
 
 
 def gb(size: int) -> str:
-    """Write a size for readers."""
+    """Format a number of bytes for readers."""
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

@@ -1,7 +1,7 @@
-"""The whole model, differentiated at a trace's states, and whether its blocks' own maps make up its derivative.
+"""The whole model differentiated at a trace's states, and the test that its blocks' own maps compose to its derivative.
 
-The product of the blocks' maps at one token is the derivative of its last state where nothing that leaves the token
-comes back to it, and where a block hands on nothing but its stream. One cotangent is pulled back through all blocks at
+The product of the blocks' maps at one token is the derivative of its last state if no path leaves the token and
+returns to it, and if blocks hand on nothing but their stream. One cotangent is pulled back through all blocks at
 once and compared with that product, both linearised at the states of the trace, whatever the precision of the model.
 """
 
@@ -21,19 +21,19 @@ from coupling_lib.blocks.agreement import REPLAY as TOLERANCE
 from coupling_lib.blocks.call import BlockCall, FixedChoices, on_tensors, residual_stream
 from coupling_lib.blocks.free_memory import available
 from coupling_lib.blocks.makeup import modifications
-from coupling_lib.blocks.record import Blocks, EnoughError, passed, uncached
-from coupling_lib.blocks.state import kept
+from coupling_lib.blocks.record import Blocks, StopPassError, passed, without_cache
+from coupling_lib.blocks.state import restored
 from coupling_lib.errors import UnsupportedModelError
 from coupling_lib.modes import differentiating, exclusive
 
-# As a share of that, where blocks are seen to hand on more than their stream.
-_KNOWN = 0.02
-# A model with fewer weights is copied to float64, which takes less time than the pass.
+# Factor of the tolerance where blocks are known to hand on more than their stream.
+_STRICTER = 0.02
+# Size of a model up to which it is copied to float64, which takes less time than the pass.
 _SMALL = 2**25
-# Share of what is free that a wide copy may take.
+# Share of free memory that a wide copy may take.
 _SHARE = 0.5
-# Relative change that is more than the rounding of two passes, of which one has other numbers in half its tokens: at
-# least this, and so many times the rounding of one number.
+# Least relative change that is not the rounding of two passes, one of which has half of its tokens perturbed: at
+# least `_MOVED`, and this multiple of the rounding of one number.
 _MOVED, _ROUNDINGS, _QUANTISED = 1e-3, 4, 0.1
 
 
@@ -59,23 +59,23 @@ def differentiated(
     """Run a model from the first block to the last with a graph, at the states of a trace, in `dtype`."""
     model, seen = storage.dense_copy(hf, dtype), Pass()
     given = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
-    with kept(model), differentiating(), attention.differentiable(), _at_states(model, blocks, calls, dtype, seen):
-        model(**uncached(model, given))
+    with restored(model), differentiating(), attention.differentiable(), _at_trace(model, blocks, calls, dtype, seen):
+        model(**without_cache(model, given))
     return seen
 
 
 @contextmanager
-def _at_states(
+def _at_trace(
     model: nn.Module, blocks: Blocks, calls: Sequence[BlockCall], dtype: torch.dtype, seen: Pass
 ) -> Generator[None]:
-    """Keep the blocks of a model at the states, arguments and choices of a trace, inside the context."""
+    """Hold the blocks of a model at the states, arguments and choices of a trace, inside the context."""
 
     def widened(each: Tensor) -> Tensor:
         return each.to(dtype) if each.is_floating_point() else each
 
     def enter(block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         if not seen.streams:
-            # No leaf, which torch's counters of operations do not take.
+            # No leaf, which torch's operation counters do not accept.
             seen.streams.append(calls[0].input.to(dtype).clone().requires_grad_(True).clone())
         first, call = len(seen.streams) == 1, calls[len(seen.streams) - 1]
         if call.chosen:
@@ -87,7 +87,7 @@ def _at_states(
             if any(leaf.requires_grad for leaf in _tensors(value)):
                 seen.beside.add(name)
             elif isinstance(value, Tensor | tuple) and name in call.arguments:
-                # As the model rounded it; a dictionary may be where blocks leave something for later ones.
+                # As the model rounded it; a dictionary may carry information from a block to later ones.
                 return on_tensors(widened, call.arguments[name])
             return value
 
@@ -101,10 +101,10 @@ def _at_states(
         recorded = calls[len(seen.streams) - 1].output.to(found.device, dtype)
         seen.streams.append(found + (recorded - found).detach())
         if len(seen.streams) > len(calls):
-            raise EnoughError
+            raise StopPassError
         return type(output)([seen.streams[-1], *output[1:]]) if isinstance(output, tuple | list) else seen.streams[-1]
 
-    with suppress(EnoughError), ExitStack() as held, ExitStack() as hooks:
+    with suppress(StopPassError), ExitStack() as held, ExitStack() as hooks:
         for block in model.get_submodule(blocks.path):
             hooks.enter_context(block.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
             hooks.enter_context(block.register_forward_hook(leave, with_kwargs=True))
@@ -120,26 +120,26 @@ def refuse_other_paths(
     product: Callable[[Tensor, bool], Tensor],
     name: str,
 ) -> None:
-    """Refuse a model whose derivative at a token is not the product of its blocks' own maps there."""
+    """Refuse a model whose derivative at a token is not the product of its blocks' own maps."""
     # `product(u, wide)` is u^T times the product at every depth, `(L + 1, d)`, formed in float64 if `wide`.
     seen, u = None, _random(calls[-1].input.shape[-1])
     for dtype in _arithmetics(hf):
-        # But for a kernel that knows no float64, or a graph that memory does not hold.
+        # Skips kernels without float64, and graphs that exceed memory.
         with suppress(RuntimeError, MemoryError, TypeError, ValueError):
             seen = differentiated(hf, blocks, calls, inputs, dtype)
             break
     if seen is None:
-        return _refuse_moved(hf, blocks, inputs, name)
+        return _refuse_by_perturbation(hf, blocks, inputs, name)
     tolerance = max(TOLERANCE.get(call.output.dtype, 0.0) for call in calls)
     rows = _at_token(seen, u, token)
     own = rows[:, token]
-    # A way back to the token leads through one before it or through one after it.
+    # A path back to the token leads through an earlier token or through a later one.
     later = float((rows[:, token + 1 :].norm(dim=(1, 2)) / rows.norm(dim=(1, 2))).max())
-    if not (ahead := max(later, _ahead(seen, token, slice(token, token + 1)))) <= tolerance:
+    if not (ahead := max(later, _from_later(seen, token, slice(token, token + 1)))) <= tolerance:
         raise _bidirectional(name, ahead)
-    # Where something is known to be handed on, less of it counts. Rounding in float32 refuses nothing: what is far off
-    # is checked again in float64.
-    tolerance *= _KNOWN if seen.beside else 1
+    # A known side path makes the tolerance stricter. Rounding in float32 refuses nothing: a large difference is
+    # checked again in float64.
+    tolerance *= _STRICTER if seen.beside else 1
     for wide in (False, True):
         far = float(((product(u, wide).to(own) - own).norm(dim=-1) / own.norm(dim=-1)).max())
         if far <= tolerance:
@@ -148,16 +148,16 @@ def refuse_other_paths(
 
 
 def refuse_bidirectional(seen: Pass, name: str) -> None:
-    """Refuse a model in which later tokens reach earlier ones, at the length of a trace."""
+    """Refuse a model in which later tokens reach earlier ones, at the sequence length of a trace."""
     half = seen.streams[0].shape[1] // 2
-    if not (ahead := _ahead(seen, half, slice(half, None))) <= TOLERANCE[torch.float32]:
+    if not (ahead := _from_later(seen, half, slice(half, None))) <= TOLERANCE[torch.float32]:
         raise _bidirectional(name, ahead)
 
 
-def _ahead(seen: Pass, before: int, after: slice) -> float:
-    """Measure what some tokens give to all those before a position, relative to what a token gives to them."""
-    # All rows get the same cotangent: what a token gives to each of them becomes less the more there are, and what it
-    # gives to all does not.
+def _from_later(seen: Pass, before: int, after: slice) -> float:
+    """Return the influence of some tokens on all tokens before a position, relative to a token's mean influence."""
+    # All rows get the same cotangent: a token's influence on each of them falls with their number, its total influence
+    # does not.
     if before == 0:
         return 0.0
     cotangent = torch.zeros_like(seen.streams[-1])
@@ -193,11 +193,11 @@ def _at_token(seen: Pass, u: Tensor, token: int) -> Tensor:
 
 
 def _arithmetics(hf: PreTrainedModel) -> list[torch.dtype]:
-    """List the number formats in which the whole model can be differentiated, the best first."""
+    """Return the dtypes in which the whole model can be differentiated, the best first."""
     own, size = storage.arithmetic(hf), sum(weight.numel() for weight in hf.parameters())
     if storage.on_disk(hf):
         return []
-    # A copy runs without a forward that others put on its modules.
+    # A copy runs without a `forward` that users set on its modules.
     wide = [torch.float64] if size <= _SMALL and not modifications(hf) else []
     as_it_is = not storage.in_few_bits(hf) and all(weight.dtype == own for weight in hf.parameters())
     fits = as_it_is or size * own.itemsize <= _SHARE * available(hf.device)
@@ -206,12 +206,12 @@ def _arithmetics(hf: PreTrainedModel) -> list[torch.dtype]:
 
 @exclusive
 @torch.no_grad()
-def _refuse_moved(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor], name: str) -> None:
+def _refuse_by_perturbation(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor], name: str) -> None:
     """Refuse, by two passes without a graph, a model whose blocks hand on more than their stream, or look ahead."""
-    # int8 layers look for outliers in all tokens at once.
+    # int8 layers search for outliers in all tokens at once.
     least = max(_MOVED, _ROUNDINGS * torch.finfo(hf.dtype).eps, _QUANTISED * storage.in_few_bits(hf))
-    before = _passed(hf, blocks, inputs)
-    after = _passed(hf, blocks, inputs, before[0].stream)
+    before = _perturbed(hf, blocks, inputs)
+    after = _perturbed(hf, blocks, inputs, before[0].stream)
     half = before[0].input.shape[1] // 2
     if half:
         first = ((a.output[0, :half].float(), b.output[0, :half].float()) for a, b in zip(before, after, strict=True))
@@ -221,15 +221,15 @@ def _refuse_moved(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tens
         key
         for a, b in zip(before, after, strict=True)
         for key, value in a.arguments.items()
-        if (one := _summed(value)) is not None and (other := _summed(b.arguments.get(key))) is not None
+        if (one := _checksum(value)) is not None and (other := _checksum(b.arguments.get(key))) is not None
         if one.shape != other.shape or not float((one - other).abs().max()) <= least * float(one[1::2].max())
     }
     if changed:
         raise _beside(name, changed, "is not the derivative of the whole model")
 
 
-def _passed(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor], moved: str = "") -> list[BlockCall]:
-    """Run a model, the second half of its first block's stream, the argument `moved`, moved or not."""
+def _perturbed(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor], moved: str = "") -> list[BlockCall]:
+    """Run a model with the second half of its first block's stream, the argument `moved`, perturbed or not."""
 
     def move(block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         stream = args[0] if args else kwargs[moved]
@@ -238,14 +238,14 @@ def _passed(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor], m
         changed = stream + noise * stream.norm() / stream.numel() ** 0.5
         return ((changed, *args[1:]), kwargs) if args else (args, kwargs | {moved: changed})
 
-    with kept(hf), ExitStack() as hooks:
+    with restored(hf), ExitStack() as hooks:
         if moved:
             hooks.enter_context(blocks.modules[0].register_forward_pre_hook(move, with_kwargs=True))
         return passed(hf, blocks, dict(inputs))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """Find the tensors of an argument, in whatever holds them."""
+    """Iterate over the tensors of an argument, in whatever container."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping | tuple | list):
@@ -255,12 +255,12 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         yield from _tensors(vars(value))
 
 
-def _summed(value: Any) -> Tensor | None:
-    """Sum up the numbers of an argument: their product with a wave, and their length; None if it has none."""
+def _checksum(value: Any) -> Tensor | None:
+    """Return a checksum of an argument's numbers: their product with a wave, and their norm; None without numbers."""
     found = []
     for leaf in _tensors(value):
         if leaf.is_floating_point() and leaf.numel():
             flat = leaf.detach().double().flatten().nan_to_num(0.0, 0.0, 0.0)
-            flat = flat * (flat.abs() < torch.finfo(leaf.dtype).max / 2)  # what masks hide
+            flat = flat * (flat.abs() < torch.finfo(leaf.dtype).max / 2)  # masked entries
             found += [flat @ torch.arange(len(flat), device=flat.device).cos().to(flat), flat.norm()]
     return torch.stack(found).cpu() if found else None

@@ -1,1 +1,1 @@
-"""Labelled data sets condensed, and their parts selected: numpy and xarray alone, so that figures need no torch."""
+"""Summaries of labelled datasets, and selection of their parts: only numpy and xarray, so figures load no torch."""

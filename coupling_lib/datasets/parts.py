@@ -1,7 +1,7 @@
-"""Coupling in its two parts: of whole Jacobians, and of what is left without their isotropic part (`svd.shared`).
+"""Coupling of whole Jacobians, and of their traceless part (`svd.shared`).
 
-A dataset holds what was measured of the traceless part beside the whole, its names with `shared_` before them. What the
-whole has beyond that, blocks that shrink or stretch every direction alike bring about.
+A dataset holds measurements of the traceless part beside those of the whole, under names that begin with `shared_`.
+The difference comes from blocks that shrink or stretch every direction alike.
 """
 
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ import xarray as xr
 from coupling_lib.errors import ParameterError
 
 VARIANTS_OF_PARTS = ("normalized_miscoupling", "mismatch", "released_norm")
-"""What is measured of the traceless part: one variant each of the paper, its project page and its released code."""
+"""Variants measured for the traceless part: one each of the paper, its project page and its released code."""
 
 SHARED = "traceless part"
-"""How figures and tables call the traceless part of the trained network, beside the networks."""
+"""Label of the traceless part of the trained network in figures and tables, beside the networks."""
 
 _PREFIX = "shared_"
 
 
 def prefixed(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Name variables as those of the traceless part, and the axis of variants as that of the few it has."""
+    """Rename variables to those of the traceless part, and their axis of variants to its own."""
     axes = {"variant": "shared_variant"}
     return {f"{_PREFIX}{name}": (tuple(axes.get(dim, dim) for dim in dims), x) for name, (dims, x) in variables.items()}
 
@@ -33,17 +33,17 @@ def has_parts(ds: xr.Dataset) -> bool:
 
 
 def shared_part(ds: xr.Dataset) -> xr.Dataset:
-    r"""Return what was measured of $J - (\mathrm{tr} J / d) I$ as a dataset like that of the whole Jacobians $J$.
+    r"""Return the measurements of $J - (\mathrm{tr} J / d) I$ as a dataset like that of the whole Jacobians $J$.
 
-    All that takes a measurement takes it: `null_of`, `depth_summary`, figures. Its coupling is of shared directions
-    alone; that of the whole holds, beyond it, what blocks do to every direction alike (`cl.shared`).
+    Functions of a measurement accept it: `null_of`, `depth_summary`, figures. Its coupling is of shared directions
+    alone; that of the whole also holds the isotropic action of blocks (`cl.shared`).
 
     Args:
         ds: A dataset of `measure_depth` or `measure_tokens`.
 
     Returns:
         The dataset with the variants of `datasets.parts.VARIANTS_OF_PARTS`, `singular_values`, `frobenius_norm`,
-        `residual` and matrices of the traceless part, under the names and in the units that the whole has them.
+        `residual` and matrices of the traceless part, under the names and in the units of the whole.
 
     Raises:
         ParameterError: If the dataset holds no traceless part, as where no Jacobian was formed.
@@ -61,7 +61,7 @@ def shared_part(ds: xr.Dataset) -> xr.Dataset:
             "unless `formed` is False, and measure_tokens always"
         )
     own = {name: str(name).removeprefix(_PREFIX) for name in ds.data_vars if str(name).startswith(_PREFIX)}
-    # What both parts have in common, such as the texts of tokens, stays; variants that the traceless part lacks do not.
+    # Variables of both parts, such as the texts of tokens, stay; variants that the traceless part lacks are dropped.
     pairs = ds[f"{_PREFIX}{VARIANTS_OF_PARTS[0]}"].dims
     whole = [name for name in ds.data_vars if name not in own and (name in own.values() or ds[name].dims == pairs)]
     found = ds.drop_vars(whole).rename(own)
@@ -71,7 +71,7 @@ def shared_part(ds: xr.Dataset) -> xr.Dataset:
 
 
 def with_shared_part(both: xr.Dataset) -> xr.Dataset:
-    """Return the whole of every network and, where it was measured, the traceless part of the one that is "trained"."""
+    """Return the whole of every network and, where it was measured, the traceless part of the network "trained"."""
     if not has_parts(both):
         return both
     names = pd.Index([*map(str, both.network.values), SHARED], name="network")

@@ -1,4 +1,4 @@
-"""Summaries of a measurement: couplings of pairs of blocks, intervals over prompts, and their null as one number."""
+"""Summaries of a measurement: couplings of pairs of blocks, intervals over prompts, and the mean of their null."""
 
 import numpy as np
 import pandas as pd
@@ -9,30 +9,30 @@ from coupling_lib.errors import ParameterError, shown
 
 
 class Chance(float):
-    """A value without coupling; a plain number in all arithmetic, which knows its standard error."""
+    """Expected value without coupling: a float with its standard error."""
 
     error: float
     """Standard error, 0 in closed form."""
 
     def __new__(cls, value: float, error: float) -> "Chance":
-        """Join a value and its standard error."""
+        """Return a value with its standard error."""
         made = super().__new__(cls, value)
         made.error = float(error)
         return made
 
     def __getnewargs__(self) -> tuple[float, float]:
-        """Return what a copy is made of."""
+        """Return the arguments that recreate a copy."""
         return float(self), self.error
 
 
 def interval(values: xr.DataArray, over: str = "prompt", gaps: bool = True) -> xr.Dataset:
-    """Return `mean` and the ends of its 95 % interval, `low` and `high`; NaN for one prompt, and at allowed `gaps`."""
+    """Return the `mean` and its 95 % interval, `low` and `high`; NaN for one prompt, and at gaps if `gaps` is True."""
     if over not in values.dims or not values.sizes[over] or values.dtype.kind not in "fiub":
         message = f"dimensions {values.dims} and dtype {values.dtype}"
         raise ParameterError(f"the values have {message}; expected numbers with one or more along {over!r}")
     values = values.transpose(over, ...).astype(float)
     mean = values.mean(over)
-    # Prompts of an absent network or of pairs that do not exist have no interval, and no say in one.
+    # Prompts of an absent network, and pairs that do not exist, have no interval and do not enter one.
     known = np.isfinite(values).all(over) if gaps else xr.ones_like(mean, dtype=bool)
     low, high = xr.full_like(mean, np.nan), xr.full_like(mean, np.nan)
     if values.sizes[over] > 1:
@@ -41,8 +41,8 @@ def interval(values: xr.DataArray, over: str = "prompt", gaps: bool = True) -> x
     return xr.Dataset({"mean": mean, "low": low, "high": high})
 
 
-def apart(values: xr.DataArray, first: str = "block_1", second: str = "block_2") -> xr.DataArray:
-    """Leave pairs of different blocks, or tokens: NaN where one meets itself, which is coupled by construction."""
+def off_diagonal(values: xr.DataArray, first: str = "block_1", second: str = "block_2") -> xr.DataArray:
+    """Set pairs of a block, or token, with itself to NaN: they are coupled by construction."""
     return values.astype(float).where(values[first] != values[second])
 
 
@@ -51,23 +51,23 @@ def pair_couplings(ds: xr.Dataset, variant: str = "normalized_miscoupling", k: i
     if ds.sizes["block_1"] < 2:
         raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
     mismatch = ds[variant] if k is None else ds[variant].sel(k=k, drop=True)
-    return 1 - apart(mismatch)
+    return 1 - off_diagonal(mismatch)
 
 
 def mean_couplings(ds: xr.Dataset, variant: str = "normalized_miscoupling", k: int | None = None) -> xr.DataArray:
-    """Average each prompt's coupling over ordered pairs of different blocks."""
+    """Return each prompt's mean coupling over ordered pairs of different blocks."""
     return pair_couplings(ds, variant, k).mean(("block_1", "block_2"))
 
 
 def block_couplings(ds: xr.Dataset, variant: str = "normalized_miscoupling", k: int | None = None) -> xr.DataArray:
-    """Average the coupling of each `block` with all others: its Jacobian with their vectors, and theirs with its."""
+    """Return the mean coupling of each `block` with all others: of its Jacobian with their vectors, and vice versa."""
     coupling = pair_couplings(ds, variant, k)
     jacobian = coupling.mean("block_2").rename(block_1="block")
     return (coupling.mean("block_1").rename(block_2="block") + jacobian) / 2
 
 
 def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
-    """Condense coupling, 1 - m, to its mean over prompts with a 95 % interval; each prompt counts once.
+    """Return the mean coupling, 1 - m, over prompts with a 95 % interval; each prompt has the same weight.
 
     Args:
         ds: a dataset of `measure_depth`.
@@ -93,7 +93,7 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
     every = mean_couplings(ds, variant)
     if {ds.sizes["block_1"], ds.sizes["block_2"]} == {ds.sizes.get("distance")}:
         neighbours = 1 - ds["by_distance"].sel(variant=variant, distance=1, drop=True).astype(float)
-    else:  # of some of the blocks that were measured
+    else:  # for a dataset of some of the measured blocks
         near = abs(ds["block_1"] - ds["block_2"]) == 1
         neighbours = pair_couplings(ds, variant).where(near).mean(("block_1", "block_2"))
     both = xr.concat([every, neighbours], pd.Index(["all pairs", "neighbours"], name="pairs"))
@@ -102,5 +102,5 @@ def depth_summary(ds: xr.Dataset, variant: str) -> xr.Dataset:
 
 
 def chance(null: xr.Dataset) -> Chance:
-    """Average a null over all that is in it, for instance the blocks."""
+    """Return the mean of a null and of its error over all dimensions, for instance blocks."""
     return Chance(float(null["value"].mean()), float(null["error"].mean()))

@@ -1,1 +1,1 @@
-"""What a model is given: prompts, pictures, and the parameters of a notebook."""
+"""Inputs of a model: prompts, pictures, and the prompt arguments of a measurement."""

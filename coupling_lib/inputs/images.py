@@ -30,7 +30,7 @@ _NORMALISED = {
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """One image, as it is shown and as a model reads it."""
+    """One image, as displayed and as a model's input."""
 
     name: str
     label: int
@@ -39,7 +39,7 @@ class Picture:
 
 
 def load_images(source: str | Path, model: Any, n: int = 8, seed: int = 0) -> list[Picture]:
-    """Load a few images as a vision model reads them.
+    """Load a few images in a vision model's input format.
 
     Args:
         source: a data set of `read_dataset`, whose held-out images are drawn from; a folder of pictures, taken in
@@ -75,11 +75,11 @@ def load_images(source: str | Path, model: Any, n: int = 8, seed: int = 0) -> li
     if processor is None and getattr(config, "image_mean", None) is None and config.model_type not in _NORMALISED:
         message = "its folder has no preprocessor_config.json, and its configuration no image_mean"
         warnings.warn(f"pixels are normalised by one half, as {message}; add the one it was trained with", stacklevel=2)
-    raw = _raw(source, config, n, seed)
+    raw = _choose_images(source, config, n, seed)
     return [_picture(name, label, image, config, processor) for name, label, image in raw]
 
 
-def _raw(source: str | Path, config: Any, n: int, seed: int) -> list[tuple[str, int, torch.Tensor]]:
+def _choose_images(source: str | Path, config: Any, n: int, seed: int) -> list[tuple[str, int, torch.Tensor]]:
     """Choose images, with their names and labels: `(c, h, w)`, from 0 to 1."""
     path = Path(source)
     if str(source) == "noise":
@@ -97,14 +97,14 @@ def _raw(source: str | Path, config: Any, n: int, seed: int) -> list[tuple[str, 
 
 
 def _picture(name: str, label: int, image: torch.Tensor, config: Any, processor: Any) -> Picture:
-    """Bring one image into a model's format, by its own processor where it has one."""
+    """Convert one image to a model's input format, by its own processor where it has one."""
     if processor is None:
         pixels = pixels_for(image[None], config)
     else:
         in_bytes = (image * 255).round().to(torch.uint8).expand(config.num_channels, -1, -1)
         pixels = processor(images=[in_bytes.numpy()], return_tensors="pt", input_data_format="channels_first")
         pixels = pixels["pixel_values"]
-        # A processor may cut a picture: what is shown is what is read.
+        # A processor may crop a picture: display exactly what the model reads.
         mean, std = (torch.tensor(getattr(processor, key)).view(-1, 1, 1) for key in ("image_mean", "image_std"))
         image = (pixels[0] * std + mean).clamp(0, 1) if processor.do_normalize else pixels[0]
     shown = image.permute(1, 2, 0).numpy()
@@ -112,7 +112,7 @@ def _picture(name: str, label: int, image: torch.Tensor, config: Any, processor:
 
 
 def pixels_for(images: torch.Tensor, config: Any) -> torch.Tensor:
-    """Bring images into a model's format: its size, its channels, normalised."""
+    """Convert images to a model's input format: size, channels, normalisation."""
     config = images_config(config)
     size = sides(config.image_size)
     if tuple(images.shape[-2:]) != size:
@@ -124,7 +124,7 @@ def pixels_for(images: torch.Tensor, config: Any) -> torch.Tensor:
 
 
 def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and standard deviation that a model's input is normalised with."""
+    """Return the mean and standard deviation with which a model's input is normalised."""
     given = [getattr(config, name, None) for name in ("image_mean", "image_std")]
     if given.count(None) == 1:
         raise ParameterError(f"image_mean is {given[0]} and image_std {given[1]}; expected both in the configuration")
@@ -138,12 +138,12 @@ def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 @exclusive
 def first_states(hf: PreTrainedModel, blocks: Blocks, given: torch.Tensor) -> torch.Tensor:
-    """Compute the states `(1, n, d)` that a model's first block reads."""
+    """Return the states `(1, n, d)` that a model's first block reads."""
     return passed(hf, blocks, {hf.main_input_name: given.to(hf.device, hf.dtype)}, count=1)[0].input
 
 
 def patch_grid(model: Model, pixels: torch.Tensor) -> tuple[int, int, int]:
-    """Count the tokens before the patches of an image `(1, c, h, w)`, and the rows and columns of patches."""
+    """Return the number of tokens before the patches of an image `(1, c, h, w)`, and the rows and columns of these."""
     # The state of a class, distillation or register token before the first block does not change with the image.
     config = images_config(model.hf.config)
     if model.hf.main_input_name != "pixel_values" or not hasattr(config, "patch_size"):
@@ -160,7 +160,7 @@ def patch_grid(model: Model, pixels: torch.Tensor) -> tuple[int, int, int]:
 
 
 def patch_box(model: Model, token: int, picture: Picture) -> tuple[int, int, int, int] | None:
-    """Find the part of a picture that a token stands for, as x, y, width and height; None for a token of no patch."""
+    """Return the box of a token's patch in a picture: x, y, width and height; None for a token without a patch."""
     before, rows, columns = patch_grid(model, picture.pixels)
     number = token - before if token >= 0 else rows * columns + token
     if not 0 <= number < rows * columns:
@@ -181,7 +181,7 @@ def _pictures(folder: Path, n: int) -> list[tuple[str, int, torch.Tensor]]:
     for file in files[:n]:
         try:
             image = ImageOps.exif_transpose(Image.open(file))
-            if image.mode.startswith("I"):  # 16 bits, which a conversion would cut off above 255
+            if image.mode.startswith("I"):  # 16 bits, which a conversion would clip at 255
                 image = Image.fromarray((np.asarray(image, dtype=np.int64).clip(0, 65535) // 257).astype(np.uint8))
             array = np.asarray(image.convert("RGB"), dtype=np.float32) / 255
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

@@ -55,13 +55,13 @@ def read_dataset(source: str | Path) -> LabelledImages:
 
 
 def _digits() -> LabelledImages:
-    """The digits of scikit-learn, grey values 0 to 16, shuffled once and split."""
+    """Load the digits of scikit-learn, grey values 0 to 16, shuffled once and split."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    # One seed for every training, so that all models are tested on the same images.
+    # One seed for all trainings, so that all models are tested on the same images.
     order = np.random.default_rng(0).permutation(len(digits.target))
-    # 16 grey levels above 0 become bytes.
+    # 16 grey levels above 0 are scaled to bytes.
     images = torch.from_numpy(np.round(digits.images * (255 / 16)).astype(np.uint8))[order].unsqueeze(1)
     labels, held = torch.from_numpy(digits.target.astype(np.int64))[order], round(HELD_OUT * len(order))
     names = tuple(map(str, range(10)))
@@ -69,11 +69,11 @@ def _digits() -> LabelledImages:
 
 
 def _cifar_batches(folder: Path) -> LabelledImages:
-    """CIFAR-10 as its authors publish it: pickled batches, of which only plain arrays are accepted."""
+    """Load CIFAR-10 as its authors publish it: pickled batches, of which only plain arrays are accepted."""
 
     def read(name: str) -> Any:
         with (folder / name).open("rb") as stream:
-            return _Plain(stream, encoding="bytes").load()
+            return _PlainUnpickler(stream, encoding="bytes").load()
 
     def split(*names: str) -> tuple[torch.Tensor, torch.Tensor]:
         parts = list(map(read, names))
@@ -86,8 +86,8 @@ def _cifar_batches(folder: Path) -> LabelledImages:
     return LabelledImages("cifar10", *train, *test, tuple(name.decode() for name in names))
 
 
-class _Plain(pickle.Unpickler):
-    """Read pickles that hold numpy arrays, lists and texts, and refuse everything that could run code."""
+class _PlainUnpickler(pickle.Unpickler):
+    """Unpickler of numpy arrays, lists and texts that refuses everything that could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         allowed = {("multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}
@@ -97,7 +97,7 @@ class _Plain(pickle.Unpickler):
 
 
 def _cifar_jpeg(file: Path) -> LabelledImages:
-    """CIFAR-10 as JPEG bytes in one file."""
+    """Load CIFAR-10 from JPEG bytes in one file."""
     from PIL import Image
 
     with np.load(file) as arrays:
@@ -112,7 +112,7 @@ def _cifar_jpeg(file: Path) -> LabelledImages:
 
 
 def _cifar_hub() -> LabelledImages:
-    """CIFAR-10 from the Hugging Face hub."""
+    """Load CIFAR-10 from the Hugging Face hub."""
     try:
         from datasets import load_dataset
     except ImportError:

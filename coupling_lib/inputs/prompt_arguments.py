@@ -1,4 +1,4 @@
-"""Prompt arguments of a measurement: strings, prompts or token ids, checked and made readable for the model."""
+"""Prompt arguments of a measurement: strings, prompts or token ids, checked and converted to a model's inputs."""
 
 import warnings
 from collections.abc import Iterable, Mapping
@@ -14,24 +14,24 @@ from coupling_lib.inputs.prompts import unreadable
 from coupling_lib.models.model import Model
 
 Prompts = str | torch.Tensor | Iterable[Any]
-"""What a measure is given: texts, tensors of `input_ids` or `pixel_values`, or `Prompt` objects; or a single one."""
+"""Prompts of a measurement: texts, tensors of `input_ids` or `pixel_values`, or `Prompt` objects; or a single one."""
 
 
 class UpToWidth(tuple[int, ...]):
-    """Numbers of singular vectors that a measure takes by default: those that a model's Jacobians have."""
+    """Default numbers of singular vectors, limited to the width of a model."""
 
     def of(self, model: Model) -> tuple[int, ...]:
-        """Leave out what is more than a model is wide, unless nothing would be left."""
+        """Return the numbers up to a model's width, or all if none is."""
         return tuple(k for k in self if k <= model.d_model) or tuple(self)
 
 
 def prompt_tokens(text: str, tokenizer: Any) -> list[int]:
-    """Return the tokens of a text, with those that its tokenizer puts around it."""
+    """Return the token ids of a text, with its tokenizer's special tokens."""
     return tokenizer(text, verbose=False)["input_ids"]
 
 
 def prompt_inputs(prompts: Prompts, *models: Any) -> list[str | torch.Tensor]:
-    """Bring prompts into a list of texts or tensors, and refuse what is none, or a model that was not loaded."""
+    """Return prompts as a list of texts or tensors, and refuse anything else, or a model that was not loaded."""
     for model in models:
         check_model(model)
     single = isinstance(prompts, str | torch.Tensor)
@@ -57,7 +57,7 @@ def _checked(prompt: Any, place: str) -> str | torch.Tensor:
 
 
 def check_model(model: Any) -> None:
-    """Refuse a name, or a model of another library, where a loaded model is expected."""
+    """Refuse anything but a loaded model, such as a name or a model of another library."""
     if not (hasattr(model, "hf") and hasattr(model, "blocks")):
         raise ParameterError(
             f"model is {shown(model, 60)} ({type(model).__name__}); pass what cl.load_model or cl.wrap_model returns"
@@ -67,21 +67,21 @@ def check_model(model: Any) -> None:
 def inputs_for(
     model: Model, prompts: Iterable[Any], seed: int = 0, n_tokens: int = 16, longest: int | None = None
 ) -> list[str | torch.Tensor]:
-    """Return prompts in a form that a model can read.
+    """Return prompts as inputs that a model can read.
 
     A model with a tokenizer reads the texts themselves. One without (random weights saved alone, a vision
     model) gets as many random inputs instead: token ids drawn uniformly, or images of standard normal noise.
-    They exercise every block; a warning, and the name of each input in the dataset, say what it is.
+    They exercise every block; a warning, and the name of each input in the dataset, tell that they are random.
 
-    A text that is longer than the model can read, or than `longest`, is given by its first tokens, with a warning: in
-    hundreds of prompts there is often one. So `longest` bounds the memory that any prompt can take.
+    A text longer than the model can read, or than `longest`, is truncated, with a warning: among hundreds of
+    prompts there is often one. So `longest` bounds the memory that any prompt can take.
 
     Args:
         model: a model from `load_model`.
         prompts: texts, tensors, or `Prompt` objects.
         seed: seed of the random inputs.
         n_tokens: length of random token sequences.
-        longest: the most tokens of a text; by default as many as the model reads.
+        longest: maximum number of tokens of a text; by default as many as the model reads.
 
     Returns:
         as many texts or tensors as there are prompts.
@@ -102,7 +102,7 @@ def inputs_for(
     check_whole("seed", seed, 0, 2**63 - 1)
     check_whole("n_tokens", n_tokens, 1)
     if model.tokenizer is not None:
-        return _shortened(model, given, longest)
+        return _truncated(model, given, longest)
     generator = torch.Generator().manual_seed(seed)
     n_tokens = min(n_tokens, longest or n_tokens)
     if drawn := sum(not isinstance(x, torch.Tensor) for x in given):
@@ -112,7 +112,7 @@ def inputs_for(
 
 
 def longest_input(hf: PreTrainedModel) -> int | None:
-    """Count the tokens that a model reads at most; None where nothing bounds them."""
+    """Return the maximum number of tokens that a model reads; None if it is unbounded."""
     config = hf.config.get_text_config()
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int) or positions <= 0:
@@ -120,24 +120,24 @@ def longest_input(hf: PreTrainedModel) -> int | None:
     ropes = getattr(config, "rope_parameters", None) or {}
     ropes = [each for each in (ropes, *ropes.values()) if isinstance(each, Mapping) and "rope_type" in each]
     if any(each["rope_type"] == "dynamic" for each in ropes):
-        return None  # stretched to whatever is read
-    # Some configurations have the length before it was stretched in both places.
+        return None  # stretched to the input's length
+    # Some configurations give the length before stretching in both places.
     stretched = [each.get("factor", 1) * each.get("original_max_position_embeddings", 0) for each in ropes]
-    # Of a table of positions with a row for padding, positions begin behind that row.
+    # In a table of positions with a row for padding, positions begin after that row.
     tables = [part for part in hf.modules() if isinstance(part, nn.Embedding) and part is not hf.get_input_embeddings()]
     sized = [table for table in tables if table.num_embeddings == positions and table.padding_idx is not None]
     before = max((table.padding_idx + 1 for table in sized), default=0)
     return int(max(positions, *stretched)) if stretched else positions - before
 
 
-def _shortened(model: Model, given: list[str | torch.Tensor], longest: int | None) -> list[str | torch.Tensor]:
-    """Replace texts that are too long by the ids of their first tokens."""
+def _truncated(model: Model, given: list[str | torch.Tensor], longest: int | None) -> list[str | torch.Tensor]:
+    """Truncate texts that are too long to the ids of their first tokens."""
     limits = [limit for limit in (longest_input(model.hf), longest) if limit]
     if not limits:
         return given
     fitting, cut = list(given), 0
     for number, prompt in enumerate(given):
-        # A token is at least a byte of the text, so that most texts need not be counted; special tokens come on top.
+        # A token is at least a byte of the text, so that most texts need not be counted; special tokens are added.
         if isinstance(prompt, str) and len(prompt.encode()) + 8 > min(limits):
             ids = prompt_tokens(prompt, model.tokenizer)
             if len(ids) > min(limits):
@@ -150,7 +150,7 @@ def _shortened(model: Model, given: list[str | torch.Tensor], longest: int | Non
 
 
 def prompt_name(given: str | torch.Tensor) -> str:
-    """Name a prompt in a dataset: its text, or its token ids."""
+    """Return the name of a prompt in a dataset: its text, or its token ids."""
     if isinstance(given, str):
         return given
     return f"ids {given[0].tolist()}" if given.ndim == 2 else f"image {tuple(given.shape)}"

@@ -1,6 +1,6 @@
-"""Prompts to measure on: the embedded set, the paper's six benchmarks, WikiText-2, or a file of one's own.
+"""Prompts of a measurement: the embedded set, the paper's six benchmarks, WikiText-2, or a user's file.
 
-The embedded set was written for this project: six styles, twenty prompts each, made to look like the benchmarks, which
+The embedded set was written for this project: six styles, twenty prompts each, modelled on the benchmarks, which
 are read from a local folder or from the hub.
 """
 
@@ -33,7 +33,7 @@ FOLDER_VARIABLE = "COUPLING_PROMPTS"
 """Environment variable that names the folder of prompt sets where no `folder` is given."""
 
 PARAGRAPH_WORDS = (32, 128)
-"""Fewest and most words of a WikiText-2 paragraph that is taken, counted between blanks.
+"""Minimum and maximum number of words of a WikiText-2 paragraph that is used, counted between blanks.
 
 Shorter lines are captions, formulae and list items rather than text; longer paragraphs would have to be cut for
 models with a short context, and all models are to read the same. On the test split 1012 of 2185 paragraphs remain.
@@ -59,11 +59,11 @@ class Prompt:
         id: name that is unique within its set and stable over time.
         dataset: set or style it belongs to, for example "gsm8k" or "arc-style".
         text: the text itself, without blanks at either end.
-        steps: reasoning steps that its solution takes, the difficulty of a GSM8K problem; None where nobody counted.
+        steps: reasoning steps that its solution takes, the difficulty of a GSM8K problem; None where unknown.
             For GSM8K see `count_steps`; for the embedded "gsm8k-style" problems our own count of the additions,
             subtractions, multiplications and divisions on the shortest way, a change of units counted as one of them.
-        rating: how difficult it was rated, on the scale of whoever rated it, as in Easy2Hard-Bench; None where nobody
-            did.
+        rating: difficulty rating, on its source's own scale, as in Easy2Hard-Bench; None where
+            unknown.
     """
 
     id: str
@@ -76,7 +76,7 @@ class Prompt:
 def load_prompts(
     name: str | Path = "embedded", n: int | None = None, seed: int = 0, folder: str | Path | None = None
 ) -> list[Prompt]:
-    """Prompts of a named set or a file, all of them or a balanced selection.
+    """Load the prompts of a named set or a file, all of them or a balanced selection.
 
     A selection takes the styles (data sets) in turn, each shuffled by the seed: n = 6 of the embedded set is one
     prompt of each style, and a larger n with the same seed begins with the smaller selection.
@@ -89,7 +89,7 @@ def load_prompts(
         n: Number of prompts; None takes all, in the order of the file.
         seed: Seed of the selection.
         folder: Local folder that holds `arc.jsonl`, `gsm8k.jsonl`, ... or, for "wikitext2", `test.txt`; by default
-            what the environment variable `COUPLING_PROMPTS` says. Without either, the sets come from the Hugging
+            the environment variable `COUPLING_PROMPTS`. Without either, the sets come from the Hugging
             Face hub, where the package `datasets` is installed.
 
     Returns:
@@ -129,12 +129,12 @@ def load_prompts(
 
 
 def add_chain_of_thought(prompt: Prompt) -> Prompt:
-    """The same prompt followed by "Let's think step by step." (zero-shot chain of thought, Kojima et al., 2022)."""
+    """Return the prompt followed by "Let's think step by step." (zero-shot chain of thought, Kojima et al., 2022)."""
     return replace(prompt, id=f"{prompt.id}+cot", text=f"{prompt.text} {CHAIN_OF_THOUGHT}")
 
 
 def unreadable(text: str) -> str:
-    """Return what is wrong in a text, such as control characters; an empty string if nothing is."""
+    """Return the fault of a text, such as a control character; an empty string if there is none."""
     # White space of any kind is text. Other control characters come from binary files and terminals, and a lone
     # half of a surrogate pair from a file that was read in the wrong encoding.
     found = re.search(r"[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]", text)
@@ -142,7 +142,7 @@ def unreadable(text: str) -> str:
 
 
 def count_steps(answer: str) -> int | None:
-    """Count the reasoning steps of a published GSM8K solution."""
+    """Return the number of reasoning steps of a published GSM8K solution."""
     # Such a solution ends in "#### 42"; its calculations are marked `<<6*7=42>>`. Each marked calculation is a step;
     # where none is marked, each line before the last is one.
     working, mark, _ = answer.partition("####")
@@ -155,7 +155,7 @@ def _named(name: str, folder: str | Path | None) -> list[Prompt]:
     folder = folder or os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return _from_hub(name)
-    # A folder may hold the files themselves, or be the data folder above them.
+    # A folder may hold the files themselves, or be the data folder that contains theirs.
     file, below = ("test.txt", "wikitext2") if name == "wikitext2" else (f"{name}.jsonl", "prompts")
     places = [Path(folder) / file, Path(folder) / below / file]
     found = next((place for place in places if place.is_file()), None)
@@ -172,7 +172,7 @@ def _named(name: str, folder: str | Path | None) -> list[Prompt]:
 def _from_file(path: Path) -> list[Prompt]:
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise OSError("it is a pipe or a device")  # which may never end
+            raise OSError("it is a pipe or a device")  # reading it may never end
         text = path.read_text(encoding="utf-8-sig")  # without the mark that spreadsheets put before the first word
     except (OSError, ValueError) as error:
         raise ParameterError(f"the prompt file {str(path)!r} cannot be read ({error}); expected UTF-8 text") from None
@@ -205,11 +205,11 @@ def _from_file(path: Path) -> list[Prompt]:
 def _csv_row(row: Mapping[str, Any], default: Prompt) -> Prompt:
     if any(row.get(None, ())):  # cells beyond the header: a comma outside of quotes would cut the prompt
         raise ValueError
-    # A blank is what follows a comma in a prompt.
+    # A column that begins with a blank is the rest of a prompt after a comma.
     if any((row.get(name) or "")[:1] == " " for name in ("id", "dataset", "steps", "answer", "rating", "difficulty")):
         raise ValueError
     given = {name: cell for name, cell in row.items() if name and cell}
-    # What a table gives as text is a number where one is meant.
+    # A table gives numbers as text.
     numbers = {name: kind(given[name]) for name, kind in (("steps", int), ("rating", float)) if name in given}
     try:
         numbers["difficulty"] = float(given.get("difficulty", ""))
@@ -242,11 +242,11 @@ _READERS = {
     ),
     ".txt": (lambda line, default: replace(default, text=line.strip()), "a text"),
 }
-"""By the ending of a file: what reads one of its prompts, and what is expected of it."""
+"""By the suffix of a file: the reader of one prompt, and its expected form."""
 
 
 def _paragraphs(lines: list[str]) -> list[Prompt]:
-    """The paragraphs of WikiText-2 of useful length: a line that starts and ends with "=" is a heading."""
+    """Return the paragraphs of WikiText-2 of useful length: a line that starts and ends with "=" is a heading."""
     fewest, most = PARAGRAPH_WORDS
     prompts = [
         Prompt(f"wikitext2-{number}", "wikitext2", text)
@@ -261,7 +261,7 @@ def _paragraphs(lines: list[str]) -> list[Prompt]:
 def _from_hub(name: str) -> list[Prompt]:
     hub_id, configuration, split, column = _HUB[name]
     try:
-        import datasets  # only whoever wants the hub needs it
+        import datasets  # needed for the hub only
 
         table = datasets.load_dataset(hub_id, configuration, split=split)
         rows = list(table[column])
@@ -274,14 +274,14 @@ def _from_hub(name: str) -> list[Prompt]:
         ) from None
     if name == "wikitext2":
         return _paragraphs(rows)
-    # Winogrande marks the ambiguous referent with an underscore: the prompt is what comes before it.
+    # Winogrande marks the ambiguous referent with an underscore: the prompt is the text before it.
     texts = [row.split("_")[0] if name == "winogrande" else row for row in rows]
     numbered = enumerate(zip(texts, steps, strict=True))
     return [Prompt(f"{name}-{split}-{i}", name, text.strip(), count) for i, (text, count) in numbered]
 
 
 def _balanced(prompts: list[Prompt], n: int, seed: int) -> list[Prompt]:
-    """Take one prompt of each style after another, every style in an order of its own."""
+    """Select one prompt of each style in turn, every style shuffled by itself."""
     check_whole("n", n, 1, len(prompts), f"the set has {len(prompts)} prompts (None takes all)")
     styles: dict[str, list[Prompt]] = {}
     for prompt in prompts:

@@ -1,4 +1,4 @@
-"""Token ids that a model should not be given as they are: padding at an edge, a first token twice."""
+"""Faults of token ids: padding at an edge, a beginning-of-text token twice."""
 
 import functools
 import warnings
@@ -9,12 +9,12 @@ from coupling_lib.errors import ParameterError
 
 
 @functools.lru_cache(maxsize=4)
-def around(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Return the ids that a tokenizer puts before and behind each text; asked for once."""
+def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Return the ids that a tokenizer puts before and after each text."""
     try:
         plain = list(tokenizer("a", add_special_tokens=False)["input_ids"])
         whole = list(tokenizer("a")["input_ids"])
-    except (TypeError, ValueError, KeyError):  # no tokenizer of transformers: it puts what it puts
+    except (TypeError, ValueError, KeyError):  # no tokenizer of transformers: unknown
         return [], []
     starts = range(len(whole) - len(plain) + 1)
     found = next((at for at in starts if plain and whole[at : at + len(plain)] == plain), None)
@@ -22,8 +22,8 @@ def around(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def check(ids: Sequence[int], tokenizer: Any, config: Any, name: str) -> None:
-    """Refuse padding at an edge of one input, and warn of a first token that stands there twice."""
-    first = around(tokenizer)[0] if tokenizer is not None else []
+    """Refuse padding at an edge of one input, and warn of a first token that is there twice."""
+    first = special_tokens(tokenizer)[0] if tokenizer is not None else []
     _refuse_padding(ids, tokenizer, config, first)
     if first and list(ids[: 2 * len(first)]) == 2 * first:
         warnings.warn(
@@ -34,8 +34,8 @@ def check(ids: Sequence[int], tokenizer: Any, config: Any, name: str) -> None:
 
 
 def last_token_warning(ids: Sequence[int], tokenizer: Any, name: str) -> str:
-    """Describe a last token that is none of the text but put behind it by the tokenizer; empty where it is text."""
-    last = around(tokenizer)[1] if tokenizer is not None else []
+    """Return a warning that the last token is not of the text but of the tokenizer; empty where it is of the text."""
+    last = special_tokens(tokenizer)[1] if tokenizer is not None else []
     if not last or len(ids) <= len(last) or list(ids[-len(last) :]) != last:
         return ""
     return (
@@ -50,14 +50,14 @@ def _refuse_padding(ids: Sequence[int], tokenizer: Any, config: Any, first: list
     named = {role: getattr(source, f"{role}_token_id", None) for role in ("bos", "eos", "unk", "cls", "sep", "mask")}
     pad = getattr(source, "pad_token_id", None)
     if pad is None and tokenizer is not None:
-        pad = named["eos"]  # what everyone pads with where a tokenizer has no token of its own for it
+        pad = named["eos"]  # the usual choice for a tokenizer without a padding token
     if not isinstance(pad, int) or all(token == pad for token in ids):
         return
-    # One token that also stands between texts is text, and so is one of ids without a tokenizer, whose configuration
-    # may name any id; two of them are where a tokenizer begins with it and a template does, too.
+    # A single such token is text where it also separates texts, or without a tokenizer, as a configuration may name any
+    # id; two at the beginning are, where a tokenizer and a template add one each.
     single = int(tokenizer is None or pad in named.values())
     own = pad in first
-    left, right = _run(ids, pad), _run(ids[::-1], pad)
+    left, right = _leading(ids, pad), _leading(ids[::-1], pad)
     left = left - own if left > single + own else 0
     right = right if right > single else 0
     if not left and not right:
@@ -69,6 +69,6 @@ def _refuse_padding(ids: Sequence[int], tokenizer: Any, config: Any, first: list
     )
 
 
-def _run(ids: Sequence[int], token: int) -> int:
-    """Count how often a token stands at the beginning."""
+def _leading(ids: Sequence[int], token: int) -> int:
+    """Return how often a token stands at the beginning."""
     return next((n for n, other in enumerate(ids) if other != token), len(ids))

@@ -1,4 +1,4 @@
-"""What a model is given for one trace: texts made into token ids, and inputs that it cannot read refused."""
+"""Inputs of one trace: texts converted to token ids, and inputs that a model cannot read refused."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from coupling_lib.blocks.makeup import modifications, where
+from coupling_lib.blocks.makeup import modifications, modified
 from coupling_lib.blocks.model_config import sides
 from coupling_lib.blocks.record import family_of, images_config
-from coupling_lib.blocks.state import kept
+from coupling_lib.blocks.state import restored
 from coupling_lib.errors import CouplingError, ParameterError, UnsupportedModelError
 from coupling_lib.inputs import token_ids
 from coupling_lib.inputs.images import first_states
@@ -23,7 +23,7 @@ from coupling_lib.memory import ran_out
 from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive, refuse_narrow
 
-# Larger than any normalised pixel, and smaller than the bytes of any but a black picture.
+# Larger than any normalised pixel, and smaller than the brightest byte of any image that is not black.
 _BRIGHTEST = 50
 
 
@@ -42,7 +42,7 @@ def trace(model: Model, given: str | Tensor | Prompt) -> tracing.Trace:
 
     Raises:
         UntrustworthyResultError: if states are NaN or infinite; under autocast, or with a default dtype of half
-            precision, which would narrow states and Jacobians without a word.
+            precision, which would silently narrow states and Jacobians.
 
     Example:
         >>> import coupling_lib as cl
@@ -64,7 +64,7 @@ def trace(model: Model, given: str | Tensor | Prompt) -> tracing.Trace:
 
 @contextmanager
 def _explained(model: Model, inputs: Mapping[str, Tensor]) -> Generator[None]:
-    """Put in one line why a model fails on an input."""
+    """Raise errors of a model's run on an input as one line with their cause."""
     try:
         yield
     except CouplingError:
@@ -74,7 +74,7 @@ def _explained(model: Model, inputs: Mapping[str, Tensor]) -> Generator[None]:
         # A hook of the user's, and no parametrisation, such as wav2vec2's own.
         if any(functions for _, _, *functions in modifications(model.hf)):
             raise UnsupportedModelError(
-                f"{family_of(model.hf)} failed while {where(model.hf)} carried a hook or a forward of your own "
+                f"{family_of(model.hf)} failed while {modified(model.hf)} carried a hook or a forward of your own "
                 f"({type(error).__name__}: {message}); mend it or take it off, and trace again"
             ) from error
         if ran_out(error) or _runs(model.hf, inputs):
@@ -87,14 +87,14 @@ def _explained(model: Model, inputs: Mapping[str, Tensor]) -> Generator[None]:
 
 @torch.no_grad()
 def _runs(hf: PreTrainedModel, inputs: Mapping[str, Any]) -> bool:
-    with kept(hf), suppress(Exception):
+    with restored(hf), suppress(Exception):
         hf(**inputs)
         return True
     return False
 
 
 def _checked(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
-    """Turn the user's input into the model's, or raise an error of one line."""
+    """Convert the user's input to the model's, or raise an error of one line."""
     wanted, given = model.hf.main_input_name, getattr(given, "text", given)
     if isinstance(given, str):
         (text,) = prompt_inputs(given)
@@ -116,18 +116,18 @@ def _checked(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
 
 
 def _reads(model: Model, pixels: Tensor) -> bool:
-    """Return whether a model takes images of this size."""
+    """Return whether a model accepts images of this size."""
     with suppress(AssertionError, IndexError, RuntimeError, TypeError, ValueError):
         return bool(first_states(model.hf, model.blocks, pixels).numel())
     return False
 
 
 def _check_pixels(model: Model, given: Tensor) -> None:
-    """Refuse an image of the wrong size, or one that was not normalised as those of the model's training."""
+    """Refuse an image of the wrong size, or without the normalisation of the model's training."""
     config = images_config(model.hf.config)
     size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", given.shape[1])
     size = tuple(given.shape[2:]) if size is None else sides(size)
-    # Some families read other sizes too, and stretch their position embeddings.
+    # Some families read other sizes too, and interpolate their position embeddings.
     if tuple(given.shape[1:]) != (channels, *size) and not _reads(model, given):
         raise ParameterError(
             f"the image has shape {tuple(given.shape)}, and {model.name} reads {(1, channels, *size)}; "

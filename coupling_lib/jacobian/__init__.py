@@ -1,1 +1,1 @@
-"""From a trace to the Jacobian of a block: dense, as an operator, or of many prompts at once."""
+"""From a trace to a block's Jacobian: dense, as an operator, or batched over pairs of tokens."""

@@ -15,7 +15,7 @@ _PRODUCTS = (
 
 
 class RoundedProducts(TorchDispatchMode):
-    """Within it, products of bfloat16 and float16 matrices are those of float32, rounded to what they would be."""
+    """Mode that computes products of bfloat16 and float16 matrices in float32 and rounds the result to their dtype."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}

@@ -22,11 +22,11 @@ from coupling_lib.jacobian.differentiate import (
 from coupling_lib.memory import budget, ran_out
 from coupling_lib.modes import differentiating
 
-# Bytes that the intermediate tensors of one batch of cotangents may take, each of which reads all of a block's weights.
+# Bytes for the intermediate tensors of one batch of cotangents; each batch reads all of a block's weights.
 _BATCH_BYTES = {"cpu": 10 * 2**22, "cuda": 2**32}
-# More cotangents than this at once give the matrix products nothing.
+# Larger batches of cotangents do not speed up the matrix products.
 _LARGEST_BATCH = 1024
-# As many at once as there was memory for, on a device where it ran out with more.
+# Largest batch that fitted, on a device where memory ran out with a larger one.
 _AT_MOST: dict[str, int] = {}
 
 
@@ -44,8 +44,8 @@ def block_jacobians(trace: Traced, block: int, pairs: Sequence[tuple[int, int]],
 
     Raises:
         ParameterError: if the block or a position does not exist, or pairs with and without t1 = t2 are mixed.
-        UntrustworthyResultError: if one is all zero, not finite or lost in rounding, or the block, replayed on its own,
-            does not give what it gave inside the model.
+        UntrustworthyResultError: if one is all zero, not finite or lost in rounding, or the block's replayed output
+            differs from that inside the model.
 
     Example:
         >>> import coupling_lib as cl
@@ -63,7 +63,7 @@ def block_jacobians(trace: Traced, block: int, pairs: Sequence[tuple[int, int]],
 def form(
     trace: Traced, block: int, pairs: Sequence[tuple[int, int]], boundary: str, out: Tensor, *, rounded: bool = False
 ) -> Tensor:
-    """Form what `block_jacobians` does, in memory of the caller's; what is lost in rounding as well, if `rounded`."""
+    """Form the Jacobians of `block_jacobians` in the caller's memory; with `rounded`, ones lost in rounding as well."""
     if len({start == end for start, end in pairs}) > 1:
         raise ParameterError("pairs mixes t1 = t2 with t1 != t2; form the two kinds in two calls")
     trace.check_boundary(boundary)
@@ -73,7 +73,7 @@ def form(
         some = slice(first, first + together)
         x, y = evaluate(trace, block, pairs[some], boundary)
         rows, place = out[some].transpose(0, 1), 0
-        # Parts of one size: a small last one would leave the matrix products idle.
+        # Parts of one size: a small last part would leave the processor idle.
         batch = batch_size(trace, n_evaluated(trace, block, pairs[some]), beside=out.untyped_storage().nbytes())
         for part in rows.tensor_split(-(-len(rows) // batch)):
             units = x.new_zeros(len(part), trace.d_model)
@@ -83,7 +83,7 @@ def form(
     if pairs[0][0] == pairs[0][1]:
         out.diagonal(dim1=1, dim2=2).sub_(1)
     for matrix, pair in zip(out, pairs, strict=True):
-        extremes = torch.stack(matrix.aminmax()).tolist()  # one pass, in which a NaN shows as well
+        extremes = torch.stack(matrix.aminmax()).tolist()  # one pass, which also shows NaN
         if not all(map(math.isfinite, extremes)):
             raise UntrustworthyResultError(
                 f"the Jacobian of {position_name(trace, block, pair)} holds NaN or infinite entries; "
@@ -97,10 +97,10 @@ def form(
 
 
 def batch_size(trace: Traced, n_tokens: int, beside: int = 0) -> int:
-    """Return how many cotangents fit into the memory budget at once, beside so many bytes of results."""
+    """Return the number of cotangents that fit into the memory budget at once, beside the given bytes of results."""
     # About sixteen streams of intermediate values per cotangent, by count over a block's operations.
     each = 16 * n_tokens * trace.d_model * trace.dtype.itemsize
-    # An eighth of what the weights of a wide block take, 12 d^2 of them in float32, is little beside them.
+    # An eighth of the float32 weights of a wide block, 12 d^2 of them, is always allowed.
     room = max(budget(_BATCH_BYTES, trace.device.type, beside), 6 * trace.d_model**2)
     return min(_AT_MOST.get(trace.device.type, _LARGEST_BATCH), max(1, room // each))
 
@@ -112,7 +112,7 @@ def batched_gradient(y: Tensor, x: Tensor, cotangents: Tensor, batch: int) -> Te
 
 
 def pulled_back(y: Tensor, x: Tensor, cotangents: Tensor) -> Tensor:
-    """Pull one batch of cotangents back through a graph; where memory runs out, by smaller ones."""
+    """Pull one batch of cotangents back through a graph; in smaller batches where memory runs out."""
 
     def pull(cotangent: Tensor) -> Tensor:
         return torch.autograd.grad(y, x, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True)[0]

@@ -1,7 +1,7 @@
-"""What a pass recorded, and evaluation of one of its blocks with a graph at a few tokens, checked before and after.
+"""The record of a pass, and checked evaluation of one of its blocks with a graph at a few tokens.
 
-What is differentiated is the map that the model evaluated: with what stood on the block when it was traced, and to
-within rounding of what it gave there.
+The map differentiated is the one that the model evaluated: with the modifications of the block at the trace, and with
+the same output to within rounding.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from coupling_lib.blocks import attention, storage
 from coupling_lib.blocks.agreement import accepted, replay_error, route_error
 from coupling_lib.blocks.blockmap import state_size, token_map, without_norms
 from coupling_lib.blocks.call import BlockCall
-from coupling_lib.blocks.makeup import makeups, modifications, where
+from coupling_lib.blocks.makeup import makeups, modifications, modified
 from coupling_lib.blocks.record import Blocks
 from coupling_lib.blocks.rules import all_rules
-from coupling_lib.blocks.state import Changes, kept
+from coupling_lib.blocks.state import Changes, restored
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError, VanishingJacobianError
 from coupling_lib.models.model import Model
 from coupling_lib.modes import differentiating, exclusive, refuse_autocast
 
 BOUNDARIES = ("block", "hidden_states", "branch")
 P, T = ParamSpec("P"), TypeVar("T")
-# An int8 block rounds its activations to 8 bits in the model and not here, relative to what it adds to a token.
+# Tolerance of int8, relative to what a block adds to a token: activations are rounded to 8 bits in the model only.
 _INT8 = 1e-1
-# A Jacobian of two tokens shorter than so many roundings may be nothing else; so many times what changes where only
-# rounding does bounds its error, and it is lost where that may be this share of it.
+# A Jacobian between two tokens may be all rounding if shorter than this many roundings; its error is bounded by this
+# multiple of its change under a change of rounding, and it is lost where the bound exceeds this share of its length.
 _TINY, _BOUND, _LOST = 1e4, 16, 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """What one forward pass recorded, with the model's blocks; `tracing.Trace` documents each field."""
+    """The record of one forward pass, with the model's blocks; `tracing.Trace` documents each field."""
 
     model: Model
     inputs: dict[str, Tensor]
@@ -62,7 +62,7 @@ class Traced:
 
     @property
     def n_tokens(self) -> int:
-        """Number of token positions n: of the ids that were given, or of what an image is cut into."""
+        """Number of token positions n: of the given ids, or of an image's patches and special tokens."""
         ids = self.inputs.get("input_ids")
         return (self.calls[-1].input if ids is None else ids).shape[1]
 
@@ -87,7 +87,7 @@ class Traced:
 
     def block(self, index: int) -> nn.Module:
         """Return a block, from 0, as a map with plain, wide weights, on which it can be differentiated."""
-        # The last copy is kept, and no other: it takes as much memory as the block in float32.
+        # Only the last copy is kept: it takes as much memory as the block in float32.
         index %= self.n_blocks
         if index not in self._copies:
             self._copies.clear()
@@ -97,26 +97,26 @@ class Traced:
     @functools.cached_property
     @exclusive
     def final_norm(self) -> nn.Module:
-        """Find the norm between the last block and the last of Hugging Face's `hidden_states`; the identity if none."""
+        """Norm between the last block and the last of Hugging Face's `hidden_states`; the identity if none."""
         hf = self.model.hf
-        with torch.no_grad(), kept(hf):
+        with torch.no_grad(), restored(hf):
             wanted = hf(**self.inputs, output_hidden_states=True).hidden_states[-1].to(self.device)
         last = self.calls[-1].output
-        if wanted.shape != last.shape:  # without the rows that a model added
+        if wanted.shape != last.shape:  # without rows that the model added
             last = last[:, self._tokens]
         if torch.equal(wanted, last):
             return nn.Identity()
         owner = hf.get_submodule(self.model.blocks.path.rpartition(".")[0])
         for name, child in owner.named_children():
             if "norm" in type(child).__name__.lower():
-                place = next(child.parameters(), last).device  # which may be another card than the last block's
+                place = next(child.parameters(), last).device  # may be another card than the last block's
                 with torch.no_grad():
                     if torch.allclose(child(last.to(place)).to(self.device), wanted, rtol=1e-3, atol=1e-3):
                         return storage.dense_copy(owner.get_submodule(name), self.dtype, self.device)
         raise UnsupportedModelError(f"{type(hf).__name__} has no final norm that gives the last of its hidden_states")
 
     def check_boundary(self, boundary: str) -> None:
-        """Refuse a boundary that is unknown, or that this model's blocks do not have."""
+        """Refuse a boundary that is unknown, or that this model's blocks lack."""
         if boundary not in BOUNDARIES:
             raise ParameterError(f"boundary is {boundary!r}; it must be {', '.join(map(repr, BOUNDARIES))}")
         post_norm = self.blocks.post_norm
@@ -134,7 +134,7 @@ class Traced:
 
 
 def _as_traced(function: Callable[Concatenate[Traced, P], T]) -> Callable[Concatenate[Traced, P], T]:
-    """Run a function in one thread at a time, with the model as its trace had it."""
+    """Run a function in one thread at a time, with the model in the state of its trace."""
 
     @exclusive
     @functools.wraps(function)
@@ -156,7 +156,7 @@ def evaluate(
     shaken: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Evaluate a block with a graph, in float64 if `wide`: the states varied at $t_1$ and read at $t_2$, `(T, d)`."""
-    # `shaken` is the seed of a change of all states by their last digit, after which everything rounds otherwise.
+    # `shaken` is the seed of a perturbation of all states in their last digit, which changes all rounding errors.
     refuse_autocast()
     _check_modifications(trace, block)
     call, dtype = trace.calls[block], torch.float64 if wide else trace.dtype
@@ -169,7 +169,7 @@ def evaluate(
     one = pairs[0][0] == pairs[0][1]
     positions = start[:, None] if one else torch.stack([start, end], dim=1)
     states = call.input[0][positions].to(dtype)
-    with differentiating(), attention.under(module, trace.blocks.attention), all_rules(module):
+    with differentiating(), attention.using(module, trace.blocks.attention), all_rules(module):
         x = states[:, 0].clone().requires_grad_(True)
         few = torch.cat([x[:, None], states[:, 1:]], dim=1)
         map_ = token_map(call, module, _route(trace, block, pairs), positions)
@@ -184,7 +184,7 @@ def evaluate(
 
 
 def _check_replay(trace: Traced, block: int, pairs: Sequence[tuple[int, int]], replayed: Tensor, end: Tensor) -> None:
-    """Refuse to differentiate a map that is not the one the model evaluated."""
+    """Refuse to differentiate a map that differs from the one that the model evaluated."""
     call = trace.calls[block]
     recorded, stream = call.output[0][end], call.input[0][end]
     tolerance = _INT8 if trace.model.precision == "int8" else None
@@ -200,7 +200,7 @@ def _check_replay(trace: Traced, block: int, pairs: Sequence[tuple[int, int]], r
 
 
 def _check_modifications(trace: Traced, block: int) -> None:
-    """Refuse a block on which something else stands than when it was traced."""
+    """Refuse a block whose modifications or makeup changed since the trace."""
     module = trace.model.blocks.modules[block]
     if module.training:
         raise UntrustworthyResultError(
@@ -213,18 +213,18 @@ def _check_modifications(trace: Traced, block: int) -> None:
     if now == traced:
         what = "one of its modules, their settings or the functions that they call was changed since the trace"
     else:
-        what = f"a hook or a forward of your own was put on or taken off since the trace ({where(module)} carries one)"
+        what = f"a hook or a forward of your own was added or removed since the trace ({modified(module)} carries one)"
     raise UntrustworthyResultError(f"{trace.model.name!r}, block {block}: {what}; trace again")
 
 
 def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
-    """Return the route by which a block is evaluated at some pairs."""
+    """Return the route by which a block is evaluated at some pairs of tokens."""
     route = trace.routes[block]
     if route != "attention" and any(start > end for start, end in pairs):
-        return "sequence"  # which alone can say that an earlier token does not see a later one
+        return "sequence"  # the only route that shows that an earlier token does not see a later one
     if route == "sequence" or not trace.blocks.modifications[block]:
         return route
-    # A hook may do one thing at one position and another at the next: each pair is compared with the whole sequence.
+    # A hook may act differently at each position: each pair is compared with the whole sequence.
     for pair in pairs:
         if (block, pair) not in trace._agrees:
             call, name = trace.calls[block], trace.blocks.attention
@@ -235,10 +235,10 @@ def _route(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> str:
 
 @_as_traced
 def n_evaluated(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> int:
-    """Count the tokens whose intermediate values a cotangent meets, a state as so many tokens as are its size."""
+    """Return the number of tokens whose intermediate values a cotangent passes, counting a state by its size."""
     route = _route(trace, block, pairs)
     if route == "state":
-        # A cotangent meets the state as a whole, some four times; a state may be a hundred times a stream.
+        # A cotangent passes the whole state about four times; a state may be a hundred times as large as a stream.
         states = state_size(trace.calls[block], trace.block(block)) // (4 * trace.d_model)
         return (1 + states) * (1 + max(end - start for start, end in pairs))
     return trace.calls[block].input.shape[1] if route == "sequence" else len(pairs)
@@ -246,9 +246,9 @@ def n_evaluated(trace: Traced, block: int, pairs: Sequence[tuple[int, int]]) -> 
 
 @_as_traced
 def rounding_error(trace: Traced, block: int, pair: tuple[int, int], boundary: str) -> tuple[float, float]:
-    """Bound what rounding makes of a Jacobian, and estimate its length, both in the norm of Frobenius."""
-    # By its product with a normal cotangent, which is as long on average: how far that moves where states change by
-    # their last digit, and in float64. What is left of a large sum moves, a product of small numbers hardly.
+    """Return a bound on a Jacobian's rounding error, and an estimate of its length, both in the Frobenius norm."""
+    # By its product with a normal cotangent, which has that length on average: its change when states change in their
+    # last digit, and in float64. The remainder of a large sum changes, a product of small numbers hardly.
     u = torch.randn(trace.d_model, generator=torch.Generator().manual_seed(0)).double()
 
     def product(scale: float = 1.0, **how: Any) -> Tensor:
@@ -259,11 +259,11 @@ def rounding_error(trace: Traced, block: int, pair: tuple[int, int], boundary: s
 
     with differentiating():
         found = product()
-        others = [product(scale, shaken=seed) for seed, scale in enumerate((1.1, 0.9))]  # which round otherwise
+        others = [product(scale, shaken=seed) for seed, scale in enumerate((1.1, 0.9))]  # with other rounding errors
         if trace.dtype != torch.float64:
             others.append(product(wide=True))
     limits, norm = torch.finfo(trace.dtype), float(found.norm())
-    # What is smaller than the smallest number with all its digits has lost some of them.
+    # Numbers below the smallest normal number have lost digits.
     least = limits.eps * norm + limits.tiny * trace.d_model
     return _BOUND * max(float((other - found).norm()) for other in others) + least, norm
 
@@ -271,7 +271,7 @@ def rounding_error(trace: Traced, block: int, pair: tuple[int, int], boundary: s
 def refuse_rounding(
     trace: Traced, block: int, pair: tuple[int, int], boundary: str, pulled: Callable[[Tensor], Tensor]
 ) -> None:
-    """Refuse a Jacobian between two tokens that is zero or nothing but rounding, by what it makes of a cotangent."""
+    """Refuse a Jacobian between two tokens that is zero or all rounding, judged by its product with a cotangent."""
     u = torch.randn(trace.d_model, generator=torch.Generator().manual_seed(0))
     if not (found := pulled(u)).any():
         raise zero_jacobian(trace, block, pair)
@@ -287,7 +287,7 @@ def refuse_rounding(
 
 
 def zero_jacobian(trace: Traced, block: int, pair: tuple[int, int]) -> VanishingJacobianError:
-    """Return the error for a Jacobian that is zero: why it is, and what to do."""
+    """Return the error for a Jacobian that is zero, with its cause and a remedy."""
     (start, end), named = pair, f"the Jacobian of {position_name(trace, block, pair)} is zero"
     if start > end:
         return VanishingJacobianError(
@@ -300,5 +300,5 @@ def zero_jacobian(trace: Traced, block: int, pair: tuple[int, int]) -> Vanishing
 
 
 def position_name(trace: Traced, block: int, pair: tuple[int, int]) -> str:
-    """Name a block and a pair of tokens, from 0 as in code."""
+    """Return the name of a block and a pair of tokens, counted from 0."""
     return f"{trace.model.name!r}, block {block}, token {pair[0]} -> {pair[1]}"

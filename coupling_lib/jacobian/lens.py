@@ -1,11 +1,11 @@
-r"""The Jacobian lens of one token: what its state at each depth comes to in the last one, to first order.
+r"""The Jacobian lens of one token: the effect of its state at each depth on its last state, to first order.
 
-In a causal decoder nothing that leaves token $t$ comes back to it, so where blocks hand on nothing but their stream,
+In a causal decoder no path leaves token $t$ and returns to it, so where blocks hand on nothing but their stream,
 
 $$\frac{\partial x^L_t}{\partial x^l_t} = (I + J^L_{tt}) \cdots (I + J^{l+1}_{tt}),$$
 
-exactly, for L Jacobians and L - 1 products of matrices at all depths together. Both conditions are put to the test, by
-one cotangent pulled back through the whole model (`blocks.whole_model`). Other programs add over all later tokens and
+exactly, for L Jacobians and L - 1 products of matrices at all depths together. Both conditions are tested by one
+cotangent pulled back through the whole model (`blocks.whole_model`). Other programs sum over all later tokens and
 average over tokens and prompts: another quantity, `targets="later"` here; see the chapter on lenses.
 """
 
@@ -28,13 +28,13 @@ from coupling_lib.modes import exclusive
 from coupling_lib.svd.operators import real_factor
 
 TARGETS = ("own", "later")
-"""Whose last states a lens differentiates: the token's own, or those of all later tokens, added up."""
-# Logits of one state by two ways differ by rounding alone.
+"""Targets that a lens differentiates: the token's own last state, or the sum of all later tokens' last states."""
+# Relative tolerance between logits of one state computed in two ways.
 _SAME_LOGITS = 1e-2
 
 
 class Lens:
-    """d x^L_t / d x^l_t of one token for l = 0 .. L, formed only when used; `lens` makes and documents it."""
+    """d x^L_t / d x^l_t of one token for l = 0 .. L, formed only when used; built and documented by `lens`."""
 
     def __init__(self, trace: Trace, token: int):
         self.trace, self.token = trace, token
@@ -42,7 +42,7 @@ class Lens:
 
     @property
     def _formed(self) -> bool:
-        """Whether the matrices are multiplied with, rather than the blocks' own."""
+        """True if products use the lens's own matrices rather than the blocks'."""
         return "_dense" in self.__dict__ or not self._blocks
 
     @property
@@ -61,7 +61,7 @@ class Lens:
 
     def dense(self) -> Tensor:
         """Form the matrices of all depths, `(L + 1, d, d)`, once; errors are those of `jacobian`."""
-        return self._dense.clone()  # which may be written over
+        return self._dense.clone()  # the caller may write to it
 
     @cached_property
     def _dense(self) -> Tensor:
@@ -74,9 +74,9 @@ class Lens:
         return found
 
     def __matmul__(self, v: Tensor | np.ndarray) -> Tensor:
-        """Multiply v, `(d,)`, with the matrix of every depth: what a change v at depth l comes to, `(L + 1, d)`."""
+        """Multiply v, `(d,)`, by the matrix of every depth: the effect of a change v at depth l, `(L + 1, d)`."""
         v = self._vector(v)
-        return self._dense @ v if self._formed else self._carried(v.expand(len(self), -1))
+        return self._dense @ v if self._formed else self._propagated(v.expand(len(self), -1))
 
     def of(self, direction: Tensor | np.ndarray) -> Tensor:
         r"""Return the gradient of $u^\top x^L_t$ by $x^l_t$ at every depth, `(L + 1, d)`, in L products."""
@@ -89,24 +89,24 @@ class Lens:
         return torch.stack(rows[::-1])
 
     def states(self) -> Tensor:
-        """Return what the state of each depth comes to in the last one, the matrix times x^l_t, `(L + 1, d)`."""
+        """Return the state of each depth propagated to the last, the matrix times x^l_t, `(L + 1, d)`."""
         x = self.trace.hidden[:, self.token]
-        return torch.einsum("lij,lj->li", self._dense, x) if self._formed else self._carried(x)
+        return torch.einsum("lij,lj->li", self._dense, x) if self._formed else self._propagated(x)
 
-    def _carried(self, x: Tensor) -> Tensor:
-        """Carry one vector from every depth to the last, `(L + 1, d)`; one more begins behind each block."""
+    def _propagated(self, x: Tensor) -> Tensor:
+        """Propagate one vector from every depth to the last, `(L + 1, d)`; block l adds the vector of its own depth."""
         columns = x[:1].T
         for J, state in zip(self._blocks, x[1:], strict=True):
             columns = torch.cat([columns + (J @ columns).to(columns), state[:, None]], dim=1)
         return columns.T
 
     def readout(self, k: int = 5, norm: str = "applied") -> Readout:
-        """Read the k strongest tokens of each depth: the state times the lens, through final norm and unembedding."""
+        """Return the k strongest tokens of each depth: the state times the lens, through final norm and unembedding."""
         return read(self.trace, self.token, self.states(), range(len(self)), k, norm, self.head)
 
     @cached_property
     def head(self) -> Callable[[Tensor], Tensor]:
-        """Find what makes logits of a last state, and compare it with the model's own logits."""
+        """Function from a last state to its logits, compared with the model's own logits."""
         return head_of(self.trace, self.token)
 
     def _vector(self, v: Tensor | np.ndarray) -> Tensor:
@@ -117,7 +117,7 @@ class Lens:
 
 
 class SummedLens(Lens):
-    """The derivative of all later last states by a token's own, averaged over tokens: `lens` documents which."""
+    """The derivative of all later last states by a token's own, averaged over tokens, as defined by `lens`."""
 
     def __init__(self, trace: Trace, token: int, skip: int):
         self.trace, self.token, self.skip, self._blocks = trace, token, skip, []
@@ -131,7 +131,7 @@ class SummedLens(Lens):
         found = torch.empty(self.shape, dtype=trace.dtype, device=trace.device)
         found[-1] = torch.eye(d)
         for rows in torch.arange(d).split(batch_size(trace, n * trace.n_blocks)):
-            # One coordinate of every target at once: what a causal model gives each token is the sum over later ones.
+            # One coordinate of every target at once: a causal model's gradient at a token is the sum over later ones.
             cotangents = seen.streams[-1].new_zeros(len(rows), 1, n, d)
             cotangents[torch.arange(len(rows)), 0, among, rows] = 1
             for depth, grad in enumerate(seen.pulled_back(cotangents, seen.streams[:-1], is_grads_batched=True)):
@@ -145,30 +145,30 @@ def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) ->
 
     $$\frac{\partial x^L_t}{\partial x^l_t} = (I + J^L_{tt}) \cdots (I + J^{l+1}_{tt}), \qquad l = 0 \dots L,$$
 
-    before the final norm. It is exact where a causal model lets nothing that leaves t come back to it, and its blocks
-    hand on their stream alone, which is compared with one derivative of the whole model; the J are the residual
+    before the final norm. It is exact if in a causal model no path leaves t and returns to it, and if blocks hand on
+    their stream alone, which is tested against one derivative of the whole model; the J are the residual
     Jacobians of the paper's section 2.
 
     Args:
         trace: a trace of a causal model.
         token: the position t; -1 is the last.
-        targets: "own" for the above; "later" for what other programs call a Jacobian lens, with what a token does to
+        targets: "own" for the above; "later" for the Jacobian lens of other programs, with a token's effect on
             all later ones:
 
             $$\frac{1}{|V|} \sum_{t \in V} \sum_{t' \in V, t' \ge t} \frac{\partial x^L_{t'}}{\partial x^l_t},$$
 
-            V being all positions but the first `skip` and the last, by passes backwards through the whole model; these
-            know nothing of blocks, and take whatever they hand on. States and readouts are then those of `token`.
+            V being all positions but the first `skip` and the last, by backward passes through the whole model, which
+            include all that blocks hand on. States and readouts are then those of `token`.
         skip: how many leading positions are left out of V.
 
     Returns:
         an operator (L + 1, d, d), outputs before inputs, in units of state by state; that of depth L is the identity.
 
         - `[8]`: the matrix (d, d) behind block 8; `dense()`: those of all depths;
-        - `@ v`, (L + 1, d): what a change v at each depth comes to, in L products and without a matrix (d, d);
+        - `@ v`, (L + 1, d): the effect of a change v at each depth, in L products and without a matrix (d, d);
         - `of(u)`, (L + 1, d): the gradient of u . x^L at each depth, in L products;
-        - `states()`, (L + 1, d): what the state of each depth comes to;
-        - `readout(k, norm)`: `ids`, `logits` and `tokens`, (L + 1, k), that this state makes strongest; with the
+        - `states()`, (L + 1, d): the state of each depth, propagated to the last;
+        - `readout(k, norm)`: `ids`, `logits` and `tokens`, (L + 1, k), of this state's strongest tokens; with the
           final norm "applied" to it, or "linearised" at the last state, which gives derivatives of the logits.
 
     Raises:
@@ -201,7 +201,7 @@ def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) ->
 
 
 def _rows(trace: Trace, token: int, u: Tensor, wide: bool) -> Tensor:
-    """Multiply the product of the blocks' own maps at a token from the left, at every depth, `(L + 1, d)`."""
+    """Multiply the product of the blocks' own maps at a token by u^T from the left, at every depth, `(L + 1, d)`."""
     rows = [u.clone() if u.is_inference() else u]
     for block in reversed(range(trace.n_blocks)):
         x, y = evaluate(trace, block, [(token, token)], "block", wide=wide)
@@ -216,7 +216,7 @@ class Readout(NamedTuple):
     ids: Tensor
     """Token ids, (depths, k)."""
     logits: Tensor
-    """Their logits, (depths, k); before a cap on logits, which changes no order, where the model has one."""
+    """Their logits, (depths, k); before the model's cap on logits, if any, which does not change their order."""
     tokens: list[list[str]] | None
     """Their texts; None where there is no tokenizer."""
     depths: list[int]
@@ -226,7 +226,7 @@ class Readout(NamedTuple):
 def read(
     trace: Trace, token: int, states: Tensor, depths: Sequence[int], k: int, norm: str, head: Callable[[Tensor], Tensor]
 ) -> Readout:
-    """Read the k strongest tokens of states that were carried to the last depth, `(depths, d)`."""
+    """Return the k strongest tokens of states that were propagated to the last depth, `(depths, d)`."""
     if norm not in ("applied", "linearised"):
         raise ParameterError(f"norm is {norm!r}; it must be 'applied' or 'linearised'")
     last = trace.hidden[-1, token]
@@ -243,7 +243,7 @@ def read(
 
 
 def head_of(trace: Trace, token: int) -> Callable[[Tensor], Tensor]:
-    """Find what makes logits of a last state, and compare it with the model's own logits."""
+    """Return the function from a last state to its logits, compared with the model's own logits."""
     hf = trace.model.hf
     if (unembedding := hf.get_output_embeddings()) is None:
         raise UnsupportedModelError(f"{trace.model.name} has no unembedding; a readout needs a language model")
@@ -252,7 +252,7 @@ def head_of(trace: Trace, token: int) -> Callable[[Tensor], Tensor]:
         found = linear(norm(trace.hidden[-1, token]))
         logits = hf(**trace.inputs).logits[0]
         wanted = logits[token + trace.first * (len(logits) > trace.n_tokens)].to(found)
-    # Some families scale their logits, and some cap them, which bends the largest and leaves their order.
+    # Some families scale their logits, and some cap them, which shrinks the largest and keeps their order.
     scale = float((wanted @ found) / (found @ found))
     order = torch.corrcoef(torch.stack([wanted.argsort().argsort(), found.argsort().argsort()]).double())[0, 1]
     if not (scale > 0 and order > 1 - _SAME_LOGITS):

@@ -2,7 +2,7 @@ r"""The residual Jacobian of one block, as a linear operator.
 
 $J^l_{t_1 t_2} = \partial f^l(X^{l-1})_{t_2} / \partial x^{l-1}_{t_1}$, every other position held fixed. Blocks return
 $x + f(x)$, so the identity is subtracted where $t_1 = t_2$. Derivatives are reverse-mode throughout: forward mode
-returns zeros without a word on quantised layers, and on some attention kernels not at all.
+returns silent zeros on quantised layers, and fails on some attention kernels.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class BlockJacobian:
         J @ V              # J V, without forming J; V a tensor or a numpy array, (d,) or (d, m), of finite numbers
         J.T @ U            # J^T U
         J.dense()          # the (d, d) matrix, formed once; rows are outputs, J[i, j] = d f_i / d x_j
-        J.error            # bound on the length of its error by rounding, in the norm of Frobenius
+        J.error            # bound on its rounding error, in the Frobenius norm
         J.svd(k=10)        # top singular triplets, each certified
 
-    A factor that is none raises `ParameterError`. A Jacobian that is zero, as that of a pair of tokens against the
-    causal order is, raises `VanishingJacobianError` wherever it is used, rather than products of zeros. One that is
-    smaller than what rounding in float32 leaves of the sums it was formed from raises it as well, but for `dense`.
-    Blocks and tokens are counted from 0; `Trace.jacobian` says what the boundary is.
+    A factor that is no vector or matrix raises `ParameterError`. A zero Jacobian, such as that of tokens against causal
+    order, raises `VanishingJacobianError` wherever it is used, instead of returning zeros. One smaller than rounding
+    errors in float32 of the sums that it was formed from raises it as well, except by `dense`.
+    Blocks and tokens are counted from 0; `Trace.jacobian` documents the boundary.
     """
 
     trace: Traced
@@ -90,7 +90,7 @@ class BlockJacobian:
         """Compute J V or J^T V, for a factor V of shape `(d,)` or `(d, m)`."""
         V = real_factor(factor, self.shape[1])
         if "_dense" in self.__dict__:
-            J = self._sound()
+            J = self._checked_dense()
             product = (J.T if transposed else J) @ V.to(J)
         else:
             columns = (V.unsqueeze(0) if V.ndim == 1 else V.T).to(self.device, self.dtype)
@@ -107,7 +107,7 @@ class BlockJacobian:
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Evaluate the block once for all products within; each evaluates it anew outside."""
+        """Evaluate the block once for all products inside the context, instead of once for each."""
         outer, self._graph = self._graph, self._graph or _Graph(self)
         try:
             yield
@@ -115,8 +115,8 @@ class BlockJacobian:
             self._graph = outer
 
     def dense(self) -> Tensor:
-        """Form the whole matrix `(d, d)`, once; errors are those of `block_jacobians`, but rounding."""
-        return self._dense.clone()  # which may be written over
+        """Form the whole matrix `(d, d)`, once; errors are those of `block_jacobians`, except for rounding."""
+        return self._dense.clone()  # the caller may write to it
 
     @cached_property
     def _dense(self) -> Tensor:
@@ -125,25 +125,25 @@ class BlockJacobian:
 
     @cached_property
     def error(self) -> float:
-        """Bound the length of what rounding adds to the matrix, in the norm of Frobenius."""
+        """Bound on the matrix's rounding error, in the Frobenius norm."""
         return rounding_error(self.trace, self.block, self._pair, self.boundary)[0]
 
     def vanishes(self) -> bool:
-        """Return whether it is zero or lost in rounding, by one product with it."""
+        """Return whether the Jacobian is zero or lost in rounding, judged by one product with it."""
         try:
             _Graph(self)
         except VanishingJacobianError:
             return True
         return False
 
-    def _sound(self) -> Tensor:
-        """Form the matrix, and refuse it if it is lost in rounding."""
+    def _checked_dense(self) -> Tensor:
+        """Return the matrix, and refuse it if it is lost in rounding."""
         J = self._dense
         self._refuse_rounding(lambda u: u.to(J) @ J)
         return J
 
     def _refuse_rounding(self, pulled: Callable[[Tensor], Tensor]) -> None:
-        # A token's own derivative holds the identity; that between two tokens may be zero throughout.
+        # A token's own derivative holds the identity; the derivative between two tokens may be zero throughout.
         if not self._checked and self.token_in != self.token_out:
             refuse_rounding(self.trace, self.block, self._pair, self.boundary, pulled)
         self._checked = True
@@ -152,9 +152,9 @@ class BlockJacobian:
         """Compute the K largest singular triplets, each certified.
 
         Args:
-            k: how many, from 1 to d.
-            formed: whether the matrix is formed for it, and kept, rather than multiplied with; None for what takes less
-                time. It is formed in any case where products do not tell the K-th triplet from the next ones.
+            k: number of triplets, from 1 to d.
+            formed: whether the matrix is formed and kept, rather than multiplied with; None for the faster
+                way. It is formed in any case where products do not separate the K-th triplet from the next.
 
         Returns:
             `U (d, k)`, `S (k,)`, `Vh (k, d)`, `residual (k,)`; errors are those of `top_triplets`.
@@ -164,11 +164,11 @@ class BlockJacobian:
         if not formed and "_dense" not in self.__dict__:
             with self.held(), suppress(UntrustworthyResultError):
                 return top_triplets(self, k)
-        return top_triplets(self._sound(), k)
+        return top_triplets(self._checked_dense(), k)
 
 
 class _Graph:
-    """A block that was evaluated once, for any number of products with its Jacobian, the identity included."""
+    """A block evaluated once, for any number of products with its Jacobian, the identity included."""
 
     def __init__(self, jacobian: BlockJacobian):
         given = jacobian.trace, jacobian.block, [jacobian._pair]
@@ -177,9 +177,9 @@ class _Graph:
         jacobian._refuse_rounding(lambda u: self.product(u.to(self._y)[None], transposed=True)[0])
 
     def product(self, columns: Tensor, *, transposed: bool) -> Tensor:
-        """Multiply columns, given as rows."""
+        """Return the products with columns, which are given as rows."""
         with differentiating():
-            # What was made in inference mode cannot be part of a graph; its copy can.
+            # A tensor created in inference mode cannot be part of a graph; its copy can.
             columns = columns.clone() if columns.is_inference() else columns
             if transposed:
                 return batched_gradient(self._y, self._x, columns[:, None], self._batch)[:, 0]

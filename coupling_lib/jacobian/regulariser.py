@@ -1,4 +1,4 @@
-r"""Coupling as something to train for: a differentiable loss from a few vector products, with no Jacobian formed.
+r"""Coupling as a training objective: a differentiable loss from a few vector products, with no Jacobian formed.
 
 The loss of two blocks $l$, $l'$ is the distance from symmetry of $J_l J_{l'}^\top$ and $J_l^\top J_{l'}$, symmetric if
 and only if the blocks share their singular vectors (`metrics.regulariser`, with the derivation). A product $J z$ is a
@@ -34,7 +34,7 @@ def coupling_loss(
     generator: torch.Generator | None = None,
     shared: bool = False,
 ) -> Tensor:
-    r"""Estimate how far blocks are from being coupled, so that the estimate can be minimised.
+    r"""Estimate the distance of blocks from coupling, as a loss to minimise.
 
     With $J_l = \partial f^l(X)_t / \partial x_t$ the residual Jacobian of block $l$ at token $t$ of one sequence and
     $c(N) = \lVert N - N^\top \rVert_F^2 / 4 \lVert N \rVert_F^2$, the loss is
@@ -42,7 +42,7 @@ def coupling_loss(
     $$\mathcal L = \operatorname*{mean}_{l < l'} \tfrac12 \bigl( c(J_l J_{l'}^\top) + c(J_l^\top J_{l'}) \bigr),$$
 
     each $c$ from products with random normal vectors, pooled over the sequences. It is 0 where the blocks share
-    their singular vectors, about one half where they have nothing to do with each other, at most 1, and blind to
+    their singular vectors, about one half where they are unrelated, at most 1, and independent of
     the size of the Jacobians. Strong singular directions weigh most, with the product of both blocks' squares.
 
     The cost is one forward pass and, for each block, 1 + 2 `probes` backward passes through that block alone; no
@@ -51,18 +51,18 @@ def coupling_loss(
     Args:
         model: a causal language model or vision transformer with plain ("eager") attention, or a `Model`.
         input_ids: token ids `(sequences, n)`, int64; for a vision model `pixel_values` `(sequences, c, h, w)`.
-        blocks: which blocks, from 0, all pairs of which are taken; or how many to draw at random.
+        blocks: blocks, from 0, of which all pairs are used; or the number of blocks to draw at random.
         probes: number of random vectors p, at least 2, drawn for each sequence and side.
         token: the position t; -1 is the last.
         generator: source of blocks and vectors, on the CPU; None takes torch's global one.
         shared: whether to take each Jacobian without its isotropic part, J - tr(J) / d I, the trace estimated by the
-            same vectors: what blocks do to every direction alike is then neither rewarded nor punished.
+            same vectors: the isotropic action of blocks is then neither rewarded nor punished.
 
     Returns:
         the loss, a scalar in [0, 1] with a graph to every weight that it depends on.
 
     Raises:
-        ParameterError: if it is no transformers model, its attention is not eager, or blocks, probes or token do not
+        ParameterError: if `model` is of another library, its attention is not eager, or blocks, probes or token do not
             exist.
         UntrustworthyResultError: if a Jacobian is zero.
 
@@ -113,7 +113,7 @@ def coupling_loss(
 
 
 def _chosen(blocks: int | Sequence[int], depth: int, generator: torch.Generator | None) -> list[int]:
-    """Blocks by number: those given, or as many as are asked for, drawn without replacement."""
+    """Return the numbers of the blocks: those given, or as many as asked for, drawn without replacement."""
     if is_whole(blocks):
         wanted, chosen = blocks, sorted(torch.randperm(depth, generator=generator)[: max(0, int(blocks))].tolist())
     else:
@@ -126,11 +126,11 @@ def _chosen(blocks: int | Sequence[int], depth: int, generator: torch.Generator 
 
 
 def _streams(hf: PreTrainedModel, modules: Sequence[nn.Module], inputs: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """What enters and what leaves each block, `(sequences, n, d)`, with the graph between the two."""
+    """Record the input and output of each block, `(sequences, n, d)`, with the graph between the two."""
     kept: list[tuple[Tensor, Tensor]] = []
 
     def differentiable(_: nn.Module, arguments: tuple) -> tuple:
-        # With a frozen embedding the first block's input has no graph, and none could be followed back to it.
+        # With a frozen embedding the first block's input has no graph, and no gradient could reach it.
         stream, *rest = arguments
         return (stream if stream.requires_grad else stream.detach().requires_grad_(), *rest)
 
@@ -139,7 +139,7 @@ def _streams(hf: PreTrainedModel, modules: Sequence[nn.Module], inputs: Tensor) 
 
     with ExitStack() as stack, torch.enable_grad(), torch.autocast(inputs.device.type, enabled=False):
         for module in modules:
-            if getattr(module, "gradient_checkpointing", False):  # which would compute them anew without the hooks
+            if getattr(module, "gradient_checkpointing", False):  # it would recompute them without the hooks
                 stack.callback(setattr, module, "gradient_checkpointing", True)
                 module.gradient_checkpointing = False
             stack.enter_context(hooked(module, lambda part: type(part) is nn.LayerNorm, _layer_norm))
@@ -153,7 +153,7 @@ def _streams(hf: PreTrainedModel, modules: Sequence[nn.Module], inputs: Tensor) 
 
 
 def _layer_norm(norm: nn.LayerNorm, given: tuple[Tensor], _: Tensor) -> Tensor:
-    """What `nn.LayerNorm` computes, as elementary operations, which any order of derivative is right for."""
+    """Compute `nn.LayerNorm` from elementary operations, for which derivatives of any order are correct."""
     (x,), axes = given, tuple(range(-len(norm.normalized_shape), 0))
     centred = x - x.mean(dim=axes, keepdim=True)
     scaled = centred * (centred.square().mean(dim=axes, keepdim=True) + norm.eps).rsqrt()
@@ -162,7 +162,7 @@ def _layer_norm(norm: nn.LayerNorm, given: tuple[Tensor], _: Tensor) -> Tensor:
 
 
 def _products(entered: Tensor, left_it: Tensor, token: int, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Products of one block's transposed Jacobian with `left` and of the Jacobian with `right`, `(p, sequences, d)`."""
+    """Return products of one block's J^T with `left` and of its J with `right`, `(p, sequences, d)`."""
     branch = left_it - entered
 
     def at(vector: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ def _without_isotropic(transposed: Tensor, straight: Tensor, left: Tensor, right
     """Subtract tr(J) / d times each vector from its product; the other vectors estimate each sequence's trace."""
     probes = torch.cat([left, right])
     traces = (probes * torch.cat([transposed, straight])).mean(dim=-1, keepdim=True)
-    # A trace that a vector estimated itself would be correlated with that vector's product.
+    # The estimate from a vector itself would be correlated with that vector's product.
     by_others = (traces.sum(dim=0) - traces) / (len(probes) - 1)
     back, forth = (by_others * probes).chunk(2)
     return transposed - back, straight - forth

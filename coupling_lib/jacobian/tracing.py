@@ -1,4 +1,4 @@
-"""A trace: one forward pass of a model on one input, and every block's part in it.
+"""A trace: one forward pass of a model on one input, with the calls of all blocks.
 
 States are recorded in the precision the model runs in; everything derived from them is float32 or wider.
 """
@@ -14,44 +14,44 @@ from coupling_lib.blocks import attention
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.makeup import makeups, modifications
 from coupling_lib.blocks.record import Blocks, first_row, record
-from coupling_lib.blocks.state import kept
+from coupling_lib.blocks.state import restored
 from coupling_lib.errors import ParameterError, UntrustworthyResultError, is_whole
 from coupling_lib.jacobian.differentiate import Traced
 from coupling_lib.jacobian.operator import BlockJacobian
 from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive, refuse_narrow
 
-# Models that were warned of once: their last token is none of the text.
+# Models that were warned of once: their last token is not of the text.
 _WARNED: weakref.WeakSet[Model] = weakref.WeakSet()
 
 
 class Trace(Traced):
-    """What one forward pass recorded.
+    """Record of one forward pass.
 
     Args:
         model: the model.
-        inputs: what it was given: `input_ids` `(1, n)` or `pixel_values` `(1, c, h, w)`.
-        calls: how each block was called, in order of depth.
+        inputs: its input, `input_ids` `(1, n)` or `pixel_values` `(1, c, h, w)`.
+        calls: the call of each block, in order of depth.
         tokens: the text of each token, or None where there is no tokenizer.
-        blocks: the model's blocks, with what stood on them and the routes that it left.
-        changes: what the pass changed in the model, and is undone.
-        first: the row of the stream that is the first token: a model may put rows of its own before and after them.
-        last_token_warning: the warning, given once, that the last token is none of the text; empty where it is text.
+        blocks: the model's blocks, with their modifications and the routes for them.
+        changes: changes that the pass made in the model, which were undone.
+        first: the stream's row of the first token: a model may add rows of its own before and after the tokens.
+        last_token_warning: the warning, given once, that the last token is not of the text; empty where it is.
     """
 
     @property
     def route(self) -> str:
-        """How block maps are evaluated: by `"attention"`, `"cache"`, `"state"` or the whole `"sequence"`."""
+        """Route by which block maps are evaluated: `"attention"`, `"cache"`, `"state"` or the whole `"sequence"`."""
         return self.blocks.route
 
     @property
     def post_norm(self) -> bool:
-        """Whether blocks normalise their stream, so that block minus identity couples trivially."""
+        """True if blocks normalise their stream, so that block minus identity couples trivially."""
         return bool(self.blocks.post_norm)
 
     @cached_property
     def hidden(self) -> Tensor:
-        """Stack X^0 .. X^L `(L + 1, n, d)` at the blocks' own boundaries, float32 or float64.
+        """States X^0 .. X^L `(L + 1, n, d)` at the blocks' own boundaries, float32 or float64.
 
         The last state is the last block's output, *before* the final norm; Hugging Face's `hidden_states[-1]` is after
         it.
@@ -60,13 +60,13 @@ class Trace(Traced):
         return torch.cat([state[:, self._tokens].to(self.device, self.dtype) for state in states])
 
     def forget(self, block: int) -> None:
-        """Release what was recorded for a block, from 0: its states, keys and values."""
-        # The last one, which says how many tokens there are, is kept.
+        """Release the states, keys and values recorded for a block, from 0."""
+        # The last block's are kept, which give the number of tokens.
         if block != self.n_blocks - 1:
             self.calls[block] = None
 
     def position(self, token: int, name: str = "token") -> int:
-        """Turn a token position, possibly counted from the end, into one from 0 to n - 1; `name` is for the error."""
+        """Return a token position, possibly counted from the end, as one from 0 to n - 1; `name` is for the error."""
         if not is_whole(token) or not -self.n_tokens <= token < self.n_tokens:
             raise ParameterError(
                 f"{name} is {token!r}; this input has {self.n_tokens} tokens, 0 to {self.n_tokens - 1}; give one as a "
@@ -85,7 +85,7 @@ class Trace(Traced):
         J^l_{t1 t2} = d f^l(X^{l-1})_{t2} / d x^{l-1}_{t1}  (paper, section 2), of shape (d, d).
 
         Args:
-            block: which block, counted from 0; negative counts from the end.
+            block: the block, counted from 0; negative counts from the end.
             token_in: t1, the position that is varied.
             token_out: t2, the position that is read; `token_in` by default. In a causal model it is not before t1:
                 such a Jacobian is zero by construction, and its use raises `UntrustworthyResultError`.
@@ -116,7 +116,7 @@ def trace(model: Model, given: Tensor) -> Trace:
     refuse_narrow()
     inputs, tokens = model_inputs(model, given), None
     _check_as_loaded(model)
-    with kept(model.hf) as changes:
+    with restored(model.hf) as changes:
         calls = record(model.hf, model.blocks, inputs)
         ids = inputs.get("input_ids")
         first = 0 if ids is None else first_row(model.hf, model.blocks, ids, calls[0].input)
@@ -129,7 +129,7 @@ def trace(model: Model, given: Tensor) -> Trace:
 
 
 def model_inputs(model: Model, given: Tensor) -> dict[str, Tensor]:
-    """Put token ids or pixels where a model takes them, and refuse what is neither."""
+    """Return token ids or pixels under the name of a model's argument, and refuse anything else."""
     hf, wanted = model.hf, model.hf.main_input_name
     pixels = wanted == "pixel_values"
     if not isinstance(given, Tensor):
@@ -144,17 +144,17 @@ def model_inputs(model: Model, given: Tensor) -> dict[str, Tensor]:
     size = 0 if pixels else hf.config.get_text_config().vocab_size
     if not pixels and not 0 <= int(given.long().min()) <= int(given.long().max()) < size:
         raise ParameterError(f"a token id lies outside the vocabulary of {model.name}, 0 to {size - 1}")
-    return {wanted: given.to(hf.device, hf.dtype if pixels else torch.long, copy=True)}  # which may be written over
+    return {wanted: given.to(hf.device, hf.dtype if pixels else torch.long, copy=True)}  # models may overwrite it
 
 
 def _check_as_loaded(model: Model) -> None:
-    """Refuse a model that was set to something else since it was checked."""
-    if (in_force := attention.in_force(model.hf)) != model.blocks.attention:
+    """Refuse a model whose attention or mode was changed since it was validated."""
+    if (in_force := attention.current(model.hf)) != model.blocks.attention:
         raise ParameterError(
             f"{model.name}: its attention was set to {in_force!r} after it was loaded, which may make another "
             "model of it; wrap it again with cl.wrap_model"
         )
-    # A parametrisation that was put on since is in training mode, and has nothing that depends on it.
+    # A parametrisation that was added since is in training mode, and does not depend on that.
     if any(module.training for name, module in model.hf.named_modules() if "parametrizations" not in name):
         raise ParameterError(
             f"{model.name} is in training mode, in which a block has many answers; call model.hf.eval()"
@@ -162,7 +162,7 @@ def _check_as_loaded(model: Model) -> None:
 
 
 def _rechecked_blocks(model: Model, calls: list[BlockCall]) -> Blocks:
-    """Return a model's blocks as the trace found them, checked again where they were changed since."""
+    """Return a model's blocks as of the trace, validated again where they changed since."""
     blocks = model.blocks
     if (tuple(map(modifications, blocks.modules)), makeups(blocks.modules)) == (blocks.modifications, blocks.makeup):
         return blocks
@@ -172,7 +172,7 @@ def _rechecked_blocks(model: Model, calls: list[BlockCall]) -> Blocks:
 
 
 def _check_finite(model: Model, calls: list[BlockCall]) -> None:
-    """Refuse states that are no numbers, and name the block where they begin."""
+    """Refuse states that are not finite, and name the block where they begin."""
     for number, state in enumerate([calls[0].input, *(call.output for call in calls)]):
         if not bool((finite := state.isfinite().all(dim=-1)).all()):
             where = f"after block {number}" if number else "before block 1, in the embedding"

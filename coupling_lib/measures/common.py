@@ -1,4 +1,4 @@
-"""What every measurement shares: prompts traced, Jacobians stacked over blocks, and one data set."""
+"""Shared parts of measurements: prompts traced, Jacobians stacked over blocks, and one dataset."""
 
 import itertools
 import warnings
@@ -29,31 +29,31 @@ Variables = dict[str, Any]
 
 
 def measurement(version: int) -> Callable[[Measure], Measure]:
-    """Attach a version to a measure, by which the store knows whether its old numbers still hold.
+    """Attach a version to a measure, by which the store decides whether its old results are still valid.
 
-    This is the rule, and the only place that states it:
+    This is the rule, stated nowhere else:
 
     - **Raise the version by 1** when a number that the measure returns changes by more than rounding for the same
-      model, prompt and settings, or when what it returns is called, shaped or defined otherwise; wherever the cause
+      model, prompt and settings, or when a result is renamed, reshaped or redefined; wherever the cause
       lies: a changed metric, surrogate or Jacobian raises the version of every measure it enters.
-    - **Leave it** when docstrings, comments, names inside, speed or memory change: what was measured is read back.
+    - **Leave it** when docstrings, comments, internal names, speed or memory change: old results are read back.
       The weights, the prompt with its tokens and the settings are in the store's key by themselves (`store.key`).
     - Every measure of this library that is handed to `sweep` or `stream` has a version, and
       `tests/coupling_lib/measures/test_versions` fails when its numbers change and the version does not.
 
-    A measure of one's own may go without. It then counts as version 1 and is known by the text of its file, or in a
+    A user's own measure may go without. It then counts as version 1 and is identified by the text of its file, or in a
     notebook by its own text, and by values that it is bound to: closures, attributes, plain global variables. Changing
-    these measures anew. What it calls elsewhere, this library included, is not looked at, so after an update that
-    matters give it a version, or raise it.
+    these measures anew. Functions that it calls elsewhere, this library included, are not inspected, so after an update
+    that matters give it a version, or raise it.
 
     Args:
         version: a whole number from 1.
 
     Returns:
-        a decorator, which leaves the function as it is.
+        a decorator, which returns the function itself.
 
     Raises:
-        ParameterError: if the version is something else.
+        ParameterError: if the version is anything else.
 
     Example:
         >>> @measurement(version=2)
@@ -71,13 +71,13 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
 
 
 def traces(model: Model, given: Sequence[str | torch.Tensor]) -> Iterator[Trace]:
-    """Trace prompts one after the other; where one is a part of a sweep, the sweep has the bar."""
+    """Trace prompts one after the other, with a progress bar unless they are a part of a sweep."""
     for prompt in progress.bar(given, model, "prompt"):
         yield trace(model, prompt)
 
 
 def check_k(model: Model, *ks: int) -> None:
-    """Refuse numbers of singular vectors that a model's Jacobians do not have, before anything is measured."""
+    """Refuse a K larger than the width of a model's Jacobians, before anything is measured."""
     for k in ks:
         check_whole("k", k, 1, model.d_model, f"{model.name} has width {model.d_model}")
 
@@ -89,9 +89,9 @@ def check_pairs(model: Model) -> None:
         raise ParameterError(message)
 
 
-def several_k(model: Model, ks: Iterable[int]) -> list[int]:
-    """Sort several numbers of singular vectors; refuse more than a model's Jacobians have, warn of defaults."""
-    # A measure of one number calls it `k`. One of several calls them `ks`, and its data set has a dimension `k`.
+def check_ks(model: Model, ks: Iterable[int]) -> list[int]:
+    """Return the values of K, sorted; refuse any above a model's width, and warn of defaults left out."""
+    # A measure with one K calls it `k`. One with several calls them `ks`, and its dataset has a dimension `k`.
     if isinstance(ks, UpToWidth) and (fitting := ks.of(model)) != ks:
         left = ", ".join(str(k) for k in ks if k not in fitting)
         message = f"{model.name} has width {model.d_model}: of the default ks {tuple(ks)}, {left} is left out"
@@ -103,7 +103,7 @@ def several_k(model: Model, ks: Iterable[int]) -> list[int]:
     return sorted({int(k) for k in chosen})
 
 
-def over_prompts(
+def concat_prompts(
     model: Model,
     given: Sequence[Any],
     each: Iterable[Variables | xr.Dataset],
@@ -111,8 +111,8 @@ def over_prompts(
     shared: Sequence[str] = (),
     **details: Any,
 ) -> xr.Dataset:
-    """Put the variables of each prompt into one data set; what is `shared` is the first prompt's alone."""
-    whole = (one if isinstance(one, xr.Dataset) else plain(one) for one in each)
+    """Combine the variables of each prompt to one dataset; those that are `shared` are the first prompt's."""
+    whole = (one if isinstance(one, xr.Dataset) else to_dataset(one) for one in each)
     first = next(whole)
     apart = [ds.drop_vars(shared, errors="ignore") for ds in itertools.chain([first], whole)]
     first = first.drop_vars(list(apart[0].data_vars))
@@ -121,14 +121,14 @@ def over_prompts(
     return ds.assign_attrs(provenance(model, given, **details, route=model.blocks.route))
 
 
-def plain(variables: Variables) -> xr.Dataset:
-    """Make a data set of one prompt's variables, in numpy's arrays."""
+def to_dataset(variables: Variables) -> xr.Dataset:
+    """Return one prompt's variables as a dataset of numpy arrays."""
     tensors = {name: value for name, value in variables.items() if isinstance(value, tuple)}
     arrays = {name: (dims, x.cpu().numpy()) for name, (dims, x) in tensors.items() if isinstance(x, torch.Tensor)}
     return xr.Dataset(variables | arrays)
 
 
-def coupled(
+def couple_pairs(
     J: torch.Tensor, ks: Sequence[int], names: Sequence[str] | None = None
 ) -> tuple[SingularTriplets, dict[str, torch.Tensor]]:
     """Decompose Jacobians, and measure variants between all pairs of them at several K: each (K, L, L)."""
@@ -136,10 +136,10 @@ def coupled(
     return found, measure_variants(J, found.U, found.S, found.Vh, ks, names or names_at(ks))
 
 
-def networks(
+def both_networks(
     measured: Callable[[Model, list], xr.Dataset], names: Sequence[str], prompts: Prompts, seed: int, **first: Any
 ) -> dict[str, dict[str, xr.Dataset]]:
-    """Measure models one after the other, each "untrained" and "trained"; only the first is of a given revision."""
+    """Measure models one after the other, each "untrained" and "trained"; a revision is of the first alone."""
     if isinstance(names, str) or not (names := list(names)):
         raise ParameterError(f"names is {names!r}; give a list of models, such as ['nano-neox']")
     prompts = prompt_inputs(prompts)
@@ -163,7 +163,7 @@ def traced_jacobians(
 
 
 def generator_for(prompt: str | torch.Tensor, seed: int) -> torch.Generator:
-    """Seed by the prompt as well, so that a prompt has the same numbers alone and among others."""
+    """Return a generator seeded by the prompt as well: a prompt has the same numbers alone and among others."""
     check_whole("seed", seed, 0, 2**62)
     return torch.Generator().manual_seed(seed + int(prompts_hash([prompt]), 16))
 
@@ -171,25 +171,25 @@ def generator_for(prompt: str | torch.Tensor, seed: int) -> torch.Generator:
 def jacobians_by_prompt(
     model: Model, given: Sequence[str | torch.Tensor], token: int, boundary: str = "block"
 ) -> Iterator[torch.Tensor]:
-    """Form what `traced_jacobians` does, for those who need no trace: its memory goes as the Jacobians come."""
+    """Form the Jacobians of `traced_jacobians` without keeping the traces: their memory is released block by block."""
     # A loop would hold each trace until after the next one's forward pass.
     return map(partial(depth_jacobians, token=token, boundary=boundary, forget=True), traces(model, given))
 
 
 def depth_jacobians(traced: Trace, token: int, boundary: str = "block", forget: bool = False) -> torch.Tensor:
-    """Form the Jacobian J_tt of every block at one token; the trace may forget each block whose Jacobian is there."""
+    """Form the Jacobian J_tt of every block at one token; with `forget` each block's record is released afterwards."""
     pair, width = (traced.position(token),) * 2, traced.d_model
     J = torch.empty(traced.n_blocks, width, width, dtype=traced.dtype, device=traced.device)
-    for block in counted(traced):
+    for block in blocks_of(traced):
         form(traced, block, [pair], boundary, out=J[block : block + 1])
         if forget:
             traced.forget(block)
-            # Memory that is given back has to be fetched again, which takes a tenth of a block's time.
+            # Memory returned to the system has to be fetched again, which takes a tenth of a block's time.
             if block % 2 or block == traced.n_blocks - 1:
                 give_back(J.nbytes)
     return J
 
 
-def counted(traced: Trace) -> Iterable[int]:
-    """Iterate over the blocks of a model, with a bar where they take long."""
+def blocks_of(traced: Trace) -> Iterable[int]:
+    """Iterate over the blocks of a model, with a progress bar where they take long."""
     return progress.bar(range(traced.n_blocks), traced.model, "block")

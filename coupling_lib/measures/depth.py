@@ -1,7 +1,7 @@
 r"""Coupling across depth: every block's Jacobian against all other blocks' singular vectors, at one token of a prompt.
 
 The coupling matrix $A_{ll'} = U_{l',K}^\top J^l V_{l',K}$ is diagonal where the top singular vectors of block $l'$
-diagonalise the Jacobian of block $l$. What its numbers are without coupling is computed in `measures.random_bases`.
+diagonalise the Jacobian of block $l$. The values without coupling are computed in `measures.random_bases`.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from coupling_lib.svd.triplets import SingularTriplets, top_triplets_stacked
 
 
 def coupling_of_blocks(ds: xr.Dataset) -> xr.DataArray:
-    """Average each prompt's coupling over ordered pairs of different blocks, at the largest K."""
+    """Return each prompt's mean coupling over ordered pairs of different blocks, at the largest K."""
     return mean_couplings(ds.isel(k=-1))
 
 
@@ -46,12 +46,12 @@ def measure_depth(
     Args:
         model: a model from `load_model`.
         prompts: texts, tensors of `input_ids` `(1, n)`, or `Prompt` objects.
-        ks: numbers of singular vectors K, each from 1 to the width. A model that is narrower than the defaults takes
-            those that it has, and a warning names the rest.
+        ks: numbers of singular vectors K, each from 1 to the width. A model narrower than a default K omits it,
+            and a warning names the K left out.
         token: the position t whose Jacobians $J_{tt}$ are measured; -1 is the last.
         boundary: `"block"`, or `"hidden_states"` or `"branch"` as in `Trace.jacobian`.
-        formed: whether the matrix $J^l$ of every block is formed, rather than multiplied with. Products take less time
-            where K is small against the width. A, and all variants that are read off it, are the same either way; but
+        formed: whether the matrix $J^l$ of every block is formed, rather than multiplied with. Products are faster
+            where K is small against the width. A, and all variants computed from it, are the same either way; but
             the traceless part needs the trace, and so all of $J^l$.
 
     Returns:
@@ -65,7 +65,7 @@ def measure_depth(
         $J^l - (\mathrm{tr} J^l / d) I$ (`cl.shared`) with its own singular vectors, for the variants of
         `datasets.parts`, whose `shared_part` gives them as a dataset of the same form.
         Where no $J^l$ is formed, `frobenius_estimate` stands in place of `frobenius_norm`; the traceless part and the
-        two variants that are read off $V_{l'}^\top J^l U_{l'}$ are left out.
+        two variants that are computed from $V_{l'}^\top J^l U_{l'}$ are left out.
 
     Raises:
         ParameterError: if K exceeds the width, a token does not exist, or there is no prompt.
@@ -77,7 +77,7 @@ def measure_depth(
         >>> dict(ds.normalized_miscoupling.sizes)
         {'prompt': 1, 'k': 1, 'block_1': 12, 'block_2': 12}
     """
-    given, ks, blocks = prompt_inputs(prompts, model), common.several_k(model, ks), range(model.n_blocks)
+    given, ks, blocks = prompt_inputs(prompts, model), common.check_ks(model, ks), range(model.n_blocks)
     names = [name for name in names_at(ks) if formed or "vju" not in VARIANTS[name].needs]
     if formed:
         each = (_formed(J, ks, names) for J in common.jacobians_by_prompt(model, given, token, boundary))
@@ -86,7 +86,7 @@ def measure_depth(
     coords = {"k": ks, "block_1": blocks, "block_2": blocks, "variant": names, "distance": blocks}
     coords |= {"shared_variant": list(VARIANTS_OF_PARTS)} if formed else {}
     details = {"measure": "depth", "token": token, "boundary": boundary}
-    return common.over_prompts(model, given, each, coords, shared=["matrix", "shared_matrix"], **details)
+    return common.concat_prompts(model, given, each, coords, shared=["matrix", "shared_matrix"], **details)
 
 
 def _formed(J: torch.Tensor, ks: list[int], names: list[str]) -> xr.Dataset:
@@ -95,25 +95,25 @@ def _formed(J: torch.Tensor, ks: list[int], names: list[str]) -> xr.Dataset:
         return variables | {"frobenius_norm": (("block_1",), torch.linalg.matrix_norm(J))}
 
     whole = of_part(J, names) | {"isotropic": (("block_1",), isotropic_part(J))}
-    return common.plain(whole | prefixed(of_part(without_isotropic(J), list(VARIANTS_OF_PARTS))))  # which changes J
+    return common.to_dataset(whole | prefixed(of_part(without_isotropic(J), list(VARIANTS_OF_PARTS))))  # changes J
 
 
 def _unformed(traced: Trace, ks: list[int], names: list[str], token: int, boundary: str) -> xr.Dataset:
-    """Measure one prompt by products with its Jacobians alone."""
+    """Measure one prompt by products with its Jacobians, which are not formed."""
     J = [traced.jacobian(block, token, boundary=boundary) for block in range(traced.n_blocks)]
     triplets = []
-    for block in common.counted(traced):
+    for block in common.blocks_of(traced):
         found = J[block].svd(max(ks), formed=False)
         triplets.append([part.to(traced.device) for part in found])
     found = SingularTriplets(*map(torch.stack, zip(*triplets, strict=True)))
     probed = [_Probed(one, Vh) for one, Vh in zip(J, found.Vh, strict=True)]
     variables = _of_one_prompt(probed, found, ks, names)
     norms = frobenius_estimate(found.S, torch.stack([one.products for one in probed]))
-    return common.plain(variables | {"frobenius_estimate": (("block_1",), norms)})
+    return common.to_dataset(variables | {"frobenius_estimate": (("block_1",), norms)})
 
 
 class _Probed:
-    """A Jacobian whose product with the vectors of all blocks takes the probes of its norm along."""
+    """A Jacobian whose product with all blocks' vectors includes the probes of its norm."""
 
     def __init__(self, jacobian: BlockJacobian, Vh: torch.Tensor):
         self.jacobian, self.probes = jacobian, probes(Vh)
@@ -139,7 +139,7 @@ def _of_one_prompt(
 
 
 def other_models(others: str, besides: str) -> list[str]:
-    """Read a list of further models, each once by whatever path it is given."""
+    """Parse a list of further models; each model is listed once, whatever its path."""
 
     def known(name: str) -> str:
         return str(Path(name).resolve()) if Path(name).is_dir() else name
@@ -164,10 +164,10 @@ def measure_models(
     def measured(model: Model, given: list) -> xr.Dataset:
         try:
             common.check_pairs(model)
-            chosen = common.several_k(model, ks)
+            chosen = common.check_ks(model, ks)
         except ParameterError as error:
             message = f"{error}; or leave {model.name!r}, one of the other models, out of 'others'"
             raise ParameterError(message) from None
         return sweep(measure_depth, model, given, ks=tuple(chosen), token=token)
 
-    return common.networks(measured, names, prompts, seed, precision=precision, memory=memory)
+    return common.both_networks(measured, names, prompts, seed, precision=precision, memory=memory)

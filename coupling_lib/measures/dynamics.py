@@ -1,4 +1,4 @@
-"""Dynamics: the residual stream of one token as the linear system that its block Jacobians make."""
+"""Dynamics: the residual stream of one token as the linear system of its block Jacobians."""
 
 import torch
 import xarray as xr
@@ -14,9 +14,9 @@ from coupling_lib.models.model import Model
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets, top_triplets_stacked
 
 LINEARISATIONS = ("embedding", "product", "released", "product with final norm", "affine")
-"""Rival answers to what a linearised network makes of the embedding; see `measure_dynamics`."""
+"""Linearisations of the network, applied to the embedding; see `measure_dynamics`."""
 
-# Entries of random states held at once.
+# Maximum number of entries of random states held at once.
 _MAX_ENTRIES = 2**23
 
 
@@ -24,9 +24,9 @@ _MAX_ENTRIES = 2**23
 def measure_dynamics(
     model: Model, prompts: common.Prompts, k: int = 10, token: int = -1, seed: int = 0, n_samples: int = DRAWS
 ) -> xr.Dataset:
-    r"""Measure how far products of I + J_l carry one token's state (paper, section 6.1 and appendix A.5).
+    r"""Compare one token's states with products of I + J_l (paper, section 6.1 and appendix A.5).
 
-    All Jacobians are taken at the states that the network visits. Rival meanings of "the linearised network":
+    All Jacobians are taken at the states that the network visits. Competing meanings of "the linearised network":
 
     - `embedding`: $x^0$ itself against $x^L$, no block at all;
     - `product`: $\prod_{l=1}^{L} (I + J_l)\,x^0$ against $x^L$ (paper, equation 20);
@@ -79,7 +79,7 @@ def measure_dynamics(
     )
     coords = {"block": range(model.n_blocks), "level": levels, "start": levels, "reading": list(LINEARISATIONS)}
     details = {"measure": "dynamics", "k": k, "token": token, "bases_seed": seed}
-    return common.over_prompts(model, given, each, coords, **details)
+    return common.concat_prompts(model, given, each, coords, **details)
 
 
 def _of_one_prompt(
@@ -91,18 +91,18 @@ def _of_one_prompt(
         **{f"carried_{name}": (("start", "level"), values) for name, values in carried.items()},
         "linear_norm_ratio": (("block",), dynamics.linear_part(J, x).norm_ratio),
         "contribution": (("level",), dynamics.contributions(J, x)),
-        **_random(J, x, found, n_samples, generator),
-        **_ends(traced, token, J, x),
+        **_random_products(J, x, found, n_samples, generator),
+        **_end_states(traced, token, J, x),
         **_growth(J, x, found, generator),
         "left_right_cosine": (("block", "rank"), torch.einsum("ldk,lkd->lk", found.U, found.Vh)),
         "singular_values": (("block", "rank"), found.S),
     }
 
 
-def _random(
+def _random_products(
     J: torch.Tensor, x: torch.Tensor, found: SingularTriplets, n_samples: int, generator: torch.Generator
 ) -> common.Variables:
-    """The embedding carried through blocks with the same singular values and random singular vectors."""
+    """Propagate the embedding through blocks with the same singular values and random singular vectors."""
     S = filled_spectrum(found.S, x.shape[-1], torch.linalg.matrix_norm(J))
     group, parts = max(1, _MAX_ENTRIES // x.numel()), []
     for first in range(0, n_samples, group):
@@ -116,7 +116,7 @@ def _random(
     return found
 
 
-def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> common.Variables:
+def _end_states(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> common.Variables:
     """Compare the last state of each linearisation with the true one."""
     position, last = traced.position(token), traced.n_blocks - 1
     with torch.no_grad():
@@ -133,7 +133,7 @@ def _ends(traced: Trace, token: int, J: torch.Tensor, x: torch.Tensor) -> common
 
 
 def _growth(J: torch.Tensor, x: torch.Tensor, found: SingularTriplets, generator: torch.Generator) -> common.Variables:
-    """Growth along the directions that the blocks share most, and the same for blocks that share none."""
+    """Compute growth along the directions that the blocks share most, and the same for blocks that share none."""
     k = found.S.shape[1]
     growth = dynamics.growth(J, x, top_triplets(J.mean(dim=0), k).U, found.S)
     turned = dynamics.randomised(J, generator)

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from coupling_lib.datasets.parts import known_shared_part
 from coupling_lib.inputs.prompt_arguments import Prompts, inputs_for, prompt_inputs
-from coupling_lib.measures.common import check_pairs, several_k
+from coupling_lib.measures.common import check_ks, check_pairs
 from coupling_lib.measures.depth import measure_depth
 from coupling_lib.measures.random_bases import null_of
 from coupling_lib.measures.trajectories import SCORES, measure_trajectories
@@ -18,7 +18,7 @@ from coupling_lib.models.load import load_model
 from coupling_lib.store.sweep import sweep
 
 TRAJECTORY = (*SCORES, "norm", "window_line_shape_score", "window_expodistance")
-"""What is kept of `measure_trajectories` at each step."""
+"""Variables of `measure_trajectories` that are kept at each step."""
 
 
 def measure_emergence(
@@ -45,18 +45,18 @@ def measure_emergence(
         window: number of blocks of a window, see `measure_trajectories`.
         seed: seed of the null, and of random inputs where the model has no tokenizer.
         variant: the mismatch whose null is given, a name of `metrics.variants.VARIANTS`.
-        memory: the most that weights may take, see `load_model`.
+        memory: maximum memory of the weights, see `load_model`.
 
     Returns:
-        a dataset with dimension `step`, in order of training, before the dimensions of its variables: what
-        `measure_depth` gives but matrices, and `TRAJECTORY` of `measure_trajectories`; `null` and `null_error`
+        a dataset with dimension `step`, in order of training, before the dimensions of its variables: all variables of
+        `measure_depth` but matrices, and `TRAJECTORY` of `measure_trajectories`; `null` and `null_error`
         `(step, k)`: `null_of` the variant, since the spectrum itself changes in training, and of the traceless part
         `shared_null` and `shared_null_error`, where the variant is one of `datasets.parts`;
         `progress` `(step,)`: validation loss or benchmark accuracy, as the attribute `progress_label` says, or NaN.
 
     Raises:
         ParameterError: if steps are repeated or do not exist, the model has one block, or as in `measure_depth`.
-        ModelUnavailableError: if the model has one revision only, or a revision cannot be had.
+        ModelUnavailableError: if the model has one revision only, or a revision is unavailable.
 
     Example:
         >>> import coupling_lib as cl
@@ -74,7 +74,7 @@ def measure_emergence(
         model = load_model(name, revision=f"step{step}", precision=precision, memory=memory)
         check_pairs(model)
         inputs = inputs_for(model, given, seed=seed)
-        depth = sweep(measure_depth, model, inputs, ks=tuple(several_k(model, ks)), token=token)
+        depth = sweep(measure_depth, model, inputs, ks=tuple(check_ks(model, ks)), token=token)
         paths = sweep(measure_trajectories, model, inputs, token=token, window=window)
         del model  # before the next one is loaded
         measured = depth.drop_vars(["matrix", "shared_matrix"], errors="ignore")
@@ -88,5 +88,5 @@ def measure_emergence(
     ds = xr.concat(per_step, dim="step", combine_attrs="override").assign_coords(step=list(chosen))
     ds["progress"] = ("step", [known.values.get(step, float("nan")) for step in chosen])
     revisions = ", ".join(f"step{step}" for step in chosen)
-    noted = {"revision": revisions, "variant": variant, "progress_label": known.label, "seed": seed}
-    return ds.assign_attrs(measure="emergence", **noted)
+    attributes = {"revision": revisions, "variant": variant, "progress_label": known.label, "seed": seed}
+    return ds.assign_attrs(measure="emergence", **attributes)

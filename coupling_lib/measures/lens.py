@@ -13,7 +13,7 @@ from coupling_lib.jacobian.tracing import Trace
 from coupling_lib.measures import common
 from coupling_lib.models.model import Model
 
-# So many tokens are taken at once: as many matrices (d, d) are held beside the sum, more where these are small.
+# Tokens processed at once, more where matrices are small: as many matrices (d, d) are held beside the sum.
 _AT_ONCE, _SMALL = 8, 2**19
 
 
@@ -26,8 +26,8 @@ def measure_lens(
     $$\frac{1}{T} \sum_t \frac{\partial x^L_t}{\partial x^l_t}, \qquad
       \frac{\partial x^L_t}{\partial x^l_t} = (I + J^L_{tt}) \cdots (I + J^{l+1}_{tt}),$$
 
-    from the residual Jacobians of the paper's section 2. Each token is read at its own position alone; programs that
-    fit lenses add what a token does to all later ones, which is another quantity.
+    from the residual Jacobians of the paper's section 2. Each token is differentiated at its own position; programs
+    that fit lenses add a token's effect on all later ones, another quantity.
 
     Args:
         model: a causal model from `load_model`.
@@ -37,7 +37,7 @@ def measure_lens(
 
     Returns:
         a dataset with `lens` `(prompt, depth, output, input)`, units of state by state, and `tokens` `(prompt,)`, how
-        many were averaged. A prompt takes 4 (L + 1) d^2 bytes at all depths. `lens_mean` averages over prompts.
+        many tokens were averaged. A prompt takes 4 (L + 1) d^2 bytes at all depths. `lens_mean` averages over prompts.
 
     Raises:
         ParameterError: if a token or a depth does not exist, or there is no prompt.
@@ -57,11 +57,11 @@ def measure_lens(
     for depth in chosen:
         check_whole("a depth", depth, 0, model.n_blocks, f"{model.name} has {model.n_blocks} blocks")
     each = (_of_one_prompt(traced, tokens, chosen) for traced in common.traces(model, given))
-    return common.over_prompts(model, given, each, {"depth": chosen}, measure="lens", tokens_chosen=str(tokens))
+    return common.concat_prompts(model, given, each, {"depth": chosen}, measure="lens", tokens_chosen=str(tokens))
 
 
 def _of_one_prompt(traced: Trace, tokens: Sequence[int] | str, depths: list[int]) -> common.Variables:
-    lens(traced)  # refuses what has none
+    lens(traced)  # refuses a model without a lens
     positions = range(traced.n_tokens) if isinstance(tokens, str) else [traced.position(token) for token in tokens]
     total = torch.zeros(len(depths), traced.d_model, traced.d_model, dtype=traced.dtype, device=traced.device)
     at_once = max(_AT_ONCE, _SMALL // traced.d_model**2)
@@ -77,7 +77,7 @@ def _of_one_prompt(traced: Trace, tokens: Sequence[int] | str, depths: list[int]
 
 
 def lens_mean(ds: xr.Dataset) -> xr.Dataset:
-    """Average `measure_lens` over prompts: `lens`, and `relative_error`, the standard error over its length."""
+    """Average `measure_lens` over prompts: `lens`, and `relative_error`, its standard error over its norm."""
     n, mean = ds.sizes["prompt"], ds.lens.mean("prompt")
     # One prompt has no error.
     variance = ((ds.lens - mean) ** 2).sum("prompt") / (n - 1 if n > 1 else float("nan"))

@@ -1,6 +1,6 @@
-"""What every reading of coupling is with no coupling: curves, surrogates of a model, and the decisive test.
+"""Values of every coupling variant without coupling: curves, surrogates of a model, and the decisive test.
 
-`measure_decisive` measures the two normalisations of the released code at the numbers of vectors that the paper's
+`measure_decisive` measures the two normalisations of the released code at the values of K that the paper's
 headline figure may have used.
 """
 
@@ -30,7 +30,7 @@ DECISIVE = ("released_norm", "released_trace")
 """Variants of the decisive test: the two normalisations of the released code."""
 MAIN = "normalized_miscoupling"
 KINDS = ("measured", *SURROGATES, "other prompt", "state directions")
-"""What the vectors of the other block are: its own, surrogates of them, or controls."""
+"""Kinds of vectors used for the other block: its own, surrogates of them, or controls."""
 PARTS, SPANS = ("whole", "traceless"), ("all pairs", "neighbours")
 # Rotations over which the conjugated surrogate is averaged, and coordinates that count as outliers.
 _DRAWS, _OUTLIERS = 4, 5
@@ -42,7 +42,7 @@ def tenth_of_width(d: int) -> int:
 
 
 def ladder(k: int, d: int) -> tuple[int, ...]:
-    """Return the numbers of singular vectors around a chosen one: half of it, itself, and its double."""
+    """Return K itself, half of it and its double, within bounds."""
     if k < 2:
         raise ParameterError(f"k is {k!r}; without off-diagonal entries some readings mean nothing; take 2 or more")
     return tuple(sorted({max(2, min(k // 2, d)), k, *([2 * k] if 2 * k <= d // 2 else [])}))
@@ -70,7 +70,7 @@ def null_curves(
         error = squares.std(dim=0) / (2 * root * n_samples**0.5)
         closed = [torch.stack([mean_square(VARIANTS[n], S, d, k) for n in names], dim=-1) for k in chosen]
         found = {"simulated": (dims, root), "error": (dims, error), "closed_form": (dims, torch.stack(closed).sqrt())}
-        per_width.append(common.plain(found | {"k": ("rule", chosen)}))
+        per_width.append(common.to_dataset(found | {"k": ("rule", chosen)}))
     ds = xr.concat(per_width, dim="width").transpose("rule", "width", "decay", "variant", missing_dims="ignore")
     rules = [*map(str, ks), "0.1 d"]
     ds = ds.assign_coords(width=list(widths), decay=list(decays), variant=names, rule=rules)
@@ -78,7 +78,7 @@ def null_curves(
 
 
 def null_by_spectrum(k: int, seed: int = 0) -> pd.DataFrame:
-    """Tabulate the normalised coupling of random bases over width and spectrum: neither moves it by much."""
+    """Tabulate the normalised coupling of random bases over width and spectrum, neither of which changes it by much."""
     rows = []
     for d in sorted({k, *(width for width in (64, 512) if width > k)}):
         rank = torch.arange(1, d + 1, dtype=torch.float64)
@@ -89,7 +89,7 @@ def null_by_spectrum(k: int, seed: int = 0) -> pd.DataFrame:
 
 
 def _random_bases(J: torch.Tensor, S: torch.Tensor, ks: Sequence[int], names: Sequence[str], seed: int = 0) -> tuple:
-    """Full spectra of Jacobians, and with random bases each variant's mean and its standard error, (variant, k)."""
+    """Return Jacobians' full spectra, and each variant's mean and standard error for random bases, (variant, k)."""
     # The spectrum beyond the measured head enters the null through its norm, and hardly through its shape.
     spectrum = filled_spectrum(S, J.shape[-1], torch.linalg.matrix_norm(J)).cpu()
     found = expected_null(spectrum, J.shape[-1], ks, names, n_samples=1000, seed=seed)
@@ -97,8 +97,8 @@ def _random_bases(J: torch.Tensor, S: torch.Tensor, ks: Sequence[int], names: Se
     return spectrum, *parts
 
 
-def another(model: Model, prompt: str | torch.Tensor) -> str | torch.Tensor:
-    """Another prompt of the same kind: an embedded text, token ids turned round or random, or an image of noise."""
+def other_prompt(model: Model, prompt: str | torch.Tensor) -> str | torch.Tensor:
+    """Return another prompt of the same kind: an embedded text, token ids reversed or random, or an image of noise."""
     if isinstance(prompt, torch.Tensor):
         generator = torch.Generator().manual_seed(0)
         if prompt.ndim == 2 and torch.equal(prompt, prompt.flip(1)):
@@ -111,19 +111,19 @@ def another(model: Model, prompt: str | torch.Tensor) -> str | torch.Tensor:
 
 
 def principal_directions(states: torch.Tensor, k: int) -> torch.Tensor:
-    """First K principal directions (d, K) of states (..., d), each at unit length, so that all depths count alike."""
+    """Return the first K principal directions (d, K) of states (..., d), normalised so that all depths count alike."""
     flat = torch.nn.functional.normalize(states.flatten(0, -2), dim=-1)
     return torch.linalg.svd(flat - flat.mean(dim=0)).Vh[:k].mT
 
 
 class _Part(NamedTuple):
-    """Readings of the Jacobians, or of their traceless part, of one prompt."""
+    """Coupling values of the Jacobians, or of their traceless part, of one prompt."""
 
     values: torch.Tensor  #: Means over pairs (kind, variant, span, k).
     error: torch.Tensor  #: Standard error over draws of the conjugated ones (variant, span, k).
     S: torch.Tensor  #: Singular values (block, K).
-    spectrum: torch.Tensor  #: The same, filled up to the width.
-    null: torch.Tensor  #: With random bases (variant, k).
+    spectrum: torch.Tensor  #: The same, extended to the width.
+    null: torch.Tensor  #: Mean for random bases (variant, k).
     null_error: torch.Tensor  #: Its standard error.
 
 
@@ -136,7 +136,7 @@ def _of_part(
     J: torch.Tensor, other: Sequence[torch.Tensor], states: torch.Tensor,
     ks: Sequence[int], names: Sequence[str], seed: int,
 ) -> _Part:  # fmt: skip
-    """Measure Jacobians against every kind of vectors, `other` being those of another prompt."""
+    """Measure Jacobians against every kind of vectors; `other` holds those of another prompt."""
     U, S, V = _top(J, ks[-1])
     outliers = states.square().flatten(0, -2).mean(dim=0).topk(_OUTLIERS).indices.tolist()
     directions = principal_directions(states, U.shape[-1]).to(U).expand_as(U)
@@ -155,7 +155,7 @@ def _of_part(
 
 
 def _spans(values: torch.Tensor) -> torch.Tensor:
-    """Means of (..., K, L, L) over all ordered pairs of different blocks and over neighbours, (..., span, K)."""
+    """Return means of (..., K, L, L) over all ordered pairs of different blocks and over neighbours, (..., span, K)."""
     spans = different_pairs(values).double().mean(dim=-1), locality(values)[..., 1].double()
     return torch.stack(spans, dim=-2).cpu()
 
@@ -167,16 +167,16 @@ def measure_nulls(
     """Measure all variants of coupling across depth, and the same against surrogates of the model itself."""
     # `value` is the mean over ordered pairs of different blocks; `relative` sets it in proportion to the expectation
     # for random bases: 0 without coupling, 1 at perfect coupling. `rotated` draws that null once for each pair. Two
-    # controls are no surrogates: `other prompt` keeps what a network has learned once for all prompts, and `state
+    # controls are no surrogates: `other prompt` keeps what a network has learned for all prompts alike, and `state
     # directions`, principal directions of the states on both sides, what the stream alone imposes. `normalised` holds
     # the main variant of the whole and of the traceless part, with its own vectors.
-    given, ks, names = prompt_inputs(prompts, model), common.several_k(model, ks), list(VARIANTS)
+    given, ks, names = prompt_inputs(prompts, model), common.check_ks(model, ks), list(VARIANTS)
     if ks[0] < 2:
         raise ParameterError(f"ks is {ks!r}; some variants need off-diagonal entries, so K is at least 2")
     common.check_pairs(model)
 
     def of_one_prompt(prompt: str | torch.Tensor) -> common.Variables:
-        (elsewhere,) = common.traces(model, [another(model, prompt)])
+        (elsewhere,) = common.traces(model, [other_prompt(model, prompt)])
         place = token if -elsewhere.n_tokens <= token < elsewhere.n_tokens else -1
         J = common.depth_jacobians(elsewhere, place, forget=True)
         other = [_top(J, ks[-1])[::2], _top(without_isotropic(J), ks[-1])[::2]]
@@ -205,7 +205,7 @@ def measure_nulls(
 
     each = map(of_one_prompt, progress.bar(given, model, "prompt"))
     coords = {"k": ks, "variant": names, "kind": list(KINDS), "part": list(PARTS), "span": list(SPANS)}
-    return common.over_prompts(model, given, each, coords, measure="nulls", token=token, surrogate_seed=seed)
+    return common.concat_prompts(model, given, each, coords, measure="nulls", token=token, surrogate_seed=seed)
 
 
 @common.measurement(version=4)
@@ -224,11 +224,11 @@ def measure_decisive(
     common.check_pairs(model)
     fixed = [k for k in ks if k <= model.d_model]
     chosen = [*fixed, tenth_of_width(model.d_model)]
-    # What the mean over different pairs becomes when the n_blocks zeros of the diagonal are counted as well.
+    # Ratio of the mean over all pairs, with the n_blocks zeros of the diagonal, to the mean over different pairs.
     with_diagonal = (n_blocks - 1) / n_blocks
 
     def of_one_prompt(J: torch.Tensor) -> common.Variables:
-        triplets, found = common.coupled(J, chosen, DECISIVE)
+        triplets, found = common.couple_pairs(J, chosen, DECISIVE)
         value = torch.stack([different_pairs(found[name].cpu()).mean(dim=-1) for name in DECISIVE])
         _, null, error = _random_bases(J, triplets.S, chosen, DECISIVE)
         both = {"value": value, "null": null, "null_error": error}
@@ -237,5 +237,5 @@ def measure_decisive(
 
     each = map(of_one_prompt, common.jacobians_by_prompt(model, given, token, boundary))
     coords = {"variant": list(DECISIVE), "rule": [*map(str, fixed), "0.1 d"], "pairs": ["different", "all"]}
-    ds = common.over_prompts(model, given, each, coords, measure="decisive", token=token, boundary=boundary)
+    ds = common.concat_prompts(model, given, each, coords, measure="decisive", token=token, boundary=boundary)
     return ds.assign(k=("rule", chosen))

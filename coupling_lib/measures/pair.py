@@ -1,4 +1,4 @@
-"""Coupling of one pair of Jacobians beside its value by chance, in one call."""
+"""Coupling of one pair of Jacobians and its expected value by chance, in one call."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ from coupling_lib.metrics.coupling import coupling_matrix, miscoupling
 from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null, seeded
 from coupling_lib.metrics.nulls import filled_spectrum
 from coupling_lib.metrics.surrogates import conjugated
-from coupling_lib.svd.operators import formed
+from coupling_lib.svd.operators import form_square
 from coupling_lib.svd.triplets import top_triplets
 
 VARIANT = "normalized_miscoupling"
@@ -17,26 +17,26 @@ _DRAWS = 500
 
 
 class PairCoupling(NamedTuple):
-    """Coupling of two Jacobians, and what it is by chance; all between 0 and 1."""
+    """Coupling of two Jacobians, and its expected value by chance; all between 0 and 1."""
 
     # $1 - \tilde m$ of the pair.
     coupling: float
-    # Its mean where the singular vectors of both are independent and random, and the standard deviation of one pair.
+    # Its mean for independent random singular vectors of both, and the standard deviation of one pair.
     by_chance: float
     error: float
-    # Its mean where J2 is turned at random as a whole, and the standard deviation of one pair around that.
+    # Its mean for J2 under random rotations, and the standard deviation of one pair around that.
     conjugated: float
     conjugated_error: float
 
 
 def coupling(J1: Any, J2: Any, k: int = 10, seed: int = 0) -> PairCoupling:
-    r"""Compute the coupling of two Jacobians with its value by chance, under two nulls.
+    r"""Compute the coupling of two Jacobians and its value by chance, under two nulls.
 
-    With $A = U_{2,K}^\top J_1 V_{2,K}$ (paper, equation 10) coupling is $1 - \tilde m(A)$: the share that
-    `miscoupling` leaves. Without any relation between the two it is not 0, but about $1 - \sqrt{1 - 1/K}$: the value
+    With $A = U_{2,K}^\top J_1 V_{2,K}$ (paper, equation 10) coupling is $1 - \tilde m(A)$, the complement of the
+    normalised `miscoupling`. Without any relation of the two it is not 0, but about $1 - \sqrt{1 - 1/K}$: its value
     *by chance*, with both blocks' singular vectors independent and uniformly random (`null_of`). *Conjugated* is
     stricter: $J_2$ becomes $Q J_2 Q^\top$ with one uniformly random rotation $Q$, so that $A = (Q U_2)^\top J_1 Q V_2$.
-    That keeps how the left and right vectors of one block lie to each other. Where they agree and $J_1$ has a trace, or
+    That keeps the alignment of one block's left and right vectors. Where they agree and $J_1$ has a trace, or
     is symmetric, two blocks couple by that alone. Judge a pair by the larger of the two: by chance about one pair
     in twenty-five lies more than two standard deviations above it.
 
@@ -61,7 +61,7 @@ def coupling(J1: Any, J2: Any, k: int = 10, seed: int = 0) -> PairCoupling:
         >>> f"{found.coupling:.2f}; by chance {found.by_chance:.3f}, of one pair give or take {found.error:.2f}"
         '0.08; by chance 0.052, of one pair give or take 0.02'
     """
-    J1, J2 = formed("J1", J1), formed("J2", J2)
+    J1, J2 = form_square("J1", J1), form_square("J2", J2)
     d = len(J1)
     if len(J2) != d:
         raise ParameterError(f"J1 has width {d} and J2 has {len(J2)}; take both from blocks of one width")
@@ -72,7 +72,7 @@ def coupling(J1: Any, J2: Any, k: int = 10, seed: int = 0) -> PairCoupling:
     chance = expected_null(spectrum, d, [k], [VARIANT], seed=seed)[VARIANT].value
     pairs = random_orthogonal_null(spectrum, d, [k], _DRAWS, generator, [VARIANT])[VARIANT]
     U, V = second.U.to(J1), second.Vh.mT.to(J1)
-    turned = (conjugated(U, V, generator) for _ in range(_DRAWS))
-    by_turning = torch.stack([miscoupling(u.mT @ J1 @ v, normalized=True) for u, v in turned])
-    own, random, rotated = (1 - float(x.mean()) for x in (value, chance, by_turning))
-    return PairCoupling(own, random, float(pairs.std()), rotated, float(by_turning.std()))
+    rotations = (conjugated(U, V, generator) for _ in range(_DRAWS))
+    conjugations = torch.stack([miscoupling(u.mT @ J1 @ v, normalized=True) for u, v in rotations])
+    own, random, rotated = (1 - float(x.mean()) for x in (value, chance, conjugations))
+    return PairCoupling(own, random, float(pairs.std()), rotated, float(conjugations.std()))

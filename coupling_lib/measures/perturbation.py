@@ -1,4 +1,4 @@
-"""Perturbation: noise on one token's embedding, followed through the network and through its linearisation."""
+"""Perturbation: noise on one token's embedding, propagated through the network and through its linearisation."""
 
 import warnings
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 
 from coupling_lib.blocks.call import residual_stream
-from coupling_lib.blocks.record import watched
+from coupling_lib.blocks.record import nnsight_view
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
 from coupling_lib.jacobian.tracing import Trace
@@ -20,15 +20,15 @@ from coupling_lib.models.model import Model
 from coupling_lib.svd.triplets import top_triplets_stacked
 
 CARRIERS = ("network", "linear", "random")
-"""What carries a perturbation from block to block; see `measure_perturbation`."""
+"""Maps that propagate a perturbation from block to block; see `measure_perturbation`."""
 
-# Bytes that the states inside one block may take for all copies of a prompt that are run together.
+# Bytes of the states inside one block for all copies of a prompt that are run together.
 _BATCH_BYTES = 2**28
 
-# Share of the noise that rounding in the first state may change; by the last block it is some forty times that.
+# Tolerated relative rounding error of the noise in the first state; by the last block it is about forty times that.
 _ROUNDED = 0.01
 
-# Singular values of each block that the null takes one by one; the rest is spread evenly.
+# Singular values of each block that the null uses exactly; the rest is spread evenly.
 _LARGEST = 10
 
 
@@ -42,11 +42,11 @@ def measure_perturbation(
     seed: int = 0,
     kind: str | None = None,
 ) -> xr.Dataset:
-    r"""Put noise on one token's embedding and compare its states with the clean ones (paper, figure 32).
+    r"""Add noise to one token's embedding and compare its states with the clean ones (paper, figure 32).
 
     The perturbed embedding is $x^0 + \varepsilon \lVert x^0 \rVert\, g$ with $g$ a uniformly random direction of
-    length 1, the same at every noise level $\varepsilon$ of one draw; of another `kind` it is normal. Three carriers
-    take it on:
+    length 1, the same at every noise level $\varepsilon$ of one draw; for another `kind` it is normal. Three carriers
+    propagate it:
 
     - `network`: the network itself, run again with the first block's input changed at that token by nnsight;
     - `linear`: $\delta^l = (I + J_l)\,\delta^{l-1}$ with the Jacobians of the clean run, giving $x^l + \delta^l$;
@@ -75,7 +75,7 @@ def measure_perturbation(
           their norm; rounding in a causal model.
 
     Raises:
-        ParameterError: if a noise level is not above 0, `draws` not from 1, a token not there, or there is no prompt.
+        ParameterError: if a noise level is not above 0, `draws` is below 1, a token is missing, or there is no prompt.
 
     Example:
         >>> import coupling_lib as cl
@@ -98,7 +98,7 @@ def measure_perturbation(
     coords = {"carrier": list(CARRIERS), "noise": noise, "level": range(model.n_blocks + 1)}
     details = {"measure": "perturbation", "draws": draws, "token": token, "noise_seed": seed}
     details |= {"kind": kind} if kind else {}
-    return common.over_prompts(model, given, each, coords, **details)
+    return common.concat_prompts(model, given, each, coords, **details)
 
 
 def _of_one_prompt(
@@ -139,7 +139,7 @@ def _of_one_prompt(
 
 @torch.no_grad()
 def perturbed_states(traced: Trace, position: int, added: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Run a model again with something added to one token's embedding, and record that token's states."""
+    """Run a model again with something added to one token's embedding, and return that token's states."""
     together = max(1, _BATCH_BYTES // (64 * traced.n_tokens * traced.d_model))
     runs = [_intervened(traced, position, part) for part in added.split(together)]
     states = torch.cat([states for states, _ in runs]).to(traced.hidden.dtype)
@@ -151,9 +151,9 @@ def perturbed_states(traced: Trace, position: int, added: torch.Tensor) -> tuple
 
 
 def _intervened(traced: Trace, position: int, added: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """One batched run: states of the token after every block, and of earlier tokens after the last."""
+    """Run one batch: states of the token after every block, and of earlier tokens after the last."""
     model, position = traced.model, traced.first + position
-    tracer, envoys = watched(model.hf, model.blocks)
+    tracer, envoys = nnsight_view(model.hf, model.blocks)
     inputs = {name: value.expand(len(added), *value.shape[1:]) for name, value in traced.inputs.items()}
     if hasattr(model.hf.config, "use_cache"):
         inputs["use_cache"] = False

@@ -2,8 +2,8 @@
 
 Numbers of few bits enter a Jacobian in two places: the *weights* may be rounded or quantised, and with them the states
 at which blocks are linearised; and the *arithmetic* of the derivative may be narrow, as in the released code, which
-differentiates in whatever type the model runs in. `measure_precision` tells the two apart. What an int8 or a 4-bit
-block is taken to be is defined in `coupling_lib.blocks.precision`.
+differentiates in the model's own dtype. `measure_precision` separates the two. The map measured for an int8 or a
+4-bit block is defined in `coupling_lib.blocks.precision`.
 """
 
 from collections.abc import Sequence
@@ -40,20 +40,20 @@ from coupling_lib.store.key import prompt_key
 from coupling_lib.store.sweep import Shelf, sweep
 
 REFERENCE = "float32"
-"""The precision, and the arithmetic, that all others are compared with."""
+"""The precision, and the arithmetic, with which all others are compared."""
 
 ARITHMETIC = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-"""Types in which a Jacobian can be formed."""
+"""Dtypes in which a Jacobian can be formed."""
 
 SOURCES = ("weights", "bfloat16 arithmetic", "float16 arithmetic")
-"""Where an error comes from: narrow weights, or narrow arithmetic with the same weights and states."""
+"""Sources of an error: narrow weights, or narrow arithmetic with the same weights and states."""
 
 VARIANT = "normalized_miscoupling"
 
 
 @dataclass(frozen=True, eq=False)
 class _NarrowTrace(Trace):
-    """A trace whose blocks are differentiated in a type of one's choice."""
+    """A trace whose blocks are differentiated in a chosen dtype."""
 
     arithmetic: torch.dtype = torch.float32
 
@@ -63,7 +63,7 @@ class _NarrowTrace(Trace):
 
 
 def chosen_precisions(text: str) -> list[str]:
-    """Read a list of precisions to be compared with float32."""
+    """Parse a list of precisions to be compared with float32."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     narrow = [name for name in dict.fromkeys(names) if name != REFERENCE]
     unknown = [name for name in narrow if name not in PRECISIONS]
@@ -83,13 +83,13 @@ def measure_triplets(
     if arithmetic not in ARITHMETIC:
         raise ParameterError(f"arithmetic is {arithmetic!r}; it must be one of {', '.join(ARITHMETIC)}")
     each = (_of_one_prompt(_in_arithmetic(traced, arithmetic), token, k) for traced in common.traces(model, given))
-    return common.over_prompts(model, given, each, {}, measure="triplets", k=k, token=token, arithmetic=arithmetic)
+    return common.concat_prompts(model, given, each, {}, measure="triplets", k=k, token=token, arithmetic=arithmetic)
 
 
 def _of_one_prompt(traced: Trace, token: int, k: int) -> common.Variables:
     with nullcontext() if traced.dtype == torch.float32 else RoundedProducts():
         jacobians = common.depth_jacobians(traced, token).float()
-    found, values = common.coupled(jacobians, [k], [VARIANT])
+    found, values = common.couple_pairs(jacobians, [k], [VARIANT])
     return {
         "U": (("block", "component", "rank"), found.U),
         "V": (("block", "component", "rank"), found.Vh.mT),
@@ -115,13 +115,13 @@ def measure_precision(
     Args:
         name: alias, Hugging Face id or local folder.
         prompts: texts or `Prompt` objects; a model without a tokenizer gets random inputs in their place.
-        precisions: what the weights are held in beside float32, names of `blocks.precision.PRECISIONS`.
+        precisions: precisions of the weights beside float32, names of `blocks.precision.PRECISIONS`.
         k: number of singular triplets K.
         token: the position t whose Jacobians are measured; -1 is the last.
         n_vectors: number of prompts, from the first, for which vectors and arithmetic are compared.
         revision: branch, tag, commit or training step.
         seed: seed of random inputs and of the random subspaces.
-        memory: the most that weights may take, see `load_model`; a precision that needs more is left out.
+        memory: maximum memory of the weights, see `load_model`; a precision that needs more is left out.
 
     Returns:
         a dataset whose dimension `precision` starts with float32, blocks from 0, with
@@ -133,7 +133,7 @@ def measure_precision(
         `angle` `(precision, source, side, example, block, order)`, principal angles in degrees between the spans of the
         top K vectors, beside `random_angle` and `random_angle_error` `(order)` of unrelated spans;
         `coupling_error` `(precision, source, example, block_1, block_2)`, the absolute difference of coupling.
-        The attribute `left_out` says line by line which precisions could not be measured and why.
+        The attribute `left_out` lists the precisions that could not be measured, with the reason, one a line.
 
     Raises:
         ParameterError: if K exceeds the width, a token does not exist, or there is no prompt.
@@ -152,7 +152,7 @@ def measure_precision(
     inputs = inputs_for(model, prompts, seed=seed)
     settings, examples = {"k": k, "token": token}, inputs[:n_vectors]
     chosen = settings | {"precisions": list(precisions), "n_vectors": n_vectors, "seed": seed}
-    # It takes several forms of one model and is kept as a whole, since no single one of them gives it.
+    # The dataset compares several forms of one model, and is stored as a whole.
     shelf = Shelf()
     if (key := shelf.key(measure_precision, model, chosen)) is not None:
         key["prompt"] = digest({"prompts": [prompt_key(model, prompt) for prompt in inputs]})
@@ -168,7 +168,7 @@ def measure_precision(
         except CouplingError as error:
             model = None
             left_out.append(f"{precision} is left out: {error}")
-    ds = xr.concat([_compared(one, reference) for one in found], dim="precision", combine_attrs="override")
+    ds = xr.concat([_with_errors(one, reference) for one in found], dim="precision", combine_attrs="override")
     ds = ds.assign_coords(precision=[one["depth"].attrs["precision"] for one in found], source=list(SOURCES))
     generator = torch.Generator().manual_seed(seed)
     nulls = [chance(null_of(one["depth"], VARIANT, seed=seed)) for one in found]
@@ -178,14 +178,14 @@ def measure_precision(
     ds["random_angle_error"] = ("order", (angles.std(dim=0) / len(angles) ** 0.5).numpy())
     named = {"precision": ", ".join(ds["precision"].values), "left_out": "\n".join(left_out)}
     ds = ds.assign_attrs({"measure": "precision", "k": k, "n_vectors": len(examples)} | named)
-    if not left_out:  # what lacks a package or memory now may have it in a later run
+    if not left_out:  # a later run may have the missing package or memory
         shelf.keep(key, ds)
     return ds
 
 
 def _measured(model: Model, inputs: Sequence[Any], examples: Sequence[Any], settings: dict[str, int]) -> dict[str, Any]:
-    """All measurements of one loaded model: depth over all prompts, triplets of some in every arithmetic."""
-    # Blocks that were left as they are would look like an exact quantisation.
+    """Return all measurements of one loaded model: depth over all prompts, triplets of some in every arithmetic."""
+    # Blocks without quantised layers would look like an exact quantisation.
     if model.precision in ("int8", "nf4", "fp4") and not in_few_bits(model.blocks.modules):
         raise UnsupportedModelError(
             f"bitsandbytes finds no linear layer to quantise in the blocks of {type(model.hf).__name__}"
@@ -201,8 +201,8 @@ def _measured(model: Model, inputs: Sequence[Any], examples: Sequence[Any], sett
     return found
 
 
-def _compared(one: dict[str, Any], reference: dict[str, Any]) -> xr.Dataset:
-    """One precision's measurements and their errors by source."""
+def _with_errors(one: dict[str, Any], reference: dict[str, Any]) -> xr.Dataset:
+    """Return one precision's measurements and their errors by source."""
     plain = one[REFERENCE]
     pairs = [(plain, reference[REFERENCE]), *((one[kind], plain) for kind in ARITHMETIC if kind != REFERENCE)]
     errors = xr.concat([_errors(narrow, wide) for narrow, wide in pairs], dim="source")
@@ -213,7 +213,7 @@ def _compared(one: dict[str, Any], reference: dict[str, Any]) -> xr.Dataset:
 
 
 def _errors(narrow: xr.Dataset | None, wide: xr.Dataset) -> xr.Dataset:
-    """Distances of two measurements of the same triplets; NaN where the narrow one failed."""
+    """Return the differences of two measurements of the same triplets; NaN where the narrow one failed."""
     if narrow is None:
         return xr.full_like(_errors(wide, wide), np.nan)
     order = ("prompt", "block", "component", "rank")
@@ -229,7 +229,7 @@ def _errors(narrow: xr.Dataset | None, wide: xr.Dataset) -> xr.Dataset:
 
 
 def _in_arithmetic(traced: Trace, arithmetic: str) -> Trace:
-    """The same trace, with its blocks differentiated in another type."""
+    """Return the trace with its blocks differentiated in another dtype."""
     if arithmetic == REFERENCE:
         return traced
     parts = {field.name: getattr(traced, field.name) for field in fields(Trace)}

@@ -1,4 +1,4 @@
-"""Coupling prompt by prompt: with what a prompt is made of, and with and without an instruction at its end."""
+"""Coupling prompt by prompt: with the properties of each prompt, and with and without an instruction at its end."""
 
 import re
 import zlib
@@ -19,12 +19,12 @@ from coupling_lib.models.model import Model
 from coupling_lib.store.sweep import sweep
 
 ALONE, INSTRUCTED, CONTROL = "alone", "step by step", "control sentence"
-"""The versions of a prompt: as it is, with the instruction, with another sentence of the same length."""
+"""The versions of a prompt: unchanged, with the instruction, with another sentence of the same length."""
 
 SUFFIXES = {"+cot": INSTRUCTED, "+control": CONTROL}
-"""What the id of a prompt ends in, and which version that is."""
+"""Suffixes of a prompt's id, and the versions that they denote."""
 
-# Sentences that state something and ask for nothing, of different lengths, so that one fits any tokenizer.
+# Sentences that ask for nothing, of different lengths, so that one fits any tokenizer.
 _CONTROLS = (
     "It rained all day.",
     "The train was late again.",
@@ -39,7 +39,7 @@ _CONTROLS = (
 
 
 def prompt_versions(model: Model, questions: Iterable[Prompt]) -> list[Prompt]:
-    """Put sentences behind questions: the chain-of-thought instruction, and a control that instructs to nothing."""
+    """Append sentences to questions: the chain-of-thought instruction, and a control that instructs nothing."""
     control, versions = control_sentence(model), []
     for prompt in questions:
         controlled = replace(prompt, id=f"{prompt.id}+control", text=f"{prompt.text} {control}")
@@ -48,13 +48,13 @@ def prompt_versions(model: Model, questions: Iterable[Prompt]) -> list[Prompt]:
 
 
 def control_sentence(model: Model) -> str:
-    """Choose the statement whose length in tokens is nearest to that of the instruction."""
+    """Return the control sentence whose length in tokens is nearest to that of the instruction."""
     wanted = added_tokens(model, CHAIN_OF_THOUGHT)
     return min(_CONTROLS, key=lambda sentence: abs(added_tokens(model, sentence) - wanted))
 
 
 def added_tokens(model: Model, sentence: str) -> int:
-    """Count the tokens that a sentence adds to a question."""
+    """Return the number of tokens that a sentence adds to a question."""
     return _length(model, f"How many? {sentence}") - _length(model, "How many?")
 
 
@@ -65,23 +65,23 @@ def measure_prompts(
     token: int = -1,
     variables: Collection[str] | None = None,
 ) -> xr.Dataset:
-    """Measure coupling across depth for every prompt, and note what each prompt is like (paper, figures 9 and 15).
+    """Measure coupling across depth for every prompt, and record each prompt's properties (paper, figures 9 and 15).
 
     A language model without a tokenizer (random weights saved alone) reads each word as one token, whose id is the
-    word's checksum: length, repetition and what is put behind a question remain what they are.
+    word's checksum: length, repetition and appended sentences keep their meaning.
 
     Args:
         model: a language model from `load_model`.
         prompts: `Prompt` objects, as of `load_prompts` and `prompt_versions`; or texts, or tensors of `input_ids`
-            `(1, n)`, of which nothing is known but themselves: they are their own ids. Repetitions are left out.
+            `(1, n)`, which are their own ids and have no further properties. Repetitions are left out.
         ks: numbers of singular vectors K, each from 1 to the width.
         token: the position t whose Jacobians J_tt are measured; -1 is the last.
-        variables: names of those of `measure_depth` that are wanted, as in `sweep`; by default all.
+        variables: names of variables of `measure_depth`, as in `sweep`; all by default.
 
     Returns:
-        the dataset of `measure_depth` with coordinates along `prompt`: `id`; `question`, the id without what a version
-        adds to it; `version`, "alone", "step by step" or "control sentence"; `dataset`; `steps`, its reasoning steps,
-        NaN where nobody counted; `rating`, its difficulty, NaN where nobody rated it; `n_tokens`, its length. The
+        the dataset of `measure_depth` with coordinates along `prompt`: `id`; `question`, the id without a version's
+        suffix; `version`, "alone", "step by step" or "control sentence"; `dataset`; `steps`, its reasoning steps,
+        NaN where unknown; `rating`, its difficulty, NaN where unknown; `n_tokens`, its length. The
         attributes `control`, `control_tokens` and `instruction_tokens` name the control sentence and the tokens that it
         and the instruction add.
 
@@ -94,7 +94,7 @@ def measure_prompts(
         >>> ds["dataset"].values.tolist(), dict(ds.normalized_miscoupling.sizes)["prompt"]
         (['arc-style', 'gsm8k-style'], 2)
     """
-    asked = _described(model, prompts)
+    asked = _by_prompt(model, prompts)
     if twice := [name for name, n in Counter(prompt.id for prompt in asked).items() if n > 1]:
         raise ParameterError(f"the id {shown(twice[0])} belongs to different prompts; give each an id of its own")
     prompts, given = list(asked), readable(model, asked.values())
@@ -105,7 +105,7 @@ def measure_prompts(
                 f"the prompt {prompt.id!r} is longer than {model.name} reads, and its added sentence would be cut off; "
                 "take shorter prompts"
             )
-    ds = sweep(measure_depth, model, given, ks=tuple(common.several_k(model, ks)), token=token, variables=variables)
+    ds = sweep(measure_depth, model, given, ks=tuple(common.check_ks(model, ks)), token=token, variables=variables)
     suffixes = [next((suffix for suffix in SUFFIXES if prompt.id.endswith(suffix)), "") for prompt in prompts]
     notes = {
         "id": [prompt.id for prompt in prompts],
@@ -123,8 +123,8 @@ def measure_prompts(
     return ds.assign_attrs(measure="prompts", control=control, **lengths, words_as_tokens=int(model.tokenizer is None))
 
 
-def _described(model: Model, prompts: common.Prompts) -> dict[Prompt, str | torch.Tensor]:
-    """Return each prompt once, by what is known of it; of a bare text or tensor that is its name alone."""
+def _by_prompt(model: Model, prompts: common.Prompts) -> dict[Prompt, str | torch.Tensor]:
+    """Return each prompt once, with its properties; a bare text or tensor has its name alone."""
     if isinstance(prompts, Iterator):
         prompts = list(prompts)
     given = prompt_inputs(prompts, model)
@@ -133,7 +133,7 @@ def _described(model: Model, prompts: common.Prompts) -> dict[Prompt, str | torc
 
 
 def readable(model: Model, prompts: Iterable[Any]) -> list[str | torch.Tensor]:
-    """Return prompts in a form that a language model can read; see `measure_prompts`."""
+    """Return prompts as inputs that a language model can read; see `measure_prompts`."""
     if model.hf.main_input_name != "input_ids":
         raise ParameterError(f"{model.name} reads {model.hf.main_input_name}; prompts are texts, take a language model")
     if model.tokenizer is not None:

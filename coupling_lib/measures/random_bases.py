@@ -1,6 +1,6 @@
-"""The null beside every measured coupling: what it is where blocks share no direction but keep their singular values.
+"""The null of every measured coupling: its value for blocks that share no directions but keep their singular values.
 
-`null_of` gives the expectation, which a mean over pairs is set against; `drawn_null` draws single pairs, which spread.
+`null_of` returns the expectation, the reference of a mean over pairs; `drawn_null` draws single pairs, with spread.
 """
 
 from collections.abc import Sequence
@@ -18,39 +18,39 @@ from coupling_lib.metrics.spectrum import exchanged_null
 from coupling_lib.metrics.subspaces import random_frames
 from coupling_lib.metrics.variants import VARIANTS, chosen_variants, different_pairs, measure_variants
 
-# A comparison of tokens has a Jacobian per token and prompt; this many of them stand for all.
+# A comparison of tokens has a Jacobian per token and prompt; this many of them represent all.
 _MOST_SPECTRA = 64
-# Networks of random Jacobians of which the null's spread is taken: it is known to 5 per cent.
+# Simulated networks for the spread of the null, which they determine to 5 per cent.
 _NETWORKS, _MAIN = 200, "normalized_miscoupling"
 
 
 def null_of(
     ds: xr.Dataset, variant: str | Sequence[str] | None = None, n_samples: int = DRAWS, seed: int = 0
 ) -> xr.Dataset:
-    r"""Mean of a reading when blocks share no directions but keep their singular values, and how well it is known.
+    r"""Return a variant's mean for blocks that share no directions but keep their singular values, with its error.
 
     Both blocks' singular vectors are independent, uniformly random orthonormal frames; the singular values are those
     of each Jacobian (root mean square over prompts), with the unmeasured tail filled so that its Frobenius norm is
     kept. Where an entry of `VARIANTS` has a closed form of the mean square, its `null`, only the small difference from
-    there to the mean is drawn; of any other, one of your own included, the mean of plain draws stands with its error.
-    The normalised mis-coupling comes out with an error of about 2e-5: $K$ decides it, $\sqrt{1 - 1/K}$ less about
-    0.0003 at $K = 10$, and no spectrum or width moves it by more than 0.0003 there.
+    there to the mean is drawn; of any other, a user's included, the mean of plain draws is returned with its error.
+    The normalised mis-coupling has an error of about 2e-5: $K$ determines it, $\sqrt{1 - 1/K}$ less about
+    0.0003 at $K = 10$, and no spectrum or width changes it by more than 0.0003 there.
 
-    What is kept of a network in reality is more than its singular values: `cl.coupling` and the surrogate `conjugated`
+    A real network keeps more than its singular values: `cl.coupling` and the surrogate `conjugated`
     of `measure_nulls` keep each block's own alignment of left and right vectors as well.
 
     Args:
         ds: A dataset of `measure_depth`, `measure_relations` or `measure_tokens`; several networks along `network` have
             the nulls that each has alone, and share the draws.
         variant: A name of `VARIANTS`; or several; or None for all that were measured.
-        n_samples: Number of draws; a variant takes no more of them once its relative error is below 2e-5.
+        n_samples: Number of draws; fewer for a variant whose relative error is below 2e-5.
         seed: Seed of the draws.
 
     Returns:
         `value`, `error`, its standard error, and `mean_square`, the exact mean of the square (not a number where
-        none is known): dimensions `(k, block_1)`, `(relation, block_1)` or `(jacobian,)`, after `variant`
+        none exists): dimensions `(k, block_1)`, `(relation, block_1)` or `(jacobian,)`, after `variant`
         unless a single name was given. All blocks share the draws, so that the error of a mean over blocks is the mean
-        of the errors. Attributes: `draws`, the most that were taken, `note`, which says how the value was obtained,
+        of the errors. Attributes: `draws`, the maximum number used, `note`, the method,
         and `variant`, where a single name was given.
 
     Raises:
@@ -67,7 +67,7 @@ def null_of(
     names = [variant] if single else [name for name in VARIANTS if name in ds] if variant is None else variant
     names = [named.name for named in chosen_variants(names)]
     networks = [ds.sel(network=name, drop=True) for name in ds["network"].values] if "network" in ds.dims else [ds]
-    spectra, (width, *_), (ks, *_), (blank, *_) = zip(*map(_at_hand, networks), strict=True)
+    spectra, (width, *_), (ks, *_), (blank, *_) = zip(*map(_null_arguments, networks), strict=True)
     each = [xr.Dataset(coords={"variant": names, **blank.coords}) for _ in networks]
     for null, found in zip(each, expected_nulls(spectra, width, ks, names, n_samples, seed), strict=True):
         for part in ("value", "error", "mean_square"):
@@ -80,8 +80,8 @@ def null_of(
 
 
 def drawn_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int = 0) -> xr.DataArray:
-    """Draw what a variant is for single pairs, of blocks or of tokens."""
-    S, width, ks, blank = _at_hand(ds)
+    """Draw values of a variant by chance for single pairs, of blocks or of tokens."""
+    S, width, ks, blank = _null_arguments(ds)
     generator = torch.Generator().manual_seed(seed)
     values = random_orthogonal_null(S, width, ks, n_samples, generator, [variant])[variant].numpy()
     drawn = xr.DataArray(values.reshape(n_samples, *blank.shape), blank.coords, ("sample", *blank.dims))
@@ -90,9 +90,9 @@ def drawn_null(ds: xr.Dataset, variant: str, n_samples: int = DRAWS, seed: int =
 
 @cache
 def null_spreads(k: int, blocks: int) -> dict[str, float]:
-    """Simulate how far chance alone moves both means that `depth_summary` returns, of one network."""
-    # A network is one draw of bases, whatever the number of prompts. The width and the spectrum hardly enter: from a
-    # flat one to 1 / i the spread of 12 blocks grows from .0019 to .0021, so that the latter stands for all.
+    """Simulate the standard deviation by chance of both means of `depth_summary`, for one network."""
+    # A network is one draw of bases, whatever the number of prompts. Width and spectrum hardly matter: from a flat
+    # spectrum to 1 / i the spread of 12 blocks grows from .0019 to .0021, so that the latter is used for all.
     if k == 1 or blocks < 2:
         return {"all pairs": 0.0, "neighbours": 0.0}
     width, generator = max(64, 2 * k), torch.Generator().manual_seed(0)
@@ -108,18 +108,18 @@ def null_spreads(k: int, blocks: int) -> dict[str, float]:
 
 
 def pair_spread(k: int) -> float:
-    """Standard deviation of the coupling of one pair of blocks by chance, of a flat spectrum and K far below width."""
+    """Return the standard deviation of one pair's coupling by chance, for a flat spectrum and K far below the width."""
     share = diagonal_share_variance(k, purity=(2 * k + 1) / (k**2 + 2))
     return 0.0 if k == 1 else float(np.sqrt(share / (4 * (1 - 1 / k))))
 
 
 def null_with_draws(ds: xr.Dataset, seed: int = 0) -> xr.Dataset:
-    """Return what `null_of` returns for normalised mis-coupling, and `draws` of single pairs beside it."""
+    """Return `null_of` for the normalised mis-coupling, with `draws` of single pairs beside it."""
     return null_of(ds, _MAIN, seed=seed).assign(draws=drawn_null(ds, _MAIN, seed=seed))
 
 
 def spectra_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Dataset:
-    """Return what agreement of left and right vectors is where they are random, with the same singular values."""
+    """Return the agreement of random left and right vectors with the same singular values."""
     width, k = int(ds.attrs["width"]), ds.sizes["rank"]
     values = exchanged_null(root_mean_square_spectra(ds), k, n_samples, torch.Generator().manual_seed(seed))
     exchanged = xr.DataArray(values.numpy(), {"block": ds.block}, ("sample", "block"))
@@ -130,7 +130,7 @@ def spectra_null(ds: xr.Dataset, n_samples: int = DRAWS, seed: int = 0) -> xr.Da
 
 def root_mean_square_spectra(ds: xr.Dataset) -> torch.Tensor:
     """Return the singular values of each block, root mean square over prompts, with the tail filled."""
-    # Root mean squares keep the energy of the head and the whole consistent, so that a tail exists.
+    # Root mean squares keep the energies of head and whole consistent, so that a tail exists.
     S, frobenius = (
         torch.tensor(array.transpose("prompt", ...).values, dtype=torch.float64).square().mean(0).sqrt()
         for array in (ds["singular_values"], _norms(ds))
@@ -139,12 +139,12 @@ def root_mean_square_spectra(ds: xr.Dataset) -> torch.Tensor:
 
 
 def _norms(ds: xr.Dataset) -> xr.DataArray | None:
-    """Frobenius norms of a dataset's Jacobians; estimates where these were not formed."""
+    """Return the Frobenius norms of a dataset's Jacobians; estimates where these were not formed."""
     return ds.get("frobenius_norm", ds.get("frobenius_estimate"))
 
 
-def _at_hand(ds: xr.Dataset) -> tuple[torch.Tensor, int, list[int], xr.DataArray]:
-    """Spectra (L, r) of a dataset, its width, its numbers of vectors, and an array with the dimensions of its null."""
+def _null_arguments(ds: xr.Dataset) -> tuple[torch.Tensor, int, list[int], xr.DataArray]:
+    """Return spectra (L, r) of a dataset, its width, its values of K, and an array with the dimensions of its null."""
     if "singular_values" not in ds or _norms(ds) is None:
         raise ParameterError(
             "the dataset has no singular_values and frobenius_norm; expected one of measure_depth, measure_relations "

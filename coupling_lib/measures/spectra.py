@@ -1,4 +1,4 @@
-"""Spectra: the singular values of block Jacobians across depth, and whether left and right vectors agree."""
+"""Spectra: the singular values of block Jacobians across depth, and the alignment of left and right vectors."""
 
 from collections.abc import Sequence
 
@@ -51,7 +51,7 @@ def measure_spectra(
         check_whole("a block of whole", block, 0, model.n_blocks - 1, f"{model.name} has {model.n_blocks}")
     coords = {"block": range(model.n_blocks)} | ({"whole": whole} if whole else {})
     each = (_of_one_prompt(J, k, whole) for J in common.jacobians_by_prompt(model, given, token))
-    return common.over_prompts(model, given, each, coords, measure="spectra", k=k, token=token)
+    return common.concat_prompts(model, given, each, coords, measure="spectra", k=k, token=token)
 
 
 def _of_one_prompt(J: torch.Tensor, k: int, whole: list[int]) -> common.Variables:
@@ -66,7 +66,7 @@ def _of_one_prompt(J: torch.Tensor, k: int, whole: list[int]) -> common.Variable
         "exchanged_miscoupling": (("block",), exchanged),
     }
     if whole:
-        # A log scale shows the small ones too, and float32 would lose them below an outlying first.
+        # A log scale also shows the small ones, which float32 would lose below an outlying first one.
         S = torch.linalg.svdvals(J[whole].double())
         stronger = S[:, : max(2, J.shape[-1] // 2)]
         variables["spectrum"] = (("whole", "index"), S)

@@ -1,11 +1,11 @@
 """Coupling across tokens: the Jacobians of one or two blocks at many pairs of token positions.
 
-A block answers at position t2 to a change at position t1 by J^l_{t1 t2}. Three families of these matrices are
-compared with each other (paper, section 3.2), the Jacobian from block l, the singular vectors from block l':
+The output of a block at position t2 responds to its input at position t1 by J^l_{t1 t2}. Three families of these
+matrices are compared (paper, section 3.2), the Jacobian from block l, the singular vectors from block l':
 
-- `"self"`: J^l_{t t} with the vectors of J^l'_{t' t'}, the answer of each token to itself;
-- `"input"`: J^l_{t1 t} with the vectors of J^l'_{t1 t'}, the answer of other tokens t, t' to one fixed token t1;
-- `"output"`: J^l_{t t2} with the vectors of J^l'_{t' t2}, the answer of one fixed token t2 to other tokens t, t'.
+- `"self"`: J^l_{t t} with the vectors of J^l'_{t' t'}, the response of each token to itself;
+- `"input"`: J^l_{t1 t} with the vectors of J^l'_{t1 t'}, the response of other tokens t, t' to one fixed token t1;
+- `"output"`: J^l_{t t2} with the vectors of J^l'_{t' t2}, the response of one fixed token t2 to other tokens t, t'.
 
 The last two are *context* coupling. No skip path runs between different tokens, so the identity is subtracted in J_tt
 alone.
@@ -31,12 +31,12 @@ from coupling_lib.models.model import Model
 from coupling_lib.modes import exclusive
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
 
-# Jacobians whose products with a random direction are smaller may be nothing but rounding, and are checked.
+# Jacobians whose products with a random direction are smaller may be all rounding, and are checked.
 _SMALL = 1e-2
-# Rotations over which the null by conjugation is averaged, each of every token's vectors.
+# Rotations over which the conjugated null is averaged, each of every token's vectors.
 _DRAWS = 8
 KINDS = ("self", "input", "output")
-"""Which token is held fixed: none, the one that is varied (t1), or the one that is read (t2)."""
+"""The fixed token: none, the one that is varied (t1), or the one that is read (t2)."""
 
 
 @common.measurement(version=4)
@@ -53,7 +53,7 @@ def measure_tokens(
     """Measure coupling across tokens within one block or between two (paper, section 3.2).
 
     Only the last tokens that qualify are compared, which bounds time and memory: those whose Jacobian with the fixed
-    token is neither zero nor lost in rounding, of which a warning says how many. In a causal model these are the tokens
+    token is neither zero nor lost in rounding, and a warning gives their number. In a causal model these are the tokens
     after a fixed t1 or before a fixed t2.
 
     Args:
@@ -77,9 +77,9 @@ def measure_tokens(
         `conjugated` `(prompt, token_1, token_2)`, the null by conjugation: `normalized_miscoupling` where the left and
         right vectors of the second Jacobian are turned by one uniformly random rotation, mean of 8 of them, with
         `conjugated_error` `(prompt,)`, the standard error of its mean over pairs of different tokens;
-        `isotropic` `(prompt, token_1)`, tr(J)/d, and with `shared_` before their names what is left without it, as in
+        `isotropic` `(prompt, token_1)`, tr(J)/d, and with `shared_` before their names the same without it, as in
         `measure_depth`.
-        A prompt with fewer tokens is filled up: with NaN, position -1 and empty texts.
+        A prompt with fewer tokens is padded with NaN, position -1 and empty texts.
 
     Raises:
         ParameterError: if a block or token does not exist, K exceeds the width, or fewer than two tokens qualify.
@@ -108,7 +108,7 @@ def measure_tokens(
             pairs = [{"self": (t, t), "input": (anchor, t), "output": (t, anchor)}[kind] for t in chosen]
             variables = _of_pairs(traced, (block, other), pairs, k, common.generator_for(prompt, 0))
             names = traced.tokens or [""] * traced.n_tokens
-            ds = common.plain(variables).assign(
+            ds = common.to_dataset(variables).assign(
                 position=("token_1", chosen),
                 text=("token_1", [names[token] for token in chosen]),
                 fixed_position=-1 if anchor is None else anchor,
@@ -120,7 +120,7 @@ def measure_tokens(
 
     details = {"block": block, "other": other, "kind": kind, "fixed": fixed, "k": k, "tokens": tokens}
     kept_once = ["matrix", "shared_matrix"]
-    return common.over_prompts(model, given, each(), {}, shared=kept_once, measure="tokens", **details)
+    return common.concat_prompts(model, given, each(), {}, shared=kept_once, measure="tokens", **details)
 
 
 def token_comparisons(pair: tuple[int, int], token_in: int, token_out: int) -> dict[str, dict[str, Any]]:
@@ -135,7 +135,7 @@ def token_comparisons(pair: tuple[int, int], token_in: int, token_out: int) -> d
 
 
 def token_reports(comparisons: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Sort the comparisons of one report."""
+    """Split the comparisons of one report into those between two blocks and those within the first."""
     names = list(comparisons)
     return names[: len(KINDS)], names[-len(KINDS) :]
 
@@ -155,12 +155,12 @@ def _of_jacobians(
     J: torch.Tensor, n: int, k: int, names: Sequence[str] | None, generator: torch.Generator
 ) -> common.Variables:
     """Measure the first n Jacobians against the vectors of the last n."""
-    found, values = common.coupled(J, [k], names)
+    found, values = common.couple_pairs(J, [k], names)
     variables: common.Variables = {name: (("token_1", "token_2"), v[0, :n, -n:]) for name, v in values.items()}
     J, U, Vh = J[:n], found.U[-n:], found.Vh[-n:]
-    # With each token's left and right vectors turned as one.
-    turned = (surrogate_vectors(U, Vh.mT, "conjugated", generator) for _ in range(_DRAWS))
-    draws = torch.stack([miscoupling(coupling_matrices(J, u, v.mT), normalized=True) for u, v in turned]).double()
+    # Each token's left and right vectors are rotated together.
+    rotated = (surrogate_vectors(U, Vh.mT, "conjugated", generator) for _ in range(_DRAWS))
+    draws = torch.stack([miscoupling(coupling_matrices(J, u, v.mT), normalized=True) for u, v in rotated]).double()
     means = draws[:, ~torch.eye(n, dtype=torch.bool, device=J.device)].mean(dim=-1)
     return variables | {
         "conjugated": (("token_1", "token_2"), draws.mean(dim=0)),
@@ -173,12 +173,12 @@ def _of_jacobians(
 
 
 def chosen_tokens(traced: Trace, blocks: Iterable[int], kind: str, fixed: int | None, tokens: int) -> list[int]:
-    """Take the last tokens that qualify in all blocks."""
+    """Return the last tokens that qualify in all blocks."""
     found, doubtful = torch.ones(traced.n_tokens, dtype=torch.bool), {}
     if fixed is not None:
         found[fixed] = False
         for block in blocks:
-            sizes = _answers(traced, block, kind, fixed)
+            sizes = _responses(traced, block, kind, fixed)
             found &= sizes > 0
             doubtful[block] = set((sizes < _SMALL).nonzero().flatten().tolist())
     chosen, lost = [], 0
@@ -210,8 +210,8 @@ def chosen_tokens(traced: Trace, blocks: Iterable[int], kind: str, fixed: int | 
 
 
 @exclusive
-def _answers(traced: Trace, block: int, kind: str, fixed: int) -> torch.Tensor:
-    """Multiply a block's Jacobians between all tokens and the fixed one with a direction: largest entries `(n,)`."""
+def _responses(traced: Trace, block: int, kind: str, fixed: int) -> torch.Tensor:
+    """Return the largest entry of each product of a block's Jacobians with the fixed token and a direction, `(n,)`."""
     call, module, row = traced.calls[block], traced.block(block), traced.first + fixed
     direction = torch.randn(traced.d_model, generator=torch.Generator().manual_seed(0)).to(call.input.device)
     with traced.changes.applied(), torch.enable_grad():

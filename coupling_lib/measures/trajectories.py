@@ -1,6 +1,6 @@
-"""Trajectories: how the residual stream of one token moves from block to block, and what it would predict there.
+"""Trajectories: the residual stream of one token from block to block, and its next-token prediction at each depth.
 
-The *logit lens* reads the next token off the stream at each depth, as if the model ended there. `entropy` is that of
+The *logit lens* reads the next token from the stream at each depth, as if the model ended there. `entropy` is that of
 softmax(W x^l), the paper's formula, with the unembedding W (and its bias, if any); `entropy_normed` is that of
 softmax(W N(x^l)) with the final norm N first, at the last depth the model's own prediction up to a constant factor or
 a soft cap that a few models put on their logits.
@@ -26,11 +26,11 @@ from coupling_lib.models.model import Model
 from coupling_lib.store.sweep import sweep
 
 SCORES = ("line_shape_score", "expodistance", "equidistance")
-"""The three numbers that sum up a trajectory, on the states that the network visits."""
+"""The three scores of a trajectory, on the states that the network visits."""
 
 COMPONENTS = 2
 
-# Rows of the unembedding that are widened to float32 at a time, to bound memory.
+# Rows of the unembedding that are converted to float32 at a time, to bound memory.
 _ROWS = 8192
 
 
@@ -45,7 +45,7 @@ def measure_trajectories(model: Model, prompts: common.Prompts, token: int = -1,
         window: number of blocks of a window, odd; 0 for the paper's 11, or half of a model that is not deep enough.
 
     Returns:
-        a dataset, levels from 0 (what enters the first block) to L, blocks from 0, with
+        a dataset, levels from 0 (the input of the first block) to L, blocks from 0, with
 
         - `line_shape_score`, `expodistance` and `equidistance` `(prompt,)`, from $x^0$ to the last block's own output
           $x^L$, and `readings` `(prompt, states, reading)`, the same in every reading of `metrics.trajectory`; NaN
@@ -54,7 +54,7 @@ def measure_trajectories(model: Model, prompts: common.Prompts, token: int = -1,
         - `window_line_shape_score`, `window_expodistance` and `window_equidistance` `(prompt, centre)`, of each run
           of `window` blocks by its middle block;
         - `entropy` and `entropy_normed` `(prompt, level)` in nats; left out for a model that has no next token, and the
-          attribute `entropy_missing` says why;
+          attribute `entropy_missing` gives the reason;
         - `path` `(level, position, component)` and `path_share` `(component,)`: the first prompt's tokens, special ones
           left out, in the principal components of their last states; for three tokens or more.
 
@@ -84,7 +84,7 @@ def measure_trajectories(model: Model, prompts: common.Prompts, token: int = -1,
     coords = {"level": levels, "block": range(n_blocks), "centre": centres}
     coords |= {"states": list(STATES), "reading": list(FORMULAS)}
     details = {"measure": "trajectories", "token": token, "window": width}
-    ds = common.over_prompts(model, given, each(), coords, ["path", "path_share", "path_token"], **details)
+    ds = common.concat_prompts(model, given, each(), coords, ["path", "path_share", "path_token"], **details)
     return ds.assign_attrs(entropy_missing=missing)
 
 
@@ -100,11 +100,11 @@ def compare_trajectories(
 ) -> dict[str, dict[str, xr.Dataset]]:
     """Measure several models, each untrained and trained, with one of them in memory at a time."""
     measured = partial(sweep, measure_trajectories, token=token, window=window)
-    return common.networks(measured, names, prompts, seed, precision=precision, revision=revision, memory=memory)
+    return common.both_networks(measured, names, prompts, seed, precision=precision, revision=revision, memory=memory)
 
 
 def _scores(traced: Trace, token: int, width: int) -> common.Variables:
-    """Return everything that follows from the states of one token alone."""
+    """Return all variables that depend on the states of one token alone."""
     states = traced.hidden[:, traced.position(token)]
     try:
         with torch.no_grad():
@@ -126,7 +126,7 @@ def _scores(traced: Trace, token: int, width: int) -> common.Variables:
 
 
 def logit_lens_entropies(traced: Trace, token: int = -1) -> dict[str, Tensor]:
-    """Entropy of the next-token distribution read off the stream at each depth (paper, figure 26)."""
+    """Return the entropy of the logit lens's next-token distribution at each depth (paper, figure 26)."""
     hf, position = traced.model.hf, traced.position(token)
     x, head = traced.hidden[:, position], hf.get_output_embeddings()
     weight = getattr(head, "weight", None)
@@ -158,18 +158,18 @@ def _logits(head: nn.Module, x: Tensor) -> Tensor:
 
 def _paths(traced: Trace) -> common.Variables:
     """Return the tokens of a prompt in the plane of their last states."""
-    # A token that stands for no text, such as one that begins every prompt, often has a norm far above all others
-    # and would turn the plane towards itself.
+    # A token without text, such as one that begins every prompt, often has a norm far above all others
+    # and would dominate the plane.
     tokenizer, ids = traced.model.tokenizer, traced.inputs.get("input_ids")
     special = set() if tokenizer is None or ids is None else set(tokenizer.all_special_ids)
     kept = [at for at in range(traced.n_tokens) if ids is None or int(ids[0, at]) not in special]
     if len(kept) <= COMPONENTS:
         return {}
-    # So has the first token of some models, which attention parks on; ten times the median is far from both.
+    # So has the first token of some models, an attention sink; ten times the median is far from both.
     states = traced.hidden[:, kept].cpu()
     norms = torch.linalg.vector_norm(states, dim=-1)
     near = (norms <= 10 * norms.median(dim=1, keepdim=True).values).all(dim=0)
-    near |= near.sum() <= COMPONENTS  # all of them, where too few are left
+    near |= near.sum() <= COMPONENTS  # all of them if too few remain
     path = principal_paths(states[:, near], COMPONENTS)
     coordinates = path.coordinates.new_full((*states.shape[:2], COMPONENTS), torch.nan)
     coordinates[:, near] = path.coordinates

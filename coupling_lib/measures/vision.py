@@ -25,7 +25,7 @@ RELATIONS = ("class", "patch", "class to patch", "patch to class", "patch a to b
 
 
 def relation_tokens(model: Model, pixels: torch.Tensor) -> dict[str, tuple[int, int]]:
-    """Find the token positions of each relation in an image."""
+    """Return the token positions of each relation in an image."""
     # "patch" is patch a; a and b are the two patches at the centre of the image, upper left and lower right.
     before, height, width = patch_grid(model, pixels)
     if min(height, width) < 2 or not before:
@@ -43,8 +43,8 @@ def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tenso
     """Measure coupling between all pairs of blocks for several pairs of tokens (paper, section 3.2, for images).
 
     For tokens $t_1, t_2$ the Jacobian $J^l_{t_1t_2}$ of each block is compared with the singular vectors of
-    $J^{l'}_{t_1t_2}$ of each other block. The identity is subtracted for single tokens alone: between different
-    tokens runs no skip path.
+    $J^{l'}_{t_1t_2}$ of each other block. The identity is subtracted for single tokens alone: no skip path runs
+    between different tokens.
 
     Args:
         model: a vision model from `load_model`.
@@ -72,22 +72,22 @@ def measure_relations(model: Model, prompts: torch.Tensor | Iterable[torch.Tenso
     common.check_k(model, k)
     each = (_of_one_prompt(traced, k) for traced in common.traces(model, given))
     coords = {"relation": list(RELATIONS), "block_1": blocks, "block_2": blocks}
-    ds = common.over_prompts(model, given, each, coords, ["token_in", "token_out"], measure="relations", k=k)
+    ds = common.concat_prompts(model, given, each, coords, ["token_in", "token_out"], measure="relations", k=k)
     return ds.set_coords(["token_in", "token_out"])
 
 
 def _of_one_prompt(traced: Trace, k: int) -> xr.Dataset:
     pairs = list(relation_tokens(traced.model, traced.inputs.get("pixel_values")).values())
-    # Single tokens, the first two, and pairs of different ones cannot be formed in one call.
-    apart = (pairs[:2], pairs[2:])
-    by_block = [torch.cat([block_jacobians(traced, at, some) for some in apart]) for at in range(traced.n_blocks)]
+    # Jacobians of single tokens, the first two pairs, and of different ones cannot be formed in one call.
+    groups = (pairs[:2], pairs[2:])
+    by_block = [torch.cat([block_jacobians(traced, at, some) for some in groups]) for at in range(traced.n_blocks)]
     each = []
     for J in torch.stack(by_block, dim=1):
-        found, values = common.coupled(J, [k])
+        found, values = common.couple_pairs(J, [k])
         variables: common.Variables = {name: (("block_1", "block_2"), value[0]) for name, value in values.items()}
         variables["singular_values"] = (("block_1", "rank"), found.S)
         variables["frobenius_norm"] = (("block_1",), torch.linalg.matrix_norm(J))
-        each.append(common.plain(variables))
+        each.append(common.to_dataset(variables))
     token_in, token_out = np.array(pairs).T
     return xr.concat(each, dim="relation").assign(token_in=("relation", token_in), token_out=("relation", token_out))
 

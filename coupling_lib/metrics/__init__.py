@@ -1,1 +1,1 @@
-"""The mathematics of coupling, on tensors alone: no models, no files, no pictures."""
+"""The mathematics of coupling, on tensors alone: no models, no files, no figures."""

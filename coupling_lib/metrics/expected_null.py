@@ -1,4 +1,4 @@
-"""What each variant is in the mean under the null of `coupling_lib.metrics.nulls`, and draws of it."""
+"""Expectation of each variant under the null of `coupling_lib.metrics.nulls`, and draws of it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -11,9 +11,9 @@ from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.metrics.coupling import widened
 from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.subspaces import FramePairs, frames_in_two_bases
-from coupling_lib.metrics.variants import Variant, checked_ks, chosen_variants, evaluated
+from coupling_lib.metrics.variants import Variant, checked_ks, chosen_variants, evaluate_variants
 
-# Draws below which a standard error is not believed, and the relative error from which on a mean needs no more of them.
+# Fewest draws for a standard error, and the relative error below which a mean needs no further draws.
 _FEWEST, _SETTLED = 200, 2e-5
 # Entries of the largest intermediate product.
 _MAX_ENTRIES = 2**21
@@ -30,7 +30,7 @@ def random_orthogonal_null(
     names: Iterable[str] | None = None,
 ) -> dict[str, Tensor]:
     """Draw values of every variant for random orthogonal bases with the same singular values, (n_samples, K, L)."""
-    # One draw serves all spectra and all K, and all variants: whatever products a variant is read off have their joint
+    # One draw serves all spectra, all K and all variants: the products that a variant needs have their joint
     # distribution. No matrix larger than (r, 2 K) is drawn, with r the number of singular values before the last run of
     # equal ones (`coupling_lib.metrics.subspaces`). Values of different blocks in one sample are not independent.
     S, ks = _checked(S, d, ks, n_samples)
@@ -42,7 +42,7 @@ def random_orthogonal_null(
 
 
 class Expectation(NamedTuple):
-    """A mean under the null hypothesis, and how well it is known; tensors (len(ks), L)."""
+    """A mean under the null hypothesis, with its standard error; tensors (len(ks), L)."""
 
     # All blocks share the draws, so that the error of a mean over blocks is at most the mean of theirs.
 
@@ -54,7 +54,7 @@ class Expectation(NamedTuple):
 def expected_null(
     S: Tensor, d: int, ks: Iterable[int], names: Iterable[str] | None = None, n_samples: int = DRAWS, seed: int = 0
 ) -> dict[str, Expectation]:
-    """Mean of every variant for random orthogonal bases with the same singular values, with its standard error."""
+    """Return the mean of every variant for random orthogonal bases with the same singular values, and its error."""
     return expected_nulls([S], d, ks, names, n_samples, seed)[0]
 
 
@@ -62,7 +62,7 @@ def expected_nulls(
     networks: Sequence[Tensor], d: int, ks: Iterable[int], names: Iterable[str] | None = None, n_samples: int = DRAWS,
     seed: int = 0,
 ) -> list[dict[str, Expectation]]:  # fmt: skip
-    """What `expected_null` gives of each of several networks of as many blocks, which share the draws."""
+    """Return `expected_null` of several networks with equal numbers of blocks, which share the draws."""
     check_whole("n_samples", n_samples, 2, why="a standard error takes 2 draws")
     networks, (ks, *_) = zip(*(_checked(S.double(), d, ks) for S in networks), strict=True)
     variants = chosen_variants(names, ks)
@@ -76,7 +76,7 @@ def expected_nulls(
 def _expected(
     networks: Sequence[Tensor], d: int, k: int, variants: Sequence[Variant], n_samples: int, seed: int
 ) -> list[dict[str, Tensor]]:
-    """Mean, its standard error and the mean square of variants at one K, each (3, L), for each network."""
+    """Return mean, standard error and mean square of variants at one K, (3, L) each, for each network."""
     found: list[dict[str, Tensor]] = [{} for _ in networks]
     drawn = [{v.name: S.new_empty(len(S), 0) for v in variants} for S in networks]
     squares = [{v.name: mean_square(v, S, d, k) for v in variants} for S in networks]
@@ -87,7 +87,7 @@ def _expected(
                 values[name] = torch.cat([values[name], value[0].expand(len(s), -1)], dim=-1)
             for v in waiting:
                 m, q = values[v.name], square[v.name].sqrt().unsqueeze(-1)
-                # $m - (m^2 - q^2) / 2q$ has the mean of $m$, and hardly varies.
+                # $m - (m^2 - q^2) / 2q$ has the mean of $m$ and a much smaller variance.
                 m = m if v.null is None else torch.where(q > 0, q - (m - q).square() / (2 * q), m)
                 mean, n = m.mean(dim=-1), m.shape[-1]
                 error = m.std(dim=-1) / n**0.5
@@ -99,17 +99,17 @@ def _expected(
 
 
 def seeded(seed: int) -> torch.Generator:
-    """Generator of random numbers from a seed."""
+    """Return a generator seeded by a number."""
     return torch.Generator().manual_seed(check_whole("seed", seed, 0, 2**63 - 1))
 
 
 def _draws_from(seed: int) -> Callable[..., FramePairs]:
-    """Draw frames from a seed, one after the other; spectra of other prompts and parts meet those that are kept."""
+    """Return a function that draws frames from a seed in sequence; repeated sequences are cached."""
     state = seeded(seed).get_state().numpy().tobytes()
 
     def draw(*sizes: int) -> FramePairs:
         nonlocal state
-        pairs, state = _drawn_in(state, *sizes)
+        pairs, state = _cached_draw(state, *sizes)
         return pairs
 
     return draw
@@ -117,15 +117,15 @@ def _draws_from(seed: int) -> Callable[..., FramePairs]:
 
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
-def _drawn_in(state: bytes, *sizes: int) -> tuple[FramePairs, bytes]:
-    """Draw frames from a generator in some state, and return the state after that."""
+def _cached_draw(state: bytes, *sizes: int) -> tuple[FramePairs, bytes]:
+    """Draw frames from a generator in a given state, and return the state after that."""
     generator = torch.Generator()
     generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
     return frames_in_two_bases(*sizes, generator), generator.get_state().numpy().tobytes()
 
 
 def mean_square(variant: Variant, S: Tensor, d: int, k: int) -> Tensor:
-    """Exact mean square of a variant with random bases, (...) for spectra (..., r); NaN where none is known."""
+    """Return the exact mean square of a variant with random bases, (...) for spectra (..., r); NaN if unknown."""
     S, _ = _checked(torch.atleast_2d(S), d, [k])
     return torch.full_like(S[..., 0], torch.nan) if variant.null is None else variant.null(S, d, k)
 
@@ -139,18 +139,18 @@ def _checked(S: Tensor, d: int, ks: Iterable[int], n_samples: int = 1) -> tuple[
 
 
 def _evaluated(variants: Sequence[Variant], s: Tensor, products: _Products, ks: Sequence[int]) -> dict[str, Tensor]:
-    """Values of variants, from the products that these need."""
+    """Return the values of variants, computed from the products that they need."""
     needed = {product for variant in variants for product in variant.needs}
-    return evaluated(variants, s, {name: products[name]() for name in needed}, ks)
+    return evaluate_variants(variants, s, {name: products[name]() for name in needed}, ks)
 
 
 def _null_products(
     networks: Sequence[Tensor], d: int, ks: Sequence[int], n_samples: int, draw: Callable[..., FramePairs]
 ) -> Iterator[list[tuple[Tensor, _Products]]]:
-    """Of each network, spectra (L, 1, k) and products (L, n, k, k) with random blocks, some n at a time."""
+    """Iterate over groups of draws: of each network, spectra (L, 1, k) and products (L, n, k, k) with random blocks."""
     k, n_blocks = max(ks), len(networks[0])
     full = torch.stack([torch.cat([S, S.new_zeros(len(S), d - S.shape[-1])], dim=-1) for S in networks])
-    # Coordinates from the last change in any spectrum on are alike to all blocks.
+    # Coordinates after the last change in any spectrum are equivalent for all blocks.
     changes = (full[..., 1:] != full[..., :-1]).flatten(0, 1).any(dim=0).nonzero()
     r = max(k, int(changes.max()) + 1 if len(changes) else 0)
     group = max(1, min(500, _MAX_ENTRIES // (n_blocks * k * r)))
@@ -163,12 +163,12 @@ def _null_products(
 
 
 def _products(left: Tensor, right: Tensor, tail: Tensor, head: Tensor, flat: Tensor | int) -> _Products:
-    """Products of the vectors U_2 and V_2 as the bases U_1 and V_1 see them, each formed when it is asked for."""
+    """Return functions for the products of U_2 and V_2 in the bases U_1 and V_1, each evaluated on demand."""
     n_blocks, k = len(head), tail.shape[-1] // 2
     u, v = slice(0, k), slice(k, 2 * k)
 
     def projected(one: slice, other: slice) -> Tensor:
-        # One product a draw, for all blocks at once.
+        # One product per draw, for all blocks at once.
         product = (left[..., one].mT.contiguous().unsqueeze(1) * head).flatten(1, 2) @ right[..., other]
         return product.unflatten(1, (n_blocks, k)).transpose(0, 1) + flat * tail[..., one, other]
 

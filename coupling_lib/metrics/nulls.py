@@ -1,10 +1,10 @@
-r"""What each variant measures when there is no coupling at all.
+r"""Values of each variant without any coupling.
 
 The null hypothesis: both blocks keep their singular values, but all singular bases $U_1, V_1, U_2, V_2$ are
-independent and uniformly (Haar) distributed. A raw value means little without it, because several variants depend on
-the width $d$ and on $K$ alone. Measured values are means over pairs, so they are set against the *mean* of a variant
-under the null, `coupling_lib.metrics.expected_null`; it leans on the exact mean square, derived here. Each entry of
-`coupling_lib.metrics.variants.VARIANTS` names the function of this module that is its own, or none.
+independent and uniformly (Haar) distributed. Raw values mean little without it, because several variants depend on
+the width $d$ and on $K$ alone. Measured values are means over pairs, so they are compared with the *mean* of a variant
+under the null, `coupling_lib.metrics.expected_null`; which uses the exact mean square, derived here. Each entry of
+`coupling_lib.metrics.variants.VARIANTS` refers to its own function of this module, or none.
 
 **Derivation.** With $x = V_1^\top v$ and $y = U_1^\top u$ independent and uniform on the sphere, an entry of the
 coupling matrix is $a = u^\top J_1 v = \sum_i \sigma_i y_i x_i$. The signs are symmetric and
@@ -23,7 +23,7 @@ Absolute values add to $\lVert A - S_1 \rVert_F^2$ the cross term $-2\, \mathbb 
 Given $x$, $a$ is the product of $y$ with a vector of length $\lVert \sigma \circ x \rVert_2$, so
 $\mathbb E|a| = e_d\, \mathbb E \lVert \sigma \circ x \rVert_2$ with
 $e_d = \mathbb E |y_1| = \Gamma(\tfrac d2) / (\sqrt\pi\, \Gamma(\tfrac{d+1}2))$. A Gaussian vector has a length that is
-independent of its direction, so the length wanted is that of $\sigma \circ g$ over that of $g$, and the mean root of a
+independent of its direction, so the mean length is that of $\sigma \circ g$ over that of $g$, and the mean root of a
 weighted sum of squares of Gaussians is one integral (`mean_absolute_entry`; exact for any spectrum):
 
 $$\mathbb E \Big(\sum_i \sigma_i^2 g_i^2\Big)^{1/2}
@@ -34,7 +34,7 @@ $d$ is large)
 
 $$\mathbb E\, m^2 = 1 + K/d - 2 e_d \approx 1 + K/d - 1.6/\sqrt d \qquad \text{(exact with } e_d).$$
 
-A spectrum that decays is no small correction to it: $\lVert J_1 \rVert_F^2 / \lVert s_{1,K} \rVert^2$ falls from $d/K$
+A decaying spectrum is no small correction to it: $\lVert J_1 \rVert_F^2 / \lVert s_{1,K} \rVert^2$ falls from $d/K$
 towards 1, and $\lVert s_{1,K} \rVert_1 / \lVert s_{1,K} \rVert_2$, by which the `trace` forms are smaller, from
 $\sqrt K$ towards 1.
 
@@ -71,17 +71,17 @@ from coupling_lib.errors import ParameterError
 from coupling_lib.metrics.coupling import divided, trustworthy, widened
 
 DRAWS = 3000
-"""Random draws of a null, wherever one is drawn."""
+"""Number of random draws of a null."""
 
 
 def filled_spectrum(S: Tensor, d: int, frobenius: Tensor) -> Tensor:
-    r"""Top singular values completed to full length by a flat tail that keeps $\lVert J \rVert_F$."""
-    # The second moments of the null depend on the spectrum beyond its head through $\lVert J \rVert_F$ alone, so the
-    # shape of the tail does not matter to them.
+    r"""Extend the top singular values to full length by a flat tail that keeps $\lVert J \rVert_F$."""
+    # The second moments of the null depend on the spectrum beyond its head only through $\lVert J \rVert_F$, not
+    # through the shape of the tail.
     S, frobenius = widened(S, torch.as_tensor(frobenius, device=S.device))
     rest = frobenius**2 - S.square().sum(dim=-1)
     r = S.shape[-1]
-    # Rounding may leave a slightly negative rest when S is already the whole spectrum.
+    # Rounding may make the rest slightly negative when S is already the whole spectrum.
     slack = 1e-5 * frobenius**2
     tail = (rest.clamp(min=0) / max(1, d - r)).sqrt()
     if r > d or (rest < -slack).any() or (tail > S[..., -1] + slack.sqrt()).any() or (r == d and (rest > slack).any()):
@@ -93,19 +93,19 @@ def filled_spectrum(S: Tensor, d: int, frobenius: Tensor) -> Tensor:
 
 
 def raw_square(S: Tensor, d: int, k: int) -> Tensor:
-    r"""Mean square of $m$, the norm beside the diagonal: exact for every spectrum."""
+    r"""Return the mean square of $m$, the off-diagonal norm: exact for every spectrum."""
     return k * (k - 1) * S.square().sum(dim=-1) / d**2
 
 
 def normalised_square(S: Tensor, d: int, k: int) -> Tensor:
-    r"""Mean square of $\tilde m$: $1 - 1/K$, exact for every spectrum and width."""
+    r"""Return the mean square of $\tilde m$: $1 - 1/K$, exact for every spectrum and width."""
     return torch.full_like(S[..., 0], 1 - 1 / k)
 
 
 def mismatch_square(
     S: Tensor, d: int, k: int, *, absolute: bool = True, p: float = 2, cut: bool = False, diagonal: bool = False
 ) -> Tensor:
-    r"""Mean square of $\lVert A - S_{1,K} \rVert_F / \lVert s_{1,K} \rVert_p$: exact for every spectrum."""
+    r"""Return the mean square of $\lVert A - S_{1,K} \rVert_F / \lVert s_{1,K} \rVert_p$: exact for every spectrum."""
     # `cut`: of the rank-K part of J_1 alone. `diagonal`: only the diagonal of A enters.
     top = S[..., :k]
     spectrum = top if cut else S
@@ -116,14 +116,14 @@ def mismatch_square(
 
 
 def bases_square(S: Tensor, d: int, k: int, *, products: int = 1) -> Tensor:
-    r"""Mean square of $\lVert |X^\top Y| - I \rVert_F$ for two frames, or a product of two such: exact."""
+    r"""Return the mean square of $\lVert |X^\top Y| - I \rVert_F$ for two frames, or a product of two such: exact."""
     # The product U_2' U_1 V_1' V_2 is the coupling matrix of K singular values that are all 1.
     size = mean_absolute_coordinate(d) if products == 1 else float(mean_absolute_entry(S.new_ones(k), d))
     return torch.full_like(S[..., 0], k**2 * (k / d) ** (products - 1) / d + k - 2 * k * size)
 
 
 def diagonal_share_variance(k: int, purity: float) -> float:
-    r"""Variance of the diagonal's share $D = 1 - \tilde m^2$ with no coupling (derived at the top)."""
+    r"""Return the variance of the diagonal's share $D = 1 - \tilde m^2$ without coupling (derived above)."""
     if k == 1:
         return 0.0
     gaussian, middle = (k + 2) / (k * (k**2 + 2)), (2 * k + 1) / (k**2 + 2)
@@ -132,7 +132,7 @@ def diagonal_share_variance(k: int, purity: float) -> float:
 
 
 def gaussian_miscoupling(k: int) -> float:
-    r"""Mean $\tilde m$ of a matrix of independent Gaussian entries: no coupling, flat spectrum, $K \ll d$."""
+    r"""Return the mean $\tilde m$ of independent Gaussian entries: no coupling, flat spectrum, $K \ll d$."""
     if k == 1:
         return 0.0
     a, n = k * (k - 1) / 2, k**2 / 2
@@ -140,13 +140,13 @@ def gaussian_miscoupling(k: int) -> float:
 
 
 def mean_absolute_coordinate(d: int) -> float:
-    """Mean absolute coordinate of a uniform unit vector of width d."""
+    """Return the mean absolute coordinate of a uniform unit vector of width d."""
     # It is $e_d \approx \sqrt{2 / \pi d}$ of the derivation, and also the mean $|u^\top v|$ of unrelated unit vectors.
     return math.exp(math.lgamma(d / 2) - math.lgamma((d + 1) / 2)) / math.sqrt(math.pi)
 
 
 def mean_absolute_entry(S: Tensor, d: int) -> Tensor:
-    r"""Mean absolute entry $\mathbb E |u^\top J v|$ for unit vectors u, v drawn at random, exact for any spectrum."""
+    r"""Return the mean absolute entry $\mathbb E |u^\top J v|$ for random unit vectors u, v, for any spectrum."""
     # The integral of the derivation is a trapezoidal sum over $\ln t$, which converges geometrically.
     S = S.double()
     energy = S.square().sum(dim=-1, keepdim=True)
@@ -161,7 +161,7 @@ def mean_absolute_entry(S: Tensor, d: int) -> Tensor:
 
 
 def relative_to_null(value: Tensor, null: Tensor) -> Tensor:
-    """Share of the way from no coupling to perfect coupling."""
+    """Return a value's share of the distance from no coupling to perfect coupling."""
     # Every variant is 0 at perfect coupling.
     value, null = widened(value, torch.as_tensor(null))
     return trustworthy(divided(value - null, -null, "distance from the null to perfect coupling"), "coupling")

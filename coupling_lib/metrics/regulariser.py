@@ -1,15 +1,15 @@
-r"""How far two matrices are from sharing their singular vectors, from a few products with random vectors.
+r"""Distance of two matrices from sharing their singular vectors, from a few products with random vectors.
 
-**What is measured.** Real square matrices have a singular value decomposition in common, $A = U S_A V^\top$ and
+**Definition.** Real square matrices have a singular value decomposition in common, $A = U S_A V^\top$ and
 $B = U S_B V^\top$ with orthogonal $U$, $V$ and diagonal (perhaps signed) $S_A$, $S_B$, if and only if
 $N = A B^\top$ and $M = A^\top B$ are both symmetric (Eckart and Young, 1939); for Jacobians of two blocks this is
-coupling, at every K. How far a matrix is from symmetric is
+coupling, at every K. The distance of a matrix from symmetry is
 
 $$c(N) = \frac{\lVert N - N^\top \rVert_F^2}{4 \lVert N \rVert_F^2}
        = \frac12 \Bigl( 1 - \frac{\mathrm{tr}(N N)}{\lVert N \rVert_F^2} \Bigr) \in [0, 1],$$
 
-0 for a symmetric matrix, 1 for an antisymmetric one, and one half on average where the bases have nothing to do with
-each other, because $\mathrm{tr}(N N)$ is then as often positive as negative.
+0 for a symmetric matrix, 1 for an antisymmetric one, and one half on average where the bases are unrelated,
+because $\mathrm{tr}(N N)$ is then as often positive as negative.
 
 **Why vectors suffice.** For independent vectors $y$, $z$ of independent standard normal entries,
 $\mathbb E\,(y^\top K z)^2 = \lVert K \rVert_F^2$ for any matrix $K$, and no product of $A$ with $B$ is ever formed:
@@ -24,7 +24,7 @@ from coupling_lib.metrics.coupling import divided, widened
 
 
 def asymmetry_terms(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Unbiased estimates of the numerator and denominator of $c$, from products with the same probes."""
+    """Return unbiased estimates of the numerator and denominator of $c$, from products with the same probes."""
     # With $G_{ij} = a_i^\top b_j$, that is $z_i^\top N z_j$ for $a_i = A^\top z_i$ and $b_j = B^\top z_j$, they are
     # the means of $\tfrac14 (G_{ij} - G_{ji})^2$ and of $G_{ij}^2$ over $i \ne j$; their expectations over standard
     # normal probes are $\tfrac14 \lVert N - N^\top \rVert_F^2$ and $\lVert N \rVert_F^2$, exactly.

@@ -14,22 +14,22 @@ _MAX_ENTRIES = 2**21
 
 
 def probes(Vh: Tensor, count: int = 16) -> Tensor:
-    """Draw standard normal vectors, as columns, and take out what lies along the rows of `Vh`."""
+    """Draw standard normal vectors, as columns, and remove their components along the rows of `Vh`."""
     g = torch.randn(Vh.shape[-1], count, generator=torch.Generator().manual_seed(0)).to(Vh)
     return g - Vh.mT @ (Vh @ g)
 
 
 def frobenius_estimate(S: Tensor, products: Tensor) -> Tensor:
     r"""Estimate $\lVert J \rVert_F$ from its strongest singular values and its products with `probes`."""
-    # $\lVert J \rVert_F^2 = \sum_{i \le K} \sigma_i^2 + \lVert J (I - V_K V_K^\top) \rVert_F^2$, and the last is what
-    # $\lVert J (I - V_K V_K^\top) g \rVert^2$ is in the mean over standard normal $g$. Without the strongest directions
-    # it hardly varies: sixteen $g$ know it to a few per cent in the blocks of a decoder.
+    # $\lVert J \rVert_F^2 = \sum_{i \le K} \sigma_i^2 + \lVert J (I - V_K V_K^\top) \rVert_F^2$, whose last term is the
+    # mean of $\lVert J (I - V_K V_K^\top) g \rVert^2$ over standard normal $g$. Without the strongest directions its
+    # variance is small: sixteen $g$ determine it to a few per cent in the blocks of a decoder.
     rest = products.square().sum(dim=-2).mean(dim=-1)
     return trustworthy((S.square().sum(dim=-1) + rest).sqrt(), "Frobenius norm")
 
 
 def decay_exponent(S: Tensor) -> Tensor:
-    r"""Exponent $a$ of the power law $\sigma_i \propto i^{-a}$ that fits best in a log-log plot."""
+    r"""Fit the exponent $a$ of the power law $\sigma_i \propto i^{-a}$ in a log-log plot."""
     # Least squares of $\ln \sigma_i$ on $\ln i$, each value with the same weight.
     (S,) = widened(S)
     if S.shape[-1] < 2:
@@ -44,7 +44,7 @@ def decay_exponent(S: Tensor) -> Tensor:
 
 
 def inverse_sigma_fit(sigma1: Tensor, first_block: int = 9) -> LinearFit:
-    r"""Line through $1/\sigma_1$ against depth, with its $R^2$ (paper, singular-value scaling)."""
+    r"""Fit a line through $1/\sigma_1$ against depth, with its $R^2$ (paper, singular-value scaling)."""
     # If the top singular value falls as one over depth, $1/\sigma_1^l$ lies on a straight line. Depth is the block's
     # number counted from 1, as in the figure; the early blocks are left out of the fit, as in the released code.
     sigma1 = trustworthy(sigma1.detach().to("cpu", torch.float64), "top singular value")
@@ -63,23 +63,23 @@ def inverse_sigma_fit(sigma1: Tensor, first_block: int = 9) -> LinearFit:
 
 
 def first_block_of_fit(n_blocks: int) -> int:
-    """Choose where the line through 1/s_1 starts: at depth 10 as in the released code, if the model is deep enough."""
+    """Return the first block of the line through 1/s_1: depth 10 as in the released code, if the model is so deep."""
     # From depth 10 on, a model of fewer than 20 blocks has hardly a point to fit; there the first quarter of the
     # blocks is left out, about the share that the released code leaves out of its 32-block models.
     return 9 if n_blocks >= 20 else min(n_blocks // 4, n_blocks - 3)
 
 
 def left_right_alignment(U: Tensor, Vh: Tensor) -> Tensor:
-    r"""Mean cosine $\frac1K \sum_i |u_i^\top v_i|$ between left and right vectors of the same rank."""
-    # It is 1 if each singular direction is written to where it is read from (either sign), as the paper's dynamical
-    # reading assumes, and about $\sqrt{2 / \pi d}$ for unrelated vectors.
+    r"""Return the mean cosine $\frac1K \sum_i |u_i^\top v_i|$ between left and right vectors of the same rank."""
+    # It is 1 if each singular direction is written to the direction that it is read from (with either sign), as the
+    # paper's dynamical interpretation assumes, and about $\sqrt{2 / \pi d}$ for unrelated vectors.
     U, Vh = widened(U, Vh)
     overlaps = trustworthy((Vh @ U).mT.abs(), "overlap of left and right vectors")
     return overlaps.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
 
 
 def exchanged_miscoupling(J: Tensor, U: Tensor, Vh: Tensor) -> Tensor:
-    r"""Normalised mis-coupling $\tilde m(B)$ of a block with itself, left and right vectors exchanged."""
+    r"""Compute the normalised mis-coupling $\tilde m(B)$ of a block with itself, left and right vectors exchanged."""
     # The released code calls $B = V_K^\top J\, U_K$ `vju`. Unlike $U_K^\top J\, V_K$, which is diagonal by
     # construction, it is diagonal only where each left vector equals its right one up to sign.
     J, U, Vh = widened(J, U, Vh)
@@ -87,7 +87,7 @@ def exchanged_miscoupling(J: Tensor, U: Tensor, Vh: Tensor) -> Tensor:
 
 
 def exchanged_null(S: Tensor, k: int, n_samples: int = 3000, generator: torch.Generator | None = None) -> Tensor:
-    """Values of `exchanged_miscoupling` where left and right vectors have nothing to do with each other."""
+    """Draw values of `exchanged_miscoupling` for unrelated left and right vectors."""
     # With independent, uniformly distributed $U$ and $V$ the matrix $Q = V^\top U$ is a uniform orthogonal matrix and
     # $B$ the leading (K, K) block of $Q S Q$. Only the first K columns $(F_1; F_2)$ and the first K rows $(F_1, G)$
     # of $Q$ enter. Given the columns, $G = (I - F_1 F_1^\top)^{1/2} W$ with $W$ K orthonormal rows, uniformly

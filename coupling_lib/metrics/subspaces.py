@@ -1,9 +1,9 @@
-r"""Random orthonormal frames, and how far apart two subspaces lie.
+r"""Random orthonormal frames, and principal angles between subspaces.
 
-**Frames.** A null of width $d$ meets a frame of $K$ vectors through few numbers: the $r$ coordinates that face singular
-values of their own, and what the other $d - r$ coordinates, which face equal ones, add up to. Both are drawn here
-without ever drawing $d$ coordinates. A frame is $Z R^{-1}$ with $Z$ Gaussian and $R^\top R = Z^\top Z$, and of the rows
-$H$ of $Z$ that are not needed one by one only $H^\top H$ enters. It is a Wishart matrix, whose triangular factor has
+**Frames.** A null of width $d$ depends on a frame of $K$ vectors through few numbers: the $r$ coordinates at distinct
+singular values, and sums over the other $d - r$ coordinates, at equal ones. Both are drawn here
+without drawing $d$ coordinates. A frame is $Z R^{-1}$ with $Z$ Gaussian and $R^\top R = Z^\top Z$, and the rows
+$H$ of $Z$ that are not needed one by one enter as $H^\top H$. It is a Wishart matrix, whose triangular factor has
 independent entries: normal ones below the diagonal and the roots of $\chi^2_{m-i}$ on it (Bartlett 1933). With $H_1 = Q
 T^\top$ the product $H_1^\top H_2 = T\,(Q^\top H_2)$ needs a Gaussian matrix (K, K) more, and the rest of $H_2^\top H_2$
 is again Wishart, with $K$ rows fewer.
@@ -28,22 +28,22 @@ def random_frame(d: int, k: int, generator: Generator | None = None, dtype: torc
 def random_frames(
     n: int, d: int, k: int, generator: Generator | None = None, dtype: torch.dtype = torch.float64
 ) -> Tensor:
-    """Draw n independent frames (n, d, k), each as `random_frame` does."""
+    """Draw n independent frames (n, d, k), distributed as in `random_frame`."""
     # The Q factor of a Gaussian matrix is Haar only after the signs of R's diagonal are moved into it.
     Q, R = torch.linalg.qr(torch.randn(n, d, k, generator=generator, dtype=dtype))
     return Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
 
 
 class FramePairs(NamedTuple):
-    """Two independent random frames of K vectors, n draws of them."""
+    """n draws of two independent random frames of K vectors."""
 
-    left: Tensor  #: First r coordinates of the one (n, r, K).
-    right: Tensor  #: First r coordinates of the other (n, r, K).
+    left: Tensor  #: First r coordinates of the first (n, r, K).
+    right: Tensor  #: First r coordinates of the second (n, r, K).
     tail: Tensor  #: Products of the other d - r coordinates of the two, (n, K, K); 0 if there are none.
 
 
 def frame_pairs(n: int, d: int, r: int, k: int, generator: Generator | None = None) -> FramePairs:
-    """Draw pairs of independent frames of k vectors, uniformly distributed; float64."""
+    """Draw pairs of independent, uniformly distributed frames of k vectors; float64."""
     m = d - r
     if m < 2 * k:
         left, right = (random_frames(n, d, k, generator) for _ in range(2))
@@ -59,7 +59,7 @@ def frame_pairs(n: int, d: int, r: int, k: int, generator: Generator | None = No
 
 
 def frames_in_two_bases(n: int, d: int, r: int, k: int, generator: Generator | None = None) -> FramePairs:
-    """Draw two independent frames side by side, (., r, 2 K), as two independent random bases see them."""
+    """Draw two independent frames side by side, (., r, 2 K), in the coordinates of two independent random bases."""
     # Of two independent frames X, Y only the triangular factor R of [X Y] matters: its orthonormal factor is uniform
     # in either basis. The upper left of R is I and the upper right X'Y, a corner of a uniform orthogonal matrix.
     if 2 * k > d:
@@ -78,17 +78,17 @@ def _gaussian(n: int, rows: int, columns: int, generator: Generator | None) -> T
 
 
 def _bartlett(n: int, m: int, k: int, generator: Generator | None) -> Tensor:
-    """Lower triangular T (n, k, k) such that T T' has the distribution of H'H for Gaussian H (m, k), m at least k."""
+    """Draw lower triangular T (n, k, k) such that T T' is distributed as H'H for Gaussian H (m, k), m at least k."""
     freedom = torch.arange(m, m - k, -1, dtype=torch.float64).expand(n, k).contiguous()
     chi = (2 * torch._standard_gamma(freedom / 2, generator=generator)).sqrt()
     return _gaussian(n, k, k, generator).tril(-1) + torch.diag_embed(chi)
 
 
 def principal_angles(X: Tensor, Y: Tensor) -> Tensor:
-    """Principal angles between the spans of two sets of orthonormal columns."""
+    """Compute the principal angles between the spans of two sets of orthonormal columns."""
     # $\cos\theta_i$ are the singular values of $X^\top Y$ and $\sin\theta_i$ those of $Y - X X^\top Y$. The cosine
-    # says nothing about small angles ($1 - \theta^2/2$ rounds to 1) and the sine nothing about large ones, so each
-    # angle comes from the one that determines it (Björck and Golub 1973). All arithmetic is float64.
+    # is inaccurate for small angles ($1 - \theta^2/2$ rounds to 1) and the sine for large ones, so each
+    # angle is computed from the accurate one (Björck and Golub 1973). All arithmetic is float64.
     X, Y = X.double(), Y.double()
     overlap = X.mT @ Y
     cosine = torch.linalg.svdvals(overlap).clamp(max=1)
@@ -97,7 +97,7 @@ def principal_angles(X: Tensor, Y: Tensor) -> Tensor:
 
 
 def random_angles(d: int, k: int, n_samples: int = 3000, generator: Generator | None = None) -> Tensor:
-    """Principal angles between independent, uniformly random subspaces."""
+    """Draw principal angles between independent, uniformly random subspaces."""
     # Let one frame be the first K coordinates: those of the other are then X'Y, and no more is drawn.
     # Where $2K$ exceeds $d$, the two spans share directions, whose angle is 0 up to rounding.
     return torch.linalg.svdvals(frame_pairs(n_samples, d, k, k, generator).left).clamp(max=1).acos()

@@ -1,11 +1,11 @@
 r"""The shape of a token's path through the residual stream: how straight, how evenly and how exponentially spaced.
 
 A trajectory is the sequence of states $x^0, x^1, \dots, x^L$ of one token: $x^0$ enters the first block and $x^l$
-leaves block $l$. Every function takes `x` (L+1, d) or (L+1, n, d), depth first and width last, and gives one value
+leaves block $l$. Every function takes `x` (L+1, d) or (L+1, n, d), depth first and width last, and returns one value
 per token.
 
-The paper's formulas leave open which states a trajectory is made of, and its words do not always say what its formulas
-do. `STATES` names the choices of states, `FORMULAS` the choices of formula, and `score_all` gives every combination.
+The paper's formulas leave open which states form a trajectory, and its text does not always describe its formulas.
+`STATES` names the choices of states, `FORMULAS` the choices of formula, and `score_all` evaluates every combination.
 """
 
 from collections.abc import Callable
@@ -18,23 +18,23 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError, check_whole, is_whole, shown
-from coupling_lib.metrics.coupling import divided, real, trustworthy, widened
+from coupling_lib.metrics.coupling import check_real, divided, trustworthy, widened
 
 
 def norms(x: Tensor) -> Tensor:
-    r"""Length of the state at each depth, $\lVert x^l \rVert_2$."""
+    r"""Compute the norm of the state at each depth, $\lVert x^l \rVert_2$."""
     return trustworthy(torch.linalg.vector_norm(_states(x), dim=-1), "norm of the states")
 
 
 def step_lengths(x: Tensor) -> Tensor:
-    r"""Length of each block's step, $\lVert x^l - x^{l-1} \rVert_2$."""
+    r"""Compute the length of each block's step, $\lVert x^l - x^{l-1} \rVert_2$."""
     return trustworthy(torch.linalg.vector_norm(_states(x).diff(dim=0), dim=-1), "length of the steps")
 
 
 def line_shape_score(x: Tensor) -> Tensor:
-    r"""Line-shape score: how far the path is from a straight line (paper, equations 15 and 16; Gai and Zhang, 2021).
+    r"""Compute the line-shape score, a distance from a straight line (paper, equations 15 and 16; Gai and Zhang, 2021).
 
-    Each step is shortened or stretched to length 1 and the steps are added up:
+    Each step is normalised to length 1 and the steps are summed:
 
     $$\mathrm{LSS} = L \,\Big/\, \Bigl\lVert \sum_{l=1}^{L} \frac{\delta^l}{\lVert \delta^l \rVert_2} \Bigr\rVert_2,
       \qquad \delta^l = x^l - x^{l-1}.$$
@@ -67,7 +67,7 @@ def line_shape_score(x: Tensor) -> Tensor:
         )
     travelled = torch.linalg.vector_norm((steps / lengths.unsqueeze(-1)).sum(dim=0), dim=-1)
     n_steps = len(steps)
-    # Directions that cancel exactly on paper leave rounding behind, about one unit in the last place per step.
+    # Directions that cancel exactly leave rounding errors, about one unit in the last place per step.
     if (travelled <= n_steps * torch.finfo(travelled.dtype).eps).any():
         raise UntrustworthyResultError(
             f"the {n_steps} step directions of a trajectory cancel, so its line-shape score is infinite; "
@@ -77,7 +77,7 @@ def line_shape_score(x: Tensor) -> Tensor:
 
 
 def expodistance(x: Tensor, correction: int = 0) -> Tensor:
-    r"""Expodistance: how far the growth of the state's norm is from exponential (paper, equations 17 and 18).
+    r"""Compute the expodistance, the deviation of norm growth from exponential (paper, equations 17 and 18).
 
     $$\mathrm{ED} = \frac{\mathrm{Var}_l\, \alpha^l}{(\mathrm{Mean}_l\, \alpha^l)^2}, \qquad
       \alpha^l = \ln \frac{\lVert x^l \rVert_2}{\lVert x^{l-1} \rVert_2}, \quad l = 1, \dots, L.$$
@@ -117,7 +117,7 @@ def expodistance(x: Tensor, correction: int = 0) -> Tensor:
 
 
 def equidistance(x: Tensor, correction: int = 0) -> Tensor:
-    r"""Unevenness of the spacing: coefficient of variation of the step lengths over depth.
+    r"""Compute the unevenness of the spacing: coefficient of variation of the step lengths over depth.
 
     $$\mathrm{CoV} = \frac{\sqrt{\mathrm{Var}_l\, \delta^l}}{\mathrm{Mean}_l\, \delta^l}, \qquad
       \delta^l = \lVert x^l - x^{l-1} \rVert_2,$$
@@ -143,9 +143,9 @@ def equidistance(x: Tensor, correction: int = 0) -> Tensor:
 
 
 def window_width(n_blocks: int, wanted: int = 0) -> int:
-    """How many blocks a window of a trajectory covers."""
+    """Return the number of blocks in a window of a trajectory."""
     # The paper takes 11 blocks of models with 32 and more. A shallower model gets the largest odd number that is at
-    # most half of its depth, so that several windows fit beside one another.
+    # most half of its depth, so that several windows fit.
     if is_whole(wanted) and wanted == 0:
         half = (n_blocks + 1) // 2
         return min(n_blocks, max(3, min(11, half - (half + 1) % 2)))
@@ -158,19 +158,19 @@ def window_width(n_blocks: int, wanted: int = 0) -> int:
 
 
 def block_windows(x: Tensor, width: int) -> Tensor:
-    """Every run of neighbouring blocks of a trajectory, each to be scored on its own."""
+    """Return every run of neighbouring blocks of a trajectory, each to be scored on its own."""
     # Window number s holds the blocks s to s + width - 1, from 0, and the states at their ends.
     return x.unfold(0, width + 1, 1).movedim(-1, 1)
 
 
 def logit_entropy(logits: Tensor) -> Tensor:
-    r"""Entropy of the next-token distribution, $-\sum_w p_w \ln p_w$ with $p = \mathrm{softmax}(\text{logits})$."""
+    r"""Compute the entropy of the next-token distribution, $-\sum_w p_w \ln p_w$ with $p$ the softmax of the logits."""
     (logits,) = widened(logits)
     return trustworthy(torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1), "entropy of the logits")
 
 
 def _states(x: Tensor) -> Tensor:
-    real("the trajectory", x, 2, 3)
+    check_real("the trajectory", x, 2, 3)
     if len(x) < 2:
         raise ParameterError(
             f"the trajectory has shape {tuple(x.shape)!r}; expected (L+1, d) or (L+1, n, d) with at least two depths"
@@ -187,16 +187,16 @@ def _spread(values: Tensor, correction: int) -> Tensor:
 
 
 class PrincipalPaths(NamedTuple):
-    """Trajectories seen in the principal components of their last states."""
+    """Trajectories in the principal components of their last states."""
 
-    coordinates: Tensor  #: (L+1, n, components): where every token is at every depth.
+    coordinates: Tensor  #: (L+1, n, components): position of every token at every depth.
     share: Tensor  #: (components,): part of the variance of the last states along each component, from 0 to 1.
 
 
 def principal_paths(x: Tensor, components: int = 2) -> PrincipalPaths:
     """Project trajectories onto the principal components of their last states."""
     # The components are fitted on $X^L$ alone, the n states that leave the last block, and all states $x_i^l$ are
-    # projected onto them after the mean of $X^L$ is taken away. A component has no sign; it is chosen so that the
+    # projected onto them after the mean of $X^L$ is subtracted. A component has no sign; it is chosen so that the
     # last token ends on the positive side.
     if x.ndim != 3 or not components < x.shape[1] or components > x.shape[2]:
         raise ParameterError(
@@ -206,7 +206,7 @@ def principal_paths(x: Tensor, components: int = 2) -> PrincipalPaths:
     states = trustworthy(x, "states of the trajectories").detach().double().cpu().numpy()
     fitted = PCA(n_components=components, svd_solver="full").fit(states[-1])
     coordinates = fitted.transform(states.reshape(-1, states.shape[-1])).reshape(*states.shape[:2], components)
-    # A token that ends at the mean gives no sign; any will do.
+    # A token that ends at the mean determines no sign.
     sign = np.where(coordinates[-1, -1] < 0, -1.0, 1.0)
     return PrincipalPaths(torch.from_numpy(coordinates * sign), torch.from_numpy(fitted.explained_variance_ratio_))
 
@@ -217,7 +217,7 @@ STATES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "normed end": lambda x, normed: torch.cat([x[:-1], normed[None]]),
     "both": lambda x, normed: torch.cat([x[1:-1], normed[None]]),
 }
-r"""Which states make the trajectory, from $x^0 .. x^L$ and the last state after the final norm, with which Hugging
+r"""Choices of the states of a trajectory, from $x^0 .. x^L$ and the last state after the final norm, with which Hugging
 Face's `hidden_states`, and so the released code, end."""
 
 FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -234,9 +234,9 @@ r"""Formulas by name: `expodistance_root` is the coefficient of variation that t
 
 
 def score_or_nan(score: Callable[[Tensor], Tensor], x: Tensor) -> float:
-    """Score a trajectory; NaN where its score does not exist."""
+    """Return the score of a trajectory; NaN where it does not exist."""
     # A part of a trajectory may have no net growth, or too few steps for a sample variance. Such a part is left out
-    # of medians; one among thousands must not end a measurement. States that hold NaN are refused all the same.
+    # of medians; one among thousands must not end a measurement. States that contain NaN are refused.
     if len(x) < 2:
         return float("nan")
     norms(x)
@@ -247,7 +247,7 @@ def score_or_nan(score: Callable[[Tensor], Tensor], x: Tensor) -> float:
 
 
 def score_all(x: Tensor, normed: Tensor | None) -> Tensor:
-    """Score one trajectory by every formula on every choice of states."""
+    """Return the scores of one trajectory by every formula on every choice of states."""
     rows = []
     for name, choose in STATES.items():
         known = normed is not None or name in ("default", "without embedding")

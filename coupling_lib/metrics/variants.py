@@ -1,8 +1,8 @@
-r"""Every published reading of "coupling", each under its own name.
+r"""Every published variant of "coupling", each under its own name.
 
 The paper's text, its project page, the released code, the pre-release code and an older version of it compute
 different numbers from the same pair of Jacobians. `VARIANTS` lists them. With $l$ the block whose Jacobian is measured
-and $l'$ the block whose singular vectors are used, all are read off six small matrices of the top $K$ vectors, `ujv`,
+and $l'$ the block whose singular vectors are used, all derive from six small matrices of the top $K$ vectors, `ujv`,
 `vju`, `uu`, `vv`, `uv` and `vu`:
 
 $$U_{l'}^\top J_l V_{l'}, \quad V_{l'}^\top J_l U_{l'}, \quad
@@ -21,19 +21,19 @@ from torch import Tensor
 
 from coupling_lib.errors import ParameterError, is_whole, shown
 from coupling_lib.metrics.coupling import (
+    check_jacobians,
+    check_real,
     divided,
-    jacobians,
     miscoupling,
     mismatch,
     overlap_all_pairs,
     project_all_pairs,
-    real,
     trustworthy,
     widened,
 )
 from coupling_lib.metrics.nulls import bases_square, mismatch_square, normalised_square, raw_square
 
-# Entries of the largest intermediate product: 32 MB in float32. Blocks are taken in groups that stay below it.
+# Maximum entries of an intermediate product: 32 MB in float32. Blocks are processed in groups within this limit.
 _MAX_ENTRIES = 2**23
 
 Formula = Callable[..., Tensor]
@@ -41,15 +41,15 @@ _Array = TypeVar("_Array", Tensor, np.ndarray)
 
 
 class Variant(NamedTuple):
-    """One reading of coupling, 0 when the two blocks are perfectly coupled."""
+    """One variant of coupling, 0 when the two blocks are perfectly coupled."""
 
     name: str  #: In `VARIANTS`, in data sets and in captions.
-    source: str  #: Where it stands: "paper text", "project page", "released code", "pre-release code" or "old code".
+    source: str  #: Its source: "paper text", "project page", "released code", "pre-release code" or "old code".
     formula: str  #: In LaTeX; subscript 1 is the Jacobian's block, 2 the vectors' block, all cut to the top K.
-    needs: tuple[str, ...]  #: Matrices that it is read off.
+    needs: tuple[str, ...]  #: Matrices that it is computed from.
     value: Formula  #: Of the Jacobian's singular values and those matrices (L1, L2, K, K), values (L1, L2).
-    absolute: bool = True  #: Whether the entries' absolute values are taken; a signed variant sees the diagonal's sign.
-    #: Exact mean square with random bases, from spectra (L, r), width and K; None where none is known, as of a new one.
+    absolute: bool = True  #: Whether absolute values are used; a signed variant depends on the diagonal's sign.
+    #: Exact mean square with random bases, from spectra (L, r), width and K; None if unknown.
     null: Callable[[Tensor, int, int], Tensor] | None = None
 
 
@@ -73,10 +73,10 @@ def _off_over_diagonal(s: Tensor, A: Tensor) -> Tensor:
     return divided(off_diagonal.sum(dim=(-2, -1)) / (k * (k - 1)), diagonal.mean(dim=-1), "mean diagonal")
 
 
-def _both(
+def _two_normalisations(
     names: str, source: str, matrix: str, *needs: str, absolute: bool = True, formed: Formula = lambda s, M: M
 ) -> list[Variant]:
-    """The distance of a product from the singular values in two normalisations: Frobenius norm and trace."""
+    """Return the distance of a product from the singular values in two normalisations: Frobenius norm and trace."""
 
     def value(s: Tensor, *M: Tensor, p: int) -> Tensor:
         return mismatch(formed(s, *M), s, absolute, p)
@@ -104,10 +104,10 @@ _TABLE = (
         "normalized_miscoupling", _TEXT, rf"{_OFF} \,/\, \lVert A \rVert_F", ("ujv",),
         lambda s, A: miscoupling(A, normalized=True), absolute=False, null=normalised_square,
     ),
-    *_both("mismatch mismatch_trace", _PAGE, _A, "ujv", absolute=False),
-    *_both("released_norm released_trace", _RELEASE, f"|{_A}|", "ujv"),
-    *_both("released_norm_vju released_trace_vju", _RELEASE, r"|V_2^\top J_1 U_2|", "vju"),
-    *_both(
+    *_two_normalisations("mismatch mismatch_trace", _PAGE, _A, "ujv", absolute=False),
+    *_two_normalisations("released_norm released_trace", _RELEASE, f"|{_A}|", "ujv"),
+    *_two_normalisations("released_norm_vju released_trace_vju", _RELEASE, r"|V_2^\top J_1 U_2|", "vju"),
+    *_two_normalisations(
         "released_norm_k released_trace_k", _PRE, r"|U_2^\top U_1 S_1 V_1^\top V_2|", "uu", "vv",
         formed=lambda s, uu, vv: (uu * s.unsqueeze(-2)) @ vv,
     ),
@@ -142,13 +142,13 @@ TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def names_at(ks: Iterable[int]) -> list[str]:
-    """Names of all variants that exist at these K."""
-    # With one singular vector there are no off-diagonal entries to set against the diagonal.
+    """Return the names of all variants that exist at these K."""
+    # With one singular vector there are no off-diagonal entries to compare with the diagonal.
     return [name for name in VARIANTS if 1 not in ks or name != "old_off_over_diagonal"]
 
 
 def chosen_variants(names: Iterable[str] | None, ks: Iterable[int] = ()) -> list[Variant]:
-    """Variants of the given names, in the order given; without names all that exist at these K."""
+    """Return the variants of the given names, in that order; without names all that exist at these K."""
     if isinstance(names, str):
         raise ParameterError(f"names is {names!r}; expected a list of names, for example [{names!r}]")
     if not isinstance(names, Iterable | None):
@@ -159,10 +159,10 @@ def chosen_variants(names: Iterable[str] | None, ks: Iterable[int] = ()) -> list
     return [VARIANTS[name] for name in names]
 
 
-def evaluated(
+def evaluate_variants(
     variants: Iterable[Variant], s: Tensor, products: Mapping[str, Tensor], ks: Sequence[int]
 ) -> dict[str, Tensor]:
-    """Values of variants at several K, from singular values (L1, 1, K) of the Jacobians and products (L1, L2, K, K)."""
+    """Evaluate variants at several K, from the Jacobians' singular values (L1, 1, K) and products (L1, L2, K, K)."""
 
     def at(v: Variant, k: int) -> Tensor:
         return v.value(s[..., :k], *(products[name][..., :k, :k] for name in v.needs))
@@ -171,7 +171,7 @@ def evaluated(
 
 
 def checked_ks(ks: Iterable[int], available: int) -> list[int]:
-    """Numbers of singular triplets as a list, once they are known to make sense."""
+    """Return numbers of singular triplets as a list, and refuse invalid ones."""
     ks = list(ks) if isinstance(ks, Iterable) else [ks]
     wrong = [k for k in ks if not is_whole(k) or not 1 <= k <= available]
     if wrong or not ks:
@@ -190,16 +190,16 @@ def measure_variants(
     names: Iterable[str] | None = None,
     A: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Every variant for all pairs of blocks and several K, from products that are formed once, for the largest K.
+    """Compute every variant for all pairs of blocks and several K, from products formed once, for the largest K.
 
     Args:
-        J: Residual Jacobians (L, d, d), or a sequence of L operators that answer `J_l @ V`.
+        J: Residual Jacobians (L, d, d), or a sequence of L operators that support `J_l @ V`.
         U: Left singular vectors as columns (L, d, K).
         S: Singular values (L, at least the largest of `ks`), strongest first.
         Vh: Right singular vectors as rows (L, K, d).
         ks: Numbers of singular triplets, each at most K.
         names: Variants to compute, keys of `VARIANTS`; None computes all.
-        A: `coupling_matrices(J, U, Vh)`, where they are at hand.
+        A: `coupling_matrices(J, U, Vh)`, if available.
 
     Returns:
         For each name a tensor (len(ks), L, L); index [., l, l'] holds the Jacobian of block l against the
@@ -215,9 +215,9 @@ def measure_variants(
         torch.Size([2, 3, 3])
     """
     for name, part, least in (("U", U, 3), ("S", S, 2), ("Vh", Vh, 3)):
-        real(name, part, least, least)
+        check_real(name, part, least, least)
     n_blocks, d, _ = U.shape
-    jacobians(J, width=d)
+    check_jacobians(J, width=d)
     if {len(J), len(S), len(Vh)} != {n_blocks} or Vh.shape[-1] != d:
         raise ParameterError(
             f"U, S, Vh have shapes {tuple(U.shape)}, {tuple(S.shape)}, {tuple(Vh.shape)} for {len(J)} Jacobians; "
@@ -225,7 +225,7 @@ def measure_variants(
         )
     ks = checked_ks(ks, available=min(U.shape[-1], S.shape[-1], Vh.shape[-2]))
     if A is not None:
-        real("A", A, 4, 4)
+        check_real("A", A, 4, 4)
         if A.shape[:2] != (n_blocks, n_blocks) or min(A.shape[2:]) < max(ks):
             raise ParameterError(f"A has shape {tuple(A.shape)}; expected {(n_blocks, n_blocks, max(ks), max(ks))}")
     U, S, V = U[..., : max(ks)], S[..., : max(ks)], Vh[:, : max(ks)].mT
@@ -243,7 +243,7 @@ def values_of_pairs(
     names: Iterable[str] | None,
     A: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Values of variants (K, L, L) for all pairs of blocks, the other block's vectors given separately."""
+    """Compute variants (K, L, L) for all pairs of blocks, with the other block's vectors given separately."""
     J, U, S, V, U2, V2 = widened(J, U, S, V, U2, V2)
     n_blocks, d, k = U.shape
     ks, variants = checked_ks(ks, available=k), chosen_variants(names)
@@ -260,21 +260,21 @@ def values_of_pairs(
     for first in range(0, n_blocks, group):
         rows = slice(first, first + group)
         products = {name: formulas[name](rows) for name in needed}
-        parts.append(evaluated(variants, S[rows, None], products, ks))
+        parts.append(evaluate_variants(variants, S[rows, None], products, ks))
     return {v.name: torch.cat([part[v.name] for part in parts], dim=1) for v in variants}
 
 
 def different_pairs(values: _Array) -> _Array:
     """Return the entries `(..., L, L)` at ordered pairs of different blocks, `(..., L (L - 1))`."""
-    # Behind the first entry, the diagonal is every (L + 1)-th.
+    # After the first entry, the diagonal is every (L + 1)-th.
     *before, length, _ = values.shape
     rows = values.reshape(*before, length**2)[..., 1:].reshape(*before, length - 1, length + 1)
     return rows[..., :-1].reshape(*before, (length - 1) * length)
 
 
 def locality(values: Tensor) -> Tensor:
-    r"""Mean over all pairs of blocks at the same distance, $|l - l'| = \delta$."""
-    real("values", values, 2)
+    r"""Compute the mean over all pairs of blocks at the same distance, $|l - l'| = \delta$."""
+    check_real("values", values, 2)
     (values,) = widened(values)
     n_blocks = values.shape[-1]
     if values.shape[-2] != n_blocks or not n_blocks:

@@ -1,1 +1,1 @@
-"""Models by name: the registry, where their weights are, how they are fetched and loaded."""
+"""Models by name: the registry, the sources of their weights, fetching and loading."""

@@ -1,6 +1,6 @@
-"""Adapters of peft: layers in the place of a model's own, such as y = W x + s B A x for LoRA: parts of a block.
+"""Adapters of peft: layers that replace a model's own, such as y = W x + s B A x for LoRA, as parts of a block.
 
-Methods that put tokens of their own before the prompt change the input instead, and are refused.
+Methods that insert tokens of their own before the prompt change the input instead, and are refused.
 """
 
 import json
@@ -17,12 +17,12 @@ from coupling_lib.blocks.model_config import random_input
 from coupling_lib.errors import UnsupportedModelError, shown
 
 CONFIG = "adapter_config.json"
-# Parts of an adapter's configuration that say where it comes from, not what it computes.
+# Parts of an adapter's configuration that describe its origin, not its function.
 _ORIGIN = ("base_model_name_or_path", "revision", "inference_mode", "peft_version")
 
 
 def refuse_folder(folder: Path) -> None:
-    """Refuse a folder that holds an adapter, and name the two lines that put it on its base model."""
+    """Refuse a folder that holds an adapter, and name the two lines that load it on its base model."""
     if not (folder / CONFIG).is_file():
         return
     base = None
@@ -35,8 +35,8 @@ def refuse_folder(folder: Path) -> None:
     )
 
 
-def unwrapped(model: Any) -> Any:
-    """Return the model that carries the layers of a `PeftModel`; anything else as it is."""
+def unwrap_peft(model: Any) -> Any:
+    """Return the model inside a `PeftModel`; any other model unchanged."""
     peft = sys.modules.get("peft")
     if peft is None or not isinstance(model, peft.PeftModel | peft.PeftMixedModel):
         return model
@@ -55,20 +55,20 @@ def unwrapped(model: Any) -> Any:
 
 
 @torch.no_grad()
-def check_answer(model: nn.Module, hf: PreTrainedModel) -> None:
-    """Refuse a `PeftModel` that does more in a forward pass than the layers it has put into a model do."""
+def check_output(model: nn.Module, hf: PreTrainedModel) -> None:
+    """Refuse a `PeftModel` whose output differs from that of the model with its layers."""
     if model is hf:
         return
     given = {hf.main_input_name: random_input(hf, torch.Generator().manual_seed(0), n_tokens=7)}
     if not torch.equal(*(one(**given)[0] for one in (model, hf))):
         raise UnsupportedModelError(
-            f"the PeftModel{named(model)} does not answer as the model with its layers does; take one that changes "
+            f"the PeftModel{names(model)} does not answer as the model with its layers does; take one that changes "
             "layers alone, such as plain LoRA"
         )
 
 
-def named(hf: nn.Module) -> str:
-    """Return the active adapters of a model, such as " with LORA 'default'"; empty where none does."""
+def names(hf: nn.Module) -> str:
+    """Return the active adapters of a model as text, such as " with LORA 'default'"; empty if there are none."""
     configs, layers = getattr(hf, "peft_config", {}), [layer for _, layer in _layers(hf)]
     in_layers = {name for layer in layers if not layer.disable_adapters for name in layer.active_adapters}
     active = in_layers if layers else configs.keys()
@@ -77,7 +77,7 @@ def named(hf: nn.Module) -> str:
 
 
 def settings(hf: nn.Module) -> str:
-    """Write what a model's adapters compute by, beside their weights; empty where it has none."""
+    """Return the settings of a model's adapters, beside their weights, as text; empty if it has none."""
     layers = [
         (name, type(layer).__name__, layer.disable_adapters, layer.active_adapters, getattr(layer, "scaling", None))
         for name, layer in _layers(hf)
@@ -86,12 +86,12 @@ def settings(hf: nn.Module) -> str:
         return ""
     configs = {name: config.to_dict() for name, config in getattr(hf, "peft_config", {}).items()}
     plain = {name: {key: part for key, part in one.items() if key not in _ORIGIN} for name, one in configs.items()}
-    # A set has another order in another process.
+    # The order of a set differs between processes.
     return json.dumps([layers, plain], sort_keys=True, default=lambda x: sorted(x) if isinstance(x, set) else str(x))
 
 
 def _layers(hf: nn.Module) -> list[tuple[str, Any]]:
-    """List the layers that peft put into a model, by name; none where nothing has loaded it, for it takes a while."""
+    """List the layers that peft put into a model, by name; none unless peft is imported, as its import is slow."""
     if (peft := sys.modules.get("peft.tuners.tuners_utils")) is None:
         return []
     return [(name, part) for name, part in hf.named_modules() if isinstance(part, peft.BaseTunerLayer)]

@@ -1,4 +1,4 @@
-"""Which class a configuration calls for, decided from transformers' own tables and never from remote code."""
+"""Choice of the model class for a configuration, from transformers' own tables and never from remote code."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, sh
 from coupling_lib.models import dequantised
 from coupling_lib.models.wrap import refuse_two_stacks
 
-# More blocks than any model has: even without their weights they would fill the memory.
+# More blocks than any model has: even without their weights they would exhaust the memory.
 _MOST_BLOCKS = 10_000
 
 
@@ -40,7 +40,7 @@ def read_config(folder: Path, name: str) -> PreTrainedConfig:
         how = f"its weights are quantised already ({shown(given)}), and not how"
         raise UnsupportedModelError(f"{file} says that {how}; check its values")
     try:
-        config = dequantised.without(AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True))
+        config = dequantised.strip(AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True))
     except Exception as error:
         message = " ".join(str(error).split())[:200]
         raise UnsupportedModelError(f"{file} is not understood ({message}); check its values") from error
@@ -53,7 +53,7 @@ def read_config(folder: Path, name: str) -> PreTrainedConfig:
 
 
 def refuse_other_shapes(mismatched: Iterable[tuple], name: str) -> None:
-    """Refuse weights of other shapes than the configuration asks for."""
+    """Refuse weights whose shapes differ from the configuration's."""
     for key, *shapes in sorted(mismatched, key=lambda found: found[0]):
         stored, asked = (" x ".join(map(str, shape)) for shape in shapes)
         apart = f"the weights in {name!r} and their configuration do not belong together"
@@ -61,18 +61,18 @@ def refuse_other_shapes(mismatched: Iterable[tuple], name: str) -> None:
 
 
 def refuse_further_blocks(hf: PreTrainedModel, unused: Iterable[str], name: str) -> None:
-    """Refuse weights of more blocks than the configuration states; transformers would leave them out without a word."""
+    """Refuse weights of more blocks than the configuration states, which transformers would silently leave out."""
     blocks = find_blocks(hf)
     numbers = (re.search(rf"(?:^|\.){blocks.path.rpartition('.')[2]}\.(\d+)\.", key) for key in unused)
     stored = 1 + max((int(found[1]) for found in numbers if found), default=-1)
-    # What predicts further tokens in training is stored as further blocks, and is none of the model.
+    # Layers that predict further tokens in training are stored as further blocks, and are not part of the model.
     if stored > len(blocks) + (getattr(hf.config, "num_nextn_predict_layers", None) or 0):
         differing = f"says {len(blocks)} blocks, and the weights are of {stored}"
         raise ModelUnavailableError(f"config.json of {name!r} {differing}; take both from one source")
 
 
 def model_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
-    """Choose the class that evaluates a configuration."""
+    """Return the model class of a configuration."""
     # The class that the configuration names comes first, so that every stored weight has its place: an encoder keeps
     # its head. Where it names none, an encoder differs from a decoder by having a masked-language-model class.
     listed = config.architectures if isinstance(config.architectures, list) else []
@@ -95,7 +95,7 @@ def model_class(config: PreTrainedConfig, name: str) -> type[PreTrainedModel]:
 
 
 def _unknown(name: str, what: str, remote: bool) -> UnsupportedModelError:
-    """Return the error of a model that transformers cannot evaluate by itself."""
+    """Return the error for a model that transformers cannot evaluate by itself."""
     lack = f"transformers {transformers.__version__} has no such model"
     reason = "it needs remote code, which is never run" if remote else lack
     return UnsupportedModelError(f"{name!r} has {what}: {reason}; choose a model that transformers supports itself")

@@ -1,7 +1,7 @@
-"""Checkpoints that are published in few bits: their weights are dequantised one after another, while they are read.
+"""Checkpoints published in few bits: their weights are dequantised one after another, while they are read.
 
-A stored number times its scale is exact in float32: this is the model which its authors run, but for the rounding of
-activations. transformers is given plain tensors and the plain configuration, as of any other checkpoint. Other methods
+A stored number times its scale is exact in float32: this is the model that its authors run, except for the rounding of
+activations. transformers receives plain tensors and a plain configuration, as of any other checkpoint. Other methods
 than MXFP4, FP8 and the plain formats of compressed-tensors are refused.
 """
 
@@ -29,7 +29,7 @@ _KEY = "quantization_config"
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 _E2M1 = torch.cat([_E2M1, -_E2M1])
 _FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-# What stands behind the name of a weight, or in the place of "weight", where its scale is stored.
+# Names under which the scale of a weight is stored: with a suffix, or in place of "weight".
 _SCALES = ("{}_scale_inv", "{}_scale", "{base}.scale", "{base}.qscale_weight")
 _OF_ACTIVATIONS = re.compile(r".*\b(input|output|activation|q|k|v|kv)_(global_)?(scale|zero_point)(_ub|_inv)?")
 _PACKED_FORMATS = ("float-quantized", "naive-quantized", "int-quantized", "pack-quantized")
@@ -37,14 +37,14 @@ _PACKED_FORMATS = ("float-quantized", "naive-quantized", "int-quantized", "pack-
 
 @dataclass(frozen=True)
 class Method:
-    """How a checkpoint is quantised, by its configuration."""
+    """Quantisation of a checkpoint, from its configuration."""
 
     name: str
     given: Mapping[str, Any]
 
     @property
     def is_read(self) -> bool:
-        """Whether it is dequantised here."""
+        """True if the library dequantises it."""
         if self.name == "compressed-tensors":
             whole = self.given.get("format") != "pack-quantized" or self.bits in (2, 4, 8)
             return whole and self.given.get("format") in _PACKED_FORMATS
@@ -60,29 +60,29 @@ class Method:
 
     @property
     def bits(self) -> int:
-        """Bits of a weight that is packed into whole numbers."""
+        """Bits of a weight that is packed into integers."""
         groups = (self.given.get("config_groups") or {}).values()
         return next((weights["num_bits"] for group in groups if (weights := group.get("weights"))), 4)
 
 
 def find(raw: Any) -> Any:
-    """Find the quantisation in a configuration, or in one of its parts."""
+    """Return the quantisation in a configuration, or in one of its parts."""
     if not isinstance(raw, dict):
         return None
     return raw.get(_KEY) or next(filter(None, map(find, raw.values())), None)
 
 
-def without(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Take the quantisation out of a configuration and its parts."""
+def strip(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Remove the quantisation from a configuration and its parts."""
     vars(config).pop(_KEY, None)
     for part in vars(config).values():
         if isinstance(part, PreTrainedConfig):
-            without(part)
+            strip(part)
     return config
 
 
 def method_of(folder: Path, name: str) -> Method | None:
-    """Read how a folder's weights are quantised, and refuse what is not dequantised here before it is fetched."""
+    """Return the quantisation of a folder's weights, and refuse unsupported ones before they are fetched."""
     if not (given := find(json.loads((folder / "config.json").read_text(encoding="utf-8")))):
         return None
     method = Method(str(given.get("quant_method", "unknown")), given)
@@ -115,7 +115,7 @@ def load(
 
 
 class Stored:
-    """A tensor in its file, made when it is asked for, as transformers asks for it."""
+    """A tensor in its file, read on access as transformers indexes it."""
 
     def __init__(self, make: Callable[[], torch.Tensor]):
         self.make = make
@@ -125,7 +125,7 @@ class Stored:
 
 
 def tensors(folder: Path, method: Method, name: str) -> dict[str, Any]:
-    """Return the plain tensors of a checkpoint by their plain names; each is read and dequantised when it is used."""
+    """Return the plain tensors of a checkpoint by their plain names; each is read and dequantised on access."""
     print(f"{name}: its weights are stored in {method.name} and become dense while they are read", flush=True)
     where: dict[str, tuple[str, Path]] = {}  # the type of each tensor, and its file
     files = sorted(folder.glob("*.safetensors"))
@@ -149,7 +149,7 @@ def tensors(folder: Path, method: Method, name: str) -> dict[str, Any]:
 def _quantised(
     key: str, dtype: str, where: Mapping[str, Any], method: Method, name: str
 ) -> tuple[str, dict[str, str]] | None:
-    """Return the plain name of a quantised tensor and what it is made of; None for one that is not quantised."""
+    """Return the plain name of a quantised tensor and its stored parts; None if it is not quantised."""
 
     def need(part: str, *names: str) -> dict[str, str]:
         if (found := next((one for one in names if one in where), None)) is None:
@@ -187,28 +187,28 @@ def _read(file: Path, key: str) -> torch.Tensor:
 
 
 def _dequantise(parts: Mapping[str, tuple[Path, str]], key: str, method: Method, name: str) -> torch.Tensor:
-    """Read a quantised tensor and its scale, and return what they stand for."""
+    """Read a quantised tensor and its scale, and return the dequantised tensor."""
     read = {what: _read(*where) for what, where in parts.items()}
     weight, scale = read["weight"], read["scale"]
     if method.name == "mxfp4":
-        values = _halves(weight).unflatten(-1, (-1, 32)) if weight.ndim == 3 else _halves(weight)
-        values = values * _powers(scale).unsqueeze(-1)
+        values = _unpack_e2m1(weight).unflatten(-1, (-1, 32)) if weight.ndim == 3 else _unpack_e2m1(weight)
+        values = values * _decode_e8m0(scale).unsqueeze(-1)
         return values.flatten(-2).mT.contiguous()
     if "shape" in read:
-        weight = _whole_numbers(weight, method.bits)[..., : int(read["shape"][-1])]
+        weight = _unpack_integers(weight, method.bits)[..., : int(read["shape"][-1])]
     elif weight.dtype not in _FP8 and method.name != "compressed-tensors":
-        weight, method = _halves(weight.view(torch.uint8)), Method(method.name, {"weight_block_size": (1, 32)})
+        weight, method = _unpack_e2m1(weight.view(torch.uint8)), Method(method.name, {"weight_block_size": (1, 32)})
     weight = weight.float()
     if "zero" in read:
         zero = read["zero"]
-        zero = _whole_numbers(zero.mT, method.bits).mT[: len(weight)] if zero.dtype == torch.int32 else zero.float()
-        weight = weight - _spread(zero, weight, method, key, name)
-    return weight * _spread(scale, weight, method, key, name)
+        zero = _unpack_integers(zero.mT, method.bits).mT[: len(weight)] if zero.dtype == torch.int32 else zero.float()
+        weight = weight - _broadcast(zero, weight, method, key, name)
+    return weight * _broadcast(scale, weight, method, key, name)
 
 
-def _spread(scale: torch.Tensor, weight: torch.Tensor, method: Method, key: str, name: str) -> torch.Tensor:
-    """Bring scales to the shape of what they scale: one for all, one a row, or one a block."""
-    wide = _powers(scale) if scale.dtype == torch.uint8 else scale.float()
+def _broadcast(scale: torch.Tensor, weight: torch.Tensor, method: Method, key: str, name: str) -> torch.Tensor:
+    """Broadcast scales to the shape of the weights: one for all, one a row, or one a block."""
+    wide = _decode_e8m0(scale) if scale.dtype == torch.uint8 else scale.float()
     if wide.numel() == 1:
         return wide.reshape(())
     wide = wide.unsqueeze(-1) if wide.ndim < weight.ndim else wide
@@ -218,7 +218,7 @@ def _spread(scale: torch.Tensor, weight: torch.Tensor, method: Method, key: str,
             continue
         block = method.block[side] if method.block else 0
         if math.ceil(size / max(1, block)) != number:
-            # One group of columns shares a scale, whatever the configuration says of blocks.
+            # A group of columns shares a scale, whatever block size the configuration states.
             block = size // number if side == -1 and size % number == 0 and wide.shape[-2] == weight.shape[-2] else 0
         if not block:
             shapes = (" x ".join(map(str, one.shape)) for one in (weight, scale))
@@ -230,24 +230,24 @@ def _spread(scale: torch.Tensor, weight: torch.Tensor, method: Method, key: str,
     return wide
 
 
-def _powers(exponents: torch.Tensor) -> torch.Tensor:
-    """Read exponents of eight bits (e8m0)."""
+def _decode_e8m0(exponents: torch.Tensor) -> torch.Tensor:
+    """Decode exponents of eight bits (e8m0)."""
     return torch.ldexp(torch.ones(exponents.shape), exponents.to(torch.int32) - 127)
 
 
-def _halves(packed: torch.Tensor) -> torch.Tensor:
-    """Read numbers of four bits (e2m1), two a byte, the first in the low half."""
+def _unpack_e2m1(packed: torch.Tensor) -> torch.Tensor:
+    """Unpack numbers of four bits (e2m1), two a byte, the first in the low half."""
     return torch.stack([_E2M1[(packed & 15).long()], _E2M1[(packed >> 4).long()]], dim=-1).flatten(-2)
 
 
-def _whole_numbers(packed: torch.Tensor, bits: int) -> torch.Tensor:
-    """Read whole numbers that are packed into 32 bits, the first in the lowest, each raised by half its range."""
+def _unpack_integers(packed: torch.Tensor, bits: int) -> torch.Tensor:
+    """Unpack integers packed into 32 bits, the first in the lowest, each offset by half its range."""
     shifts = torch.arange(0, 32 // bits * bits, bits)
     return (((packed.unsqueeze(-1) >> shifts) & (2**bits - 1)) - 2 ** (bits - 1)).flatten(-2)
 
 
 def _write(stored: Mapping[str, Any], config: PreTrainedConfig, dtype: torch.dtype, folder: Path) -> None:
-    """Write a model of plain tensors into a folder, one by one, in the type that they will be read in."""
+    """Write a model of plain tensors into a folder, one by one, in the dtype of the loaded model."""
     index = {}
     for number, (key, tensor) in enumerate(stored.items()):
         value = tensor[...]

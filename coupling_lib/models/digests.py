@@ -1,4 +1,4 @@
-"""What a model computes with beside its configuration and the weights of its files, as text and as a digest."""
+"""Description of all that a model computes with beside configuration and stored weights, as text and as a digest."""
 
 import functools
 import hashlib
@@ -13,20 +13,20 @@ from transformers import PreTrainedModel
 
 from coupling_lib.blocks.makeup import NO_SETTINGS, codes, settings
 
-# Whose modules compute what their version says, from weights, buffers and settings.
+# Libraries whose modules are determined by their version, weights, buffers and settings.
 LIBRARIES = ("transformers.", "torch.", "peft.", "bitsandbytes.", "coupling_lib.")
-# Objects within objects that are looked into, such as a configuration that a module keeps.
+# Depth to which objects within objects are described, such as a configuration that a module keeps.
 _DEPTH = 5
 
 
 def description(hf: nn.Module) -> str:
-    """Write the kinds and settings of a model's modules, functions by their names, the same in every process."""
+    """Return the classes and settings of a model's modules, functions by name, as text equal in every process."""
     parts = ((name, part) for name, part in hf.named_modules() if not isinstance(part, PreTrainedModel))
     return repr([(name, type(part).__qualname__, [*map(_written, settings(part))]) for name, part in parts])
 
 
-def as_made(hf: nn.Module) -> str:
-    """Hash what no file of a model holds: its description, and buffers that it computes, such as rotary tables."""
+def load_digest(hf: nn.Module) -> str:
+    """Hash what no file of a model holds: its description, and computed buffers such as rotary tables."""
     found, total = dict(hf.named_buffers()), hashlib.sha256(description(hf).encode())
     for name in sorted(found.keys() - hf.state_dict().keys()):
         total.update(name.encode())
@@ -34,8 +34,8 @@ def as_made(hf: nn.Module) -> str:
     return total.hexdigest()
 
 
-def held(value: Any, depth: int = _DEPTH) -> str:
-    """Write what a function or a module of one's own computes with beside weights: code, bound values, attributes."""
+def contents_text(value: Any, depth: int = _DEPTH) -> str:
+    """Return all that a user's function or module computes with beside weights, as text: code, values, attributes."""
     if isinstance(value, Tensor | np.ndarray):
         contents = as_bytes(value) if isinstance(value, Tensor) else value.tobytes()
         return f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(contents).hexdigest()}"
@@ -49,24 +49,24 @@ def held(value: Any, depth: int = _DEPTH) -> str:
         value = (value.func, value.args, value.keywords)
     elif hasattr(value, "__closure__"):
         value = _of_function(value)
-    elif isinstance(value, set | frozenset):  # whose order differs from process to process
+    elif isinstance(value, set | frozenset):  # its order differs between processes
         value = sorted(map(repr, value))
     elif not isinstance(value, type | ModuleType | Mapping | list | tuple) and hasattr(value, "__dict__"):
         value = (type(value).__qualname__, vars(value), vars(type(value)).get("__call__"))
     if depth and isinstance(value, Mapping):
-        return repr([(key, held(part, depth - 1)) for key, part in value.items()])
+        return repr([(key, contents_text(part, depth - 1)) for key, part in value.items()])
     if depth and isinstance(value, list | tuple):
-        return repr([held(part, depth - 1) for part in value])
+        return repr([contents_text(part, depth - 1) for part in value])
     return getattr(value, "__qualname__", type(value).__qualname__) if callable(value) or not depth else repr(value)
 
 
 def _of_function(function: Any) -> tuple[Any, ...]:
-    """List a function's code and that of functions within it, and the values that it is bound to."""
+    """Return a function's code and that of functions within it, and the values that it is bound to."""
     every = [*codes(function.__code__)]
     names = sorted({name for code in every for name in code.co_names})
     constants = [each for code in every for each in code.co_consts if not isinstance(each, CodeType)]
     cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
-    # Of globals those that are plain values; functions and modules are known by their names.
+    # Of globals those that are plain values; functions and modules are identified by name.
     found = [(name, function.__globals__.get(name)) for name in names]
     plain = [pair for pair in found if isinstance(pair[1], str | int | float | tuple)]
     bound = (function.__defaults__, function.__kwdefaults__, getattr(function, "__self__", None))
@@ -74,7 +74,7 @@ def _of_function(function: Any) -> tuple[Any, ...]:
 
 
 def as_bytes(tensor: Tensor) -> np.ndarray:
-    """View the bytes of a tensor, copying them only from another device or layout; none of one without values."""
+    """Return the bytes of a tensor, copied only from another device or layout; none for a meta tensor."""
     values = tensor.new_empty(0, device="cpu") if tensor.is_meta else tensor.detach().cpu()
     return values.contiguous().reshape(-1).view(torch.uint8).numpy()
 

@@ -1,8 +1,8 @@
-"""What a GGUF file states about its model, compared with what transformers takes from it.
+"""Keys and tensors of a GGUF file, compared with those that transformers reads.
 
-transformers leaves out keys and tensors that it has no table for, without a word. So each key that describes the model
-has to be taken by transformers, to agree with the configuration that came out, or to be put into it here; and each
-tensor has to become a weight. What is left is refused by name. llama.cpp divides the frequencies of the rotary
+transformers silently ignores keys and tensors that it has no table for. So each key that describes the model
+must be read by transformers, or agree with the resulting configuration, or be written to it here; and each
+tensor must become a weight. Any other is refused by name. llama.cpp divides the frequencies of the rotary
 embedding by the tensor `rope_freqs`: in transformers, longrope with the same factors for short and for long texts.
 """
 
@@ -22,8 +22,8 @@ from coupling_lib.models.gguf_layout import Contents
 
 _NEXT = "choose the model's safetensors files"
 _ROPE_TENSORS = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
-# Keys of the format's standard, with the names that configurations have for the same number.
-_ALIKE = {
+# Keys of the format's standard, with the names of the same number in configurations.
+_CONFIG_NAMES = {
     "embedding_length": ("hidden_size",),
     "block_count": ("num_hidden_layers",),
     "attention.head_count": ("num_attention_heads",),
@@ -52,28 +52,28 @@ _ALIKE = {
     "embedding_scale": ("embedding_multiplier",),
     "residual_scale": ("residual_multiplier",),
 }
-# What changes no number of a block: how far a file was prepared, what is done with a model's last states, and lengths
-# that also show in the shapes of weights.
+# Keys that change no number of a block: properties of the file's preparation, use of the last states, and lengths
+# that the shapes of weights show too.
 _HARMLESS = {"context_length", "feed_forward_length", "rope.scaling.finetuned"}
 _HARMLESS |= {"tensor_data_layout", "pooling_type", "decoder_start_token_id"}
-# Values by which nothing changes.
+# Values without effect.
 _NEUTRAL = {"logit_scale": 1, "attention.scale": 1, "residual_scale": 1, "embedding_scale": 1, "attention.causal": True}
 
 
-class _Noted(UserDict):
-    """Keys and values, which notes the keys that are asked for, by `get` too."""
+class _RecordingDict(UserDict):
+    """A dictionary that records the keys that are read, by `get` too."""
 
     def __init__(self, values: dict) -> None:
-        self.taken: set[str] = set()
+        self.read_keys: set[str] = set()
         super().__init__(values)
 
     def __getitem__(self, key: str) -> Any:
-        self.taken.add(key)
+        self.read_keys.add(key)
         return super().__getitem__(key)
 
 
-def completed(config: PreTrainedConfig, contents: Contents) -> PreTrainedConfig:
-    """Put what transformers left out of a file into its configuration, and refuse what has no place there."""
+def complete_config(config: PreTrainedConfig, contents: Contents) -> PreTrainedConfig:
+    """Write keys that transformers ignored to a configuration, and refuse those without a place there."""
     kind, name = contents.architecture, contents.name
     values = {key.removeprefix(f"{kind}."): value for key, value in contents.keys.items() if key.startswith(f"{kind}.")}
     found = _ROPE_TENSORS & contents.tensors.keys()
@@ -82,15 +82,15 @@ def completed(config: PreTrainedConfig, contents: Contents) -> PreTrainedConfig:
     config = _scaled(config, {key: values.pop(key) for key in scaling}, factors, name)
     for key in ("rope.dimension_count", "rope.dimension_count_swa"):
         _check_rotated(config, key, values.pop(key, None), name)
-    for key in values.keys() - _taken(config, kind, contents):
-        _settle(config, key, values[key], name)
+    for key in values.keys() - _known_keys(config, kind, contents):
+        _apply_key(config, key, values[key], name)
     return type(config).from_dict(config.to_dict())
 
 
-def refuse_left(tensors: Iterable[str | None], name: str) -> None:
-    """Refuse a file of which a tensor is no weight of the model."""
-    # What predicts further tokens in training is none of the model, and what scales the rotary embedding is in the
-    # configuration. `attn_rot_embd` was written by the first versions of the format and never read.
+def refuse_unused(tensors: Iterable[str | None], name: str) -> None:
+    """Refuse a file with a tensor that is no weight of the model."""
+    # Layers that predict further tokens in training are not part of the model, and rotary scales are in the
+    # the configuration. `attn_rot_embd` was written by the first versions of the format and never read.
     known = ("nextn.", "mtp.", "attn_rot_embd")
     others = {tensor for tensor in tensors if tensor} - _ROPE_TENSORS
     if left := sorted(tensor for tensor in others if not any(part in tensor for part in known)):
@@ -100,20 +100,20 @@ def refuse_left(tensors: Iterable[str | None], name: str) -> None:
         )
 
 
-def _taken(config: PreTrainedConfig, kind: str, contents: Contents) -> set[str]:
-    """Return the keys that transformers puts into a configuration."""
+def _known_keys(config: PreTrainedConfig, kind: str, contents: Contents) -> set[str]:
+    """Return the keys that transformers writes to a configuration."""
     if kind in GGUF_CONFIG_ARCHS:
         metadata, tensors = read_gguf_metadata(str(contents.file))
-        noted = _Noted(metadata)
-        get_gguf_config(noted, tensors)
-        return {key.removeprefix(f"{kind}.") for key in noted.taken}
+        recorded = _RecordingDict(metadata)
+        get_gguf_config(recorded, tensors)
+        return {key.removeprefix(f"{kind}.") for key in recorded.read_keys}
     tables = GGUF_TO_TRANSFORMERS_MAPPING["config"]
     found = {kind, kind.replace("-", "_"), config.model_type, config.model_type.removesuffix("_text")} & tables.keys()
-    # Keys that are known there and go nowhere are checked here.
+    # Keys that these tables map to nothing are checked here.
     return {key for table in found for key, role in tables[table].items() if role not in (None, -1)}
 
 
-def _settle(config: PreTrainedConfig, key: str, value: Any, name: str) -> None:
+def _apply_key(config: PreTrainedConfig, key: str, value: Any, name: str) -> None:
     """Compare a key with the configuration, write it there where it has a place, or refuse it."""
     if key in _HARMLESS or (key != "attention.causal" and not value) or value == _NEUTRAL.get(key, ...):
         return
@@ -125,7 +125,7 @@ def _settle(config: PreTrainedConfig, key: str, value: Any, name: str) -> None:
         if [kind == "sliding_attention" for kind in kinds] == [bool(one) for one in value[: len(kinds)]]:
             return
     known = config.to_dict() | getattr(config, "attribute_map", {})
-    places = [place for place in _ALIKE.get(key, (key.rpartition(".")[2],)) if place in known]
+    places = [place for place in _CONFIG_NAMES.get(key, (key.rpartition(".")[2],)) if place in known]
     if any(_same(one, value) for place in places for one in _values(config, place)):
         return
     message = f"{name!r} says {key} = {shown(value, 40)}, "
@@ -134,14 +134,14 @@ def _settle(config: PreTrainedConfig, key: str, value: Any, name: str) -> None:
     # Which blocks have a window is another setting, which stays as it is: only the width is the file's.
     kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
     windowless = key == "attention.sliding_window" and "sliding_attention" not in kinds
-    if key not in _ALIKE or windowless or isinstance(value, list) or key.endswith(("length", "count", "_kv")):
+    if key not in _CONFIG_NAMES or windowless or isinstance(value, list) or key.endswith(("length", "count", "_kv")):
         has = f"and the configuration that transformers makes of it has {places[0]} = "
         raise UnsupportedModelError(f"{message}{has}{shown(next(iter(_values(config, places[0])), None), 40)}; {_NEXT}")
     setattr(config, places[0], value)
 
 
 def _values(config: PreTrainedConfig, key: str) -> list:
-    """Return what a setting is, in general and in blocks of their own."""
+    """Return all values of a setting: the general one, and those of single blocks."""
     values = config.to_dict()
     parts = [values, *(values.get("per_layer_config") or {}).values()]
     key = getattr(config, "attribute_map", {}).get(key, key)
@@ -149,7 +149,7 @@ def _values(config: PreTrainedConfig, key: str) -> list:
 
 
 def _same(mine: Any, theirs: Any) -> bool:
-    """Compare a number of a configuration, or one a block, with that of a file, which is rounded to float32."""
+    """Return whether a number of a configuration, or one a block, equals that of a file up to float32 rounding."""
     try:
         alike = np.isclose(mine, theirs, rtol=1e-6, atol=0)
     except (TypeError, ValueError):  # no numbers, or not as many
@@ -161,14 +161,14 @@ def _same(mine: Any, theirs: Any) -> bool:
 
 
 def _ropes(config: PreTrainedConfig) -> list[dict]:
-    """Return the settings of a model's rotary embeddings, that of blocks which see everything first."""
+    """Return the settings of a model's rotary embeddings, that of blocks with full attention first."""
     found = getattr(config, "rope_parameters", None) or {}
     kinds = sorted((key for key, part in found.items() if isinstance(part, dict)), key="full_attention".__ne__)
     return [found[kind] for kind in kinds] or ([found] if found else [])
 
 
 def _check_rotated(config: PreTrainedConfig, key: str, dimensions: int | None, name: str) -> None:
-    """Refuse a file that rotates another number of dimensions than its configuration does."""
+    """Refuse a file whose number of rotated dimensions differs from the configuration's."""
     if dimensions is None or not (ropes := _ropes(config)):
         return
     heads = _values(config, "head_dim") or [config.hidden_size // config.num_attention_heads]
@@ -182,7 +182,7 @@ def _check_rotated(config: PreTrainedConfig, key: str, dimensions: int | None, n
 
 
 def _scaled(config: PreTrainedConfig, keys: dict, factors: dict[str, list], name: str) -> PreTrainedConfig:
-    """Write a file's scaling of the rotary embedding into its configuration."""
+    """Write a file's scaling of the rotary embedding to its configuration."""
     scaling = {key.removeprefix("rope.").removeprefix("scaling."): value for key, value in keys.items()}
     kind = scaling.pop("type", "linear" if "scale_linear" in scaling or "factor" in scaling else "none")
     factor = scaling.pop("factor", scaling.pop("scale_linear", 1.0)) or 1.0
@@ -230,7 +230,7 @@ def _scaled(config: PreTrainedConfig, keys: dict, factors: dict[str, list], name
 
 
 def _divides(config: PreTrainedConfig, factors: list[float]) -> bool:
-    """Return whether a configuration already rotates by these divisors of its frequencies."""
+    """Return whether a configuration's frequencies are already divided by these factors."""
     found = getattr(config, "rope_parameters", None) or {}
     rope = _ropes(config)[0] if found else {}
     if (make := ROPE_INIT_FUNCTIONS.get(rope.get("rope_type"))) is None:

@@ -1,7 +1,7 @@
 """Models in GGUF files, the format of llama.cpp: weights of a few bits each, configuration and tokenizer in one file.
 
-The configuration and the tokenizer are those that transformers makes of a file, completed and checked
-(`gguf_contents`), and read as of any other model. The weights become dense one after another (`gguf_weights`).
+The configuration and the tokenizer are those that transformers builds from a file, completed and checked
+(`gguf_contents`), and read as of any other model. The weights are dequantised one after another (`gguf_weights`).
 """
 
 import atexit
@@ -20,19 +20,19 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING
 
 from coupling_lib.blocks.attention_choice import quiet
-from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, needed
+from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError, require
 from coupling_lib.models import gguf_contents, gguf_layout, packages
 from coupling_lib.models.gguf_layout import Contents
 
 SUFFIX = ".gguf"
 _PART = re.compile(r".*-\d{5}-of-\d{5}\.gguf", re.IGNORECASE)
 _SAFE = {"trust_remote_code": False, "local_files_only": True}
-# Stands beside a tokenizer that was made of a GGUF file.
+# Marks a tokenizer that was built from a GGUF file.
 RECORD = "gguf.json"
 
 
 def find(name: str | Path) -> Path | None:
-    """Return the GGUF file that a path stands for: itself, or the only one in a folder without safetensors."""
+    """Return the GGUF file that a path refers to: itself, or the only one in a folder without safetensors."""
     path = Path(str(name).strip())
     if path.suffix.lower() == SUFFIX and path.is_file():
         return path
@@ -45,8 +45,8 @@ def find(name: str | Path) -> Path | None:
     return found[0] if found else None
 
 
-def opened(name: str, file: Path) -> Contents:
-    """Refuse a file that is not a whole GGUF, before its folder is made, which lasts as long as the process."""
+def open_file(name: str, file: Path) -> Contents:
+    """Read a GGUF file, and refuse one that is incomplete before its temporary folder is created."""
     if _PART.fullmatch(file.name):
         raise UnsupportedModelError(
             f"{file.name!r} is one part of a GGUF model in several files; join them "
@@ -56,19 +56,19 @@ def opened(name: str, file: Path) -> Contents:
         if (magic := stream.read(4)) != b"GGUF":
             begins = f"it begins with {magic!r}, not b'GGUF'"
             raise ModelUnavailableError(f"{name!r} is no GGUF file: {begins}; fetch it anew, or name another file")
-    needed("gguf", "gguf", f"the GGUF file {name!r}")
-    return _described(name, file, packages.sha256(file))
+    require("gguf", "gguf", f"the GGUF file {name!r}")
+    return _with_folder(name, file, packages.sha256(file))
 
 
 @functools.lru_cache(maxsize=4)
-def _described(name: str, file: Path, _sha256: str) -> Contents:
+def _with_folder(name: str, file: Path, _sha256: str) -> Contents:
     """Read a file's header, and write its configuration and its tokenizer to a temporary folder."""
     contents = gguf_layout.read(name, file)
     try:
         folder = Path(tempfile.mkdtemp(prefix="coupling_lib-"))
         atexit.register(_remove, folder, os.getpid())
         with quiet():
-            config = gguf_contents.completed(_config(contents, folder), contents)
+            config = gguf_contents.complete_config(_config(contents, folder), contents)
             config.save_pretrained(folder)
             if "tokenizer.ggml.model" in contents.keys:
                 made = TOKENIZER_MAPPING.get(type(config), None)
@@ -76,7 +76,7 @@ def _described(name: str, file: Path, _sha256: str) -> Contents:
                 made.from_pretrained(file.parent, gguf_file=file.name, **_SAFE).save_pretrained(folder)
                 (folder / RECORD).write_text("{}", encoding="utf-8")
     except OSError as error:
-        if error.errno is None:  # transformers raises it for what it cannot read
+        if error.errno is None:  # transformers raises it for unreadable contents
             raise
         raise ModelUnavailableError(
             f"the configuration and the tokenizer of {name!r} cannot be written to a temporary folder ({error}); "
@@ -86,13 +86,13 @@ def _described(name: str, file: Path, _sha256: str) -> Contents:
 
 
 def _remove(folder: Path, process: int) -> None:
-    """Remove a folder when the process that made it ends, and not when one that was forked from it does."""
+    """Remove a folder when the process that created it ends, not when a fork of that process does."""
     if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _config(contents: Contents, folder: Path) -> PreTrainedConfig:
-    """Make the configuration that transformers makes of a file."""
+    """Return the configuration that transformers builds from a file."""
     try:
         if contents.architecture in GGUF_CONFIG_ARCHS:
             return AutoConfig.from_pretrained(contents.file.parent, gguf_file=contents.file.name, **_SAFE)

@@ -1,7 +1,7 @@
-"""The layout of a GGUF file: its keys, where its tensors lie, and what their bytes stand for.
+"""Layout of a GGUF file: its keys, the positions of its tensors, and their dequantisation.
 
-The header is read at first. A tensor is read and dequantised when it is asked for, a few rows at a time, so that no
-more than its dense form is ever held; pages of a mapped file would count towards a process's memory.
+The header is read first. A tensor is read and dequantised on access, a few rows at a time, so that no more
+than its dense form is ever held; pages of a mapped file would count towards a process's memory.
 """
 
 import math
@@ -22,12 +22,12 @@ from coupling_lib.errors import ModelUnavailableError, UnsupportedModelError
 _FLOAT32 = 0
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
-# Values that are dequantised at once: few enough to stay in the processor's cache, enough for numpy.
+# Values dequantised at once: few enough to stay in the processor's cache, enough for numpy.
 _AT_ONCE = 2**20
 
 
 class Entry(NamedTuple):
-    """Where a tensor lies in its file, its shape in the order of torch, its type of `gguf`, and how long a row is."""
+    """Position of a tensor in its file, its shape in torch's order, its type of `gguf`, and the bytes of a row."""
 
     shape: tuple[int, ...]
     kind: Any
@@ -48,12 +48,12 @@ class Contents:
 
     @property
     def architecture(self) -> str:
-        """The name of the architecture, as llama.cpp has it."""
+        """Name of the architecture in llama.cpp."""
         return str(self.keys.get("general.architecture"))
 
     @property
     def quantisation(self) -> str:
-        """How the weights are stored, such as Q4_1: what the file says, or the type that holds most of them."""
+        """Quantisation of the weights, such as Q4_1: as recorded in the file, or the type of most of them."""
         import gguf
 
         try:
@@ -89,8 +89,8 @@ class Contents:
         return values
 
     def write_description(self, file: Path) -> None:
-        """Write a small GGUF file with the same keys, but for the vocabulary, and the names of the tensors."""
-        # The reader of gguf takes a minute for the words of a vocabulary, of which a configuration needs the number.
+        """Write a small GGUF file with the same keys, without the vocabulary, and the names of the tensors."""
+        # The reader of gguf takes a minute for the words of a vocabulary; a configuration needs their number only.
         words = {key for key, value in self.keys.items() if key.startswith("tokenizer.") and isinstance(value, list)}
         kept = {key: raw for key, raw in self.raw.items() if key not in {"general.alignment", *words}}
         head = b"GGUF" + struct.pack("<IQQ", _VERSIONS[-1], len(self.tensors), len(kept)) + b"".join(kept.values())
@@ -101,7 +101,7 @@ class Contents:
 
 
 def read(name: str, file: Path) -> Contents:
-    """Read a file's header, and refuse a file that does not hold all that its header lists."""
+    """Read a file's header, and refuse a file that lacks parts listed in its header."""
     try:
         return _header(name, file)
     except (struct.error, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
@@ -113,7 +113,7 @@ def _damaged(name: str, why: str) -> ModelUnavailableError:
 
 
 def _entry(name: str, tensor: str, shape: tuple[int, ...], number: int, start: int) -> Entry:
-    """Describe a tensor by its header, and refuse a type that is not known."""
+    """Describe a tensor by its header entry, and refuse an unknown type."""
     import gguf
 
     try:

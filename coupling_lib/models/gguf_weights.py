@@ -1,8 +1,8 @@
-"""The weights of a GGUF file under the names of a transformers model, each made when it is asked for.
+"""Weights of a GGUF file under the names of a transformers model, each dequantised on access.
 
-Which tensor is which weight, and what llama.cpp does to it before it stores it, stands in tables of transformers and
+The assignment of tensors to weights, and llama.cpp's transformations of them, are in tables of transformers and
 of `gguf`, in an older form (`TENSOR_PROCESSORS`) and a newer one (`GGUF_ARCHS`); both are read tensor by tensor here,
-where transformers itself holds all at once.
+where transformers itself holds all of them at once.
 """
 
 from collections.abc import Callable
@@ -21,32 +21,32 @@ from coupling_lib.models import gguf_contents
 from coupling_lib.models.dequantised import Stored
 from coupling_lib.models.gguf_layout import Contents
 
-# What belongs to each weight of the model, and how it is made of that.
+# Weights of the model by name, each with a function that builds it.
 _Made = dict[str, Callable[[], torch.Tensor]]
 
 
 def tensors(contents: Contents, skeleton: PreTrainedModel) -> dict[str, Stored]:
-    """Return the weights of a model by name, and refuse a file of which a tensor is none of them."""
+    """Return the weights of a model by name, and refuse a file with a tensor that is none of them."""
     by_conversion = is_gguf_arch_supported(contents.architecture)
     made, left = (_converted if by_conversion else _processed)(contents, skeleton)
     names = skeleton.state_dict().keys()
-    gguf_contents.refuse_left([*left, *(made.keys() - names)], contents.name)
+    gguf_contents.refuse_unused([*left, *(made.keys() - names)], contents.name)
     return {name: Stored(make) for name, make in made.items() if name in names}
 
 
 def _processed(contents: Contents, skeleton: PreTrainedModel) -> tuple[_Made, list[str]]:
-    """Divide a file's tensors into weights, and those that are none, by the older tables."""
+    """Assign a file's tensors to weights by the older tables; return the weights and the unassigned tensors."""
     settings = skeleton.config.to_dict()
     processor = TENSOR_PROCESSORS.get(contents.architecture, TensorProcessor)(config=settings)
     names = _names(contents, skeleton, processor)
     parts: dict[str, list[str]] = {}
     left = []
     for tensor in contents.tensors:
-        # Stacked experts stand in the table without the end of their name.
+        # Tables list stacked experts without the end of their name.
         target = names.get(tensor, names.get(tensor.removesuffix(".weight")))
         (left if target is None else parts.setdefault(target, [])).append(tensor)
     made = {target: partial(_process, contents, processor, names, target, found) for target, found in parts.items()}
-    # Gates and ups of experts become one weight, of which half would be zero.
+    # Gates and ups of experts are merged to one weight, half of which would be zero.
     whole = {f"{name}.weight" for name, target in names.items() if target in made and name.endswith("_exps")}
     if lacking := sorted(whole - contents.tensors.keys()):
         lack = f"lacks {len(lacking)} of the model's tensors ({lacking[0]}, ...)"
@@ -57,11 +57,11 @@ def _processed(contents: Contents, skeleton: PreTrainedModel) -> tuple[_Made, li
 def _process(
     contents: Contents, processor: TensorProcessor, names: dict[str, str], target: str, parts: list[str]
 ) -> torch.Tensor:
-    """Make one weight of its tensors, by a processor of transformers."""
+    """Build one weight from its tensors, by a processor of transformers."""
     found: dict[str, Any] = {"tensors": {}}
     for tensor in parts:
         values = contents.dense(tensor).numpy()
-        # A processor puts what it makes of several tensors into the dictionary itself.
+        # A processor enters a weight of several tensors into the dictionary itself.
         done = processor.process(values, name=tensor, tensor_key_mapping=names, parsed_parameters=found)
         if done.name in names:
             found["tensors"][names[done.name]] = torch.from_numpy(done.weights)
@@ -80,7 +80,7 @@ def _names(contents: Contents, skeleton: PreTrainedModel, processor: TensorProce
         )
     table = gguf.get_tensor_name_map(kind, skeleton.config.get_text_config().num_hidden_layers)
     names: dict[str, str] = {}
-    # Some files are made of a part of the model, whose names are shorter; those of the whole come first.
+    # Some files hold a part of the model, with shorter names; those of the whole model come first.
     for path, module in skeleton.named_modules():
         prefix, own = f"{path}." if path else "", {}
         for key in map(processor.preprocess_name, module.state_dict()):
@@ -95,7 +95,7 @@ def _names(contents: Contents, skeleton: PreTrainedModel, processor: TensorProce
 
 
 def _converted(contents: Contents, skeleton: PreTrainedModel) -> tuple[_Made, list[str]]:
-    """Divide a file's tensors into weights by the newer tables, which name each somehow."""
+    """Assign a file's tensors to weights by the newer tables, which name every tensor."""
     mapping = get_gguf_conversion_mapping(contents.architecture, skeleton.config)
     renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
@@ -110,7 +110,7 @@ def _converted(contents: Contents, skeleton: PreTrainedModel) -> tuple[_Made, li
 def _convert(
     contents: Contents, skeleton: PreTrainedModel, target: str, converter: WeightConverter | None, parts: dict[str, str]
 ) -> torch.Tensor:
-    """Make one weight of its tensors, by the conversions of transformers."""
+    """Build one weight from its tensors, by the conversions of transformers."""
     values: dict[str, Any] = {source: contents.dense(tensor) for source, tensor in parts.items()}
     for operation in converter.operations if converter else ():
         values = operation.convert(

@@ -1,4 +1,4 @@
-"""A model's files, from the Hugging Face hub into its cache; a failure ends in one line that says what to do."""
+"""Fetching a model's files from the Hugging Face hub to its cache; errors are one line with the next step."""
 
 import glob
 import json
@@ -28,12 +28,12 @@ TOKENIZER_FILES += _OF_OLDER_TOKENIZERS
 
 
 def fetch(repo_id: str, revision: str | None = None) -> Path:
-    """Bring a model's configuration and tokenizer, or image processor, into the local cache; return their folder."""
+    """Fetch a model's configuration and tokenizer, or image processor, into the local cache; return their folder."""
     return _snapshot(repo_id, revision, ["config.json", PROCESSOR, *TOKENIZER_FILES])
 
 
 def fetch_file(repo_id: str, name: str, revision: str | None = None) -> tuple[Path, str]:
-    """Bring one file into the local cache; return its place and its commit."""
+    """Fetch one file into the local cache; return its path and its commit."""
     folder = _snapshot(repo_id, revision, [name])
     if not (folder / name).is_file():
         page = f"{constants.ENDPOINT}/{repo_id}/tree/main"
@@ -42,7 +42,7 @@ def fetch_file(repo_id: str, name: str, revision: str | None = None) -> tuple[Pa
 
 
 def complete_weights(folder: Path, name: str, repo_id: str | None) -> None:
-    """Bring weights into the folder that `fetch` returned; refuse one whose are missing, incomplete or pickled."""
+    """Fetch weights into the folder that `fetch` returned; refuse missing, incomplete or pickled ones."""
     if repo_id and not any((folder / file).is_file() for file in (WEIGHTS, INDEX)):
         _snapshot(repo_id, folder.name, [WEIGHTS, INDEX])
     if (folder / WEIGHTS).is_file():
@@ -68,13 +68,13 @@ def complete_weights(folder: Path, name: str, repo_id: str | None) -> None:
 
 
 def _snapshot(repo_id: str, revision: str | None, names: Sequence[str]) -> Path:
-    """Bring files of one commit into the cache, or take what it holds where the hub does not answer."""
+    """Fetch files of one commit into the cache, or use the cached ones if the hub does not answer."""
     wanted = {"revision": revision, "allow_patterns": list(map(glob.escape, names))}
     verbosity = hub_logging.get_verbosity()
     hub_logging.set_verbosity_error()
     try:
         try:
-            # `snapshot_download` alone asks without a limit of time.
+            # `snapshot_download` alone has no timeout.
             HfApi().model_info(repo_id, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
             return Path(snapshot_download(repo_id, **wanted))
         except RevisionNotFoundError:
@@ -88,7 +88,7 @@ def _snapshot(repo_id: str, revision: str | None, names: Sequence[str]) -> Path:
 
 
 def _reason(error: BaseException, repo_id: str, revision: str | None) -> str:
-    """Describe in one line why a model cannot be fetched, and what to do."""
+    """Return one line with the reason why a model cannot be fetched, and the next step."""
     chain = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:
         chain.append(inner)

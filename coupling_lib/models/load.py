@@ -1,4 +1,4 @@
-"""Loading a model by alias, Hugging Face id or folder; no code from a repository is run, nor a pickle opened."""
+"""Loading a model by alias, Hugging Face id or folder; no code of a repository is run, and no pickle opened."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -29,10 +29,10 @@ from coupling_lib.errors import (
 from coupling_lib.memory import ran_out
 from coupling_lib.models import architecture, dequantised, gguf_weights, sources, tokenizers
 from coupling_lib.models import untrained as fresh_weights
-from coupling_lib.models.digests import as_made
+from coupling_lib.models.digests import load_digest
 from coupling_lib.models.hub import PROCESSOR
 from coupling_lib.models.model import Model
-from coupling_lib.models.storages import prepared
+from coupling_lib.models.storages import prepare_model
 from coupling_lib.modes import exclusive
 
 
@@ -53,28 +53,28 @@ def load_model(
         name: alias of `data/models.csv` ("llama3-8b"), Hugging Face id ("organisation/name"), local folder, or GGUF
             file, which becomes dense: a path, a folder with one, or "organisation/name/file.gguf".
         precision: how the weights are stored: "float32", "bfloat16", "float16", "nf4", "fp4" or "int8". Jacobians
-            are formed in float32 whatever it is.
-        untrained: take the same configuration with freshly initialised weights; no weights are downloaded. The
+            are formed in float32 in any case.
+        untrained: use the same configuration with freshly initialised weights; no weights are downloaded. The
             weights are drawn in float32 on the CPU, each block from a seed of its own, and then stored in `precision`,
             so one seed gives one model, however it is placed.
         seed: seed of that initialisation; of an embedded model, the seed of its training gives its step 0.
         revision: branch, tag or commit of the hub ("step128" of a Pythia model), or training step of an
             embedded model ("step0", "step316").
         device: "cpu", "cuda", "cuda:1" ..., or "auto", which spreads whole blocks over all visible GPUs. By default
-            one GPU if there is one, and all where the model needs more than one holds, which one line says. Each
-            block is measured on its own card. Tested with pretended cards: no machine with several was at hand.
-        memory: the most that weights may take on a device at any moment, "8GiB", "500MB" or a number of bytes. A
+            one GPU if there is one, and all if the model needs more than one holds, which is reported in one line. Each
+            block is measured on its own card. Tested with simulated cards only: no machine with several was available.
+        memory: maximum memory of the weights on a device at any moment, "8GiB", "500MB" or a number of bytes. A
             model that needs more on all of them, counting the float32 copy of the block being measured, keeps its
-            blocks in their files and one at a time is read; the numbers are the same bit for bit. Activations and
-            Jacobians come on top. By default it is what is free, less room for these; where blocks stay on
-            disk then, one line says so.
+            blocks in their files and reads one at a time; the numbers are the same bit for bit. Activations and
+            Jacobians come on top. By default it is the free memory, less room for these; if blocks stay on
+            disk then, this is reported in one line.
 
     Returns:
         the model, with `requires_grad` off everywhere.
 
     Raises:
         ParameterError: if an argument is of the wrong type or out of range.
-        ModelUnavailableError: if the files cannot be had, are damaged or do not fit into memory.
+        ModelUnavailableError: if the files are unavailable, are damaged or do not fit into memory.
         UnsupportedModelError: if the architecture needs remote code, or its blocks cannot be measured.
 
     Example:
@@ -94,7 +94,7 @@ def load_model(
     config = architecture.read_config(origin.folder, origin.name)
     family = architecture.model_class(config, origin.name)
     fresh = seed if untrained else origin.started_from if origin.revision == "step0" else None
-    with quiet(), _explained(origin, precision), packed.experts_as_well("quantization_config" in arguments):
+    with quiet(), _explained(origin, precision), packed.quantising_experts("quantization_config" in arguments):
         how: dict[str, Any] = {"spread": device == "auto", "untrained": fresh is not None, "budget": budget}
         placing = places.choose(family, config, precision, arguments, devices, origin.name, **how)
         read = partial(_read, family, origin.name, placing.device, arguments)
@@ -103,7 +103,7 @@ def load_model(
             hf = fresh_weights.initialise(family, config, fresh, placing, arguments, read, start)
         else:
             method = dequantised.method_of(origin.folder, origin.name)
-            sources.bring_weights(origin)
+            sources.fetch_weights(origin)
             stored = method and dequantised.tensors(origin.folder, method, origin.name)
             if origin.gguf:
                 stored = gguf_weights.tensors(origin.gguf, memories.skeleton(family, config))
@@ -112,20 +112,20 @@ def load_model(
         tokenizer = tokenizers.load(origin.tokenizer, origin.name) if reads == "input_ids" else None
         processor = _processor(origin.folder) if reads == "pixel_values" else None
         about = (origin.name, origin.source, origin.revision, precision, untrained, fresh)
-        return replace(prepared(hf, tokenizer, *about, processor=processor), as_made=as_made(hf))
+        return replace(prepare_model(hf, tokenizer, *about, processor=processor), load_digest=load_digest(hf))
 
 
 def _read(
     family: type[PreTrainedModel], name: str, place: torch.device, arguments: dict, folder: Path, **more: Any
 ) -> PreTrainedModel:
-    """Read weights from a folder, and refuse a folder that does not hold them all."""
+    """Read weights from a folder, and refuse a folder that lacks some."""
     safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
     asked = {"output_loading_info": True, "ignore_mismatched_sizes": True, **safe, **arguments, **more}
     if place.type != "cpu" or "quantization_config" in arguments:
         asked.setdefault("device_map", {"": place})
     hf, report = family.from_pretrained(None if "state_dict" in more else folder, **asked)
     architecture.refuse_other_shapes(report["mismatched_keys"], name)
-    # transformers draws what is missing at random and goes on: the model would be measured half untrained.
+    # transformers initialises missing weights at random and goes on: the model would be measured half untrained.
     if missing := sorted(report["missing_keys"]):
         lack = f"lack {len(missing)} of the model's tensors ({missing[0]}, ...)"
         raise ModelUnavailableError(f"the weights in {name!r} {lack}; take the complete set of files")
@@ -137,7 +137,7 @@ def _read(
 
 
 def _processor(folder: Path) -> BaseImageProcessor | None:
-    """Read a folder's image processor; None where it has none."""
+    """Read a folder's image processor; None if it has none."""
     if not (folder / PROCESSOR).is_file():
         return None
     try:
@@ -152,7 +152,7 @@ def _processor(folder: Path) -> BaseImageProcessor | None:
 
 @contextmanager
 def _explained(origin: sources.Source, precision: str) -> Generator[None]:
-    """Turn whatever goes wrong while weights are read into one line that says what to do."""
+    """Raise any error while weights are read as one line with the next step."""
     try:
         yield
     except CouplingError:

@@ -1,4 +1,4 @@
-"""Measuring a model in the middle of its training, and giving it back as it was."""
+"""Measuring a model in the middle of its training, and restoring it afterwards."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -54,7 +54,7 @@ def measuring(
             yield wrap_model(hf_model, tokenizer, **options)
         finally:
             for module, training, attributes in modes:
-                # nnsight leaves a `forward` of its own on what it has traced.
+                # nnsight leaves a `forward` of its own on modules that it has traced.
                 for name in vars(module).keys() - attributes.keys():
                     delattr(module, name)
                 vars(module).update(attributes)

@@ -19,16 +19,16 @@ class Model:
     Args:
         hf: the Hugging Face model.
         tokenizer: its tokenizer; None for a vision model and for a folder without one.
-        name: what the user called it.
-        source: where its files come from: "hub id@commit", a folder, or "memory".
-        revision: branch, tag, commit or training step; None where there is no such thing.
+        name: the name by which the user loaded it.
+        source: origin of its files: "hub id@commit", a folder, or "memory".
+        revision: branch, tag, commit or training step; None where there is none.
         precision: how the weights are stored, one of `precision.PRECISIONS`.
         untrained: whether the weights are freshly initialised.
         seed: seed of the initialisation, where the weights come from one; else None.
         blocks: the transformer blocks.
         processor: the image processor of a vision model's folder, if it has one.
-        recheck: what checks blocks anew, at the states of a trace, that were changed since they were checked.
-        as_made: of a loaded model, digest of the settings and buffers that no file holds.
+        recheck: function that validates changed blocks again, at the states of a trace.
+        load_digest: of a loaded model, digest of the settings and buffers that no file holds.
     """
 
     hf: PreTrainedModel
@@ -42,7 +42,7 @@ class Model:
     blocks: Blocks
     processor: BaseImageProcessor | None = None
     recheck: Callable[[PreTrainedModel, Blocks, Sequence[BlockCall]], Blocks] | None = None
-    as_made: str = ""
+    load_digest: str = ""
 
     @property
     def n_blocks(self) -> int:
@@ -56,12 +56,12 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
+        """Device of the weights."""
         return self.hf.device
 
     @property
     def offloaded(self) -> bool:
-        """Whether the blocks' weights stay on disk and are read one block at a time."""
+        """True if the blocks' weights stay on disk and are read one block at a time."""
         return on_disk(self.blocks.modules)
 
     @property

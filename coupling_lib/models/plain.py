@@ -1,6 +1,6 @@
-"""Any `torch.nn.Module` whose blocks read and write one stream, as the one submodule of a transformers model.
+"""Any `torch.nn.Module` whose blocks read and write one stream, wrapped as a transformers model.
 
-What transformers keeps in a configuration is found by running the module on a few token ids.
+Its configuration is determined by running the module on a few token ids.
 """
 
 from typing import Any
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks.find import PATH
-from coupling_lib.blocks.state import kept
+from coupling_lib.blocks.state import restored
 from coupling_lib.errors import ParameterError, UnsupportedModelError, shown
 
 _N_TOKENS = 7
 
 
 class PlainConfig(PreTrainedConfig):
-    """Facts of a plain module: width, depth and vocabulary."""
+    """Configuration of a plain module: width, depth and vocabulary."""
 
     model_type = "plain"
 
@@ -34,7 +34,7 @@ class PlainModel(PreTrainedModel):
         self._embeds = (embedding,)  # in a tuple, so that it is no second submodule
 
     def get_input_embeddings(self) -> nn.Module:
-        """Embedding of the token ids."""
+        """Return the embedding of the token ids."""
         return self._embeds[0]
 
     def forward(self, input_ids: Tensor, output_hidden_states: bool = False) -> Any:
@@ -48,7 +48,7 @@ class PlainModel(PreTrainedModel):
 
 
 def as_pretrained(module: nn.Module, path: str | None) -> PreTrainedModel:
-    """Put a plain module, whose blocks lie at a path, into the form of a transformers model."""
+    """Wrap a plain module, whose blocks lie at a path, as a transformers model."""
     if path is None:
         advice = ", and has no list of blocks"
         for first in _lists(module)[:1]:
@@ -58,7 +58,7 @@ def as_pretrained(module: nn.Module, path: str | None) -> PreTrainedModel:
     embedding, stream = _probed(module, blocks[0])
     sizes = {"hidden_size": stream.shape[-1], "vocab_size": embedding.num_embeddings}
     config = PlainConfig(num_hidden_layers=len(blocks), **sizes)
-    # Messages and figures call it what the user's class is called.
+    # Messages and figures name the user's class.
     made = type(type(module).__name__, (PlainModel,), {})(config, module, embedding)
     vars(made)[PATH] = f"module.{path}"
     return made
@@ -82,7 +82,7 @@ def _lists(module: nn.Module) -> list[str]:
 
 @torch.no_grad()
 def _probed(module: nn.Module, first: nn.Module) -> tuple[nn.Embedding, Tensor]:
-    """Run a module on token ids; find the embedding that reads them, and the stream that its first block reads."""
+    """Run a module on token ids; return the embedding that reads them and the input stream of its first block."""
     ids = torch.zeros(1, _N_TOKENS, dtype=torch.long, device=next(module.parameters()).device)
     embeddings: list[nn.Embedding] = []
     streams: list[Tensor] = []
@@ -97,7 +97,7 @@ def _probed(module: nn.Module, first: nn.Module) -> tuple[nn.Embedding, Tensor]:
     hooks = [part.register_forward_pre_hook(embeds) for part in module.modules() if isinstance(part, nn.Embedding)]
     hooks.append(first.register_forward_pre_hook(reads, with_kwargs=True))
     try:
-        with kept(module):
+        with restored(module):
             module.eval()(ids)
     except Exception as error:
         raise UnsupportedModelError(

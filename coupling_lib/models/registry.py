@@ -1,6 +1,6 @@
 """The models of the paper, the embedded ones and newer open ones: `data/models.csv`, read and checked."""
 
-from __future__ import annotations  # `_PARSERS` goes by what the annotations are called
+from __future__ import annotations  # `_PARSERS` are looked up by annotation
 
 import csv
 import difflib
@@ -18,7 +18,7 @@ TASKS = ("ARC", "HellaSwag", "MMLU", "TruthfulQA", "Winogrande", "GSM8K")
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the registry; a figure without a source is None, never a guess."""
+    """One row of the registry; a value without a source is None, never a guess."""
 
     alias: str
     hub_id: str
@@ -59,25 +59,25 @@ def entries() -> tuple[Entry, ...]:
 
 
 def lookup(name: str) -> Entry | None:
-    """Find a model by its alias or its Hugging Face id."""
+    """Return a model's entry by its alias or its Hugging Face id; None if there is none."""
     wanted = name.strip().lower()
     return next((entry for entry in entries() if wanted and wanted in (entry.alias, entry.hub_id.lower())), None)
 
 
 def suggest(name: str) -> list[str]:
-    """Return the aliases that look most like a name, for the message about a misspelling."""
+    """Return the aliases most similar to a name, for the message about a misspelling."""
     return difflib.get_close_matches(name.strip().lower(), [entry.alias for entry in entries()], n=3, cutoff=0.6)
 
 
 def by_size(names: Iterable[str]) -> list[str]:
-    """Order models by their number of parameters; those whose size is not known come last, as they were named."""
+    """Order models by their number of parameters; those of unknown size come last, in their given order."""
     sizes = {name: getattr(lookup(name), "parameters_b", None) for name in names}
     return sorted(sizes, key=lambda name: math.inf if sizes[name] is None else sizes[name])
 
 
 @functools.cache
 def _read(file: Path) -> tuple[Entry, ...]:
-    """Read a registry, and name the line and the column of a value that cannot be read."""
+    """Read a registry, and report the line and the column of an invalid value."""
     with file.open(newline="", encoding="utf-8") as lines:
         header, *table = list(csv.reader(lines)) or [[]]
     columns = fields(Entry)

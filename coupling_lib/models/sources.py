@@ -1,4 +1,4 @@
-"""Where a model's files are: what an alias, a Hugging Face id or a folder stands for."""
+"""Sources of a model's files: resolution of an alias, a Hugging Face id or a folder."""
 
 import json
 import os
@@ -21,19 +21,19 @@ class Source:
     source: str
     revision: str | None = None
     hub_id: str | None = None
-    started_from: int | None = None  # the seed from which a model that was trained here drew its first weights
+    started_from: int | None = None  # the seed of the first weights of a model that was trained here
     gguf: gguf_files.Contents | None = None
 
     @property
     def root(self) -> Path:
-        """What to delete so that every file is fetched again: of a hub model its whole place in the cache."""
+        """Folder to delete so that every file is fetched again: for a hub model its place in the cache."""
         return self.folder.parents[1] if self.hub_id else self.folder
 
 
 def locate(name: str | Path, revision: str | None) -> Source:
-    """Find what a name stands for: a folder first, then an alias or an id of the registry, then any hub id."""
-    # Of a hub model, configuration and tokenizer are fetched.
-    text, (folder, entry) = checked_name(name), at_hand(name)
+    """Resolve a name: as a folder first, then as an alias or an id of the registry, then as any hub id."""
+    # For a hub model, configuration and tokenizer are fetched.
+    text, (folder, entry) = checked_name(name), find_local(name)
     if folder is not None and entry is None:
         adapters.refuse_folder(folder)
     if (file := gguf_files.find(name)) is not None:
@@ -74,14 +74,14 @@ def locate(name: str | Path, revision: str | None) -> Source:
     return Source(label, folder, folder, f"{hub_id}@{folder.name}", revision or "main", hub_id=hub_id)
 
 
-def bring_weights(origin: Source) -> None:
-    """Bring a model's weights to this machine, and refuse a folder without."""
+def fetch_weights(origin: Source) -> None:
+    """Fetch a model's weights if they are on the hub, and refuse a folder without."""
     if origin.gguf is None:
         hub.complete_weights(origin.folder, origin.name, origin.hub_id)
 
 
 def checked_name(name: str | Path) -> str:
-    """Refuse what can be neither an alias nor an id nor a path, before a system call or the hub is asked about it."""
+    """Return a name as text, and refuse one that can be no alias, id or path, before it is looked up."""
     text = str(name) if isinstance(name, str | Path) else ""
     text = text if os.path.isdir(text) else text.strip()  # a folder's name may end in a space
     if not text:
@@ -94,7 +94,7 @@ def checked_name(name: str | Path) -> str:
     return text
 
 
-def at_hand(name: str | Path) -> tuple[Path | None, registry.Entry | None]:
+def find_local(name: str | Path) -> tuple[Path | None, registry.Entry | None]:
     """Return the folder of a model that needs no network, and its registry entry unless a folder has its name."""
     folder = Path(checked_name(name))
     if folder.is_dir():
@@ -103,38 +103,38 @@ def at_hand(name: str | Path) -> tuple[Path | None, registry.Entry | None]:
     return (paths.CHECKPOINTS / entry.alias if entry is not None and entry.embedded else None), entry
 
 
-def training(folder: Path | None) -> dict:
-    """Read what a training recipe wrote beside a model's weights; empty where there is nothing."""
+def training_record(folder: Path | None) -> dict:
+    """Read the record that a training recipe wrote beside a model's weights; empty if there is none."""
     if folder is None or not (record := folder / "training.json").is_file():
         return {}
     return json.loads(record.read_text(encoding="utf-8"))
 
 
 def steps_of(folder: Path) -> tuple[int, ...]:
-    """Return the training steps of a folder: its own is the last, `stepN/` are others, step 0 comes from the seed."""
+    """Return the training steps of a folder: its own is the last, `stepN/` hold others, step 0 comes from the seed."""
     stored = [int(step.parent.name.removeprefix("step")) for step in folder.glob("step*/config.json")]
-    return tuple(sorted({0, training(folder)["steps"], *stored}))
+    return tuple(sorted({0, training_record(folder)["steps"], *stored}))
 
 
-def left_out(folder: Path, revision: str) -> str:
-    """Add to a message where a training step is that an installed package leaves out; empty where there is no such."""
-    recorded = {f"step{point['step']}" for point in training(folder).get("checkpoints", [])}
+def checkout_hint(folder: Path, revision: str) -> str:
+    """Return where a training step is that an installed package leaves out, for a message; otherwise empty."""
+    recorded = {f"step{point['step']}" for point in training_record(folder).get("checkpoints", [])}
     elsewhere = folder.parent == paths.CHECKPOINTS and revision in recorded
     return f"; {paths.in_a_checkout(folder / revision)}: pass that folder" if elsewhere else ""
 
 
 def _gguf(name: str, file: Path, source: str, revision: str | None) -> Source:
-    """Find a GGUF file's description of itself."""
+    """Return the source of a GGUF file."""
     if revision is not None:
         raise ParameterError(f"revision is {revision!r}, and the GGUF file of {name!r} has none; leave revision out")
-    contents = gguf_files.opened(name, file)
+    contents = gguf_files.open_file(name, file)
     description = f"{source} ({contents.quantisation}, sha256 {packages.sha256(file)[:12]})"
     return Source(name, contents.folder, contents.folder, description, gguf=contents)
 
 
 def _local(folder: Path, name: str, source: str, revision: str | None) -> Source:
-    """Find a training step in a folder."""
-    record = training(folder)
+    """Return the source of a training step in a folder."""
+    record = training_record(folder)
     if not record:
         if revision is not None:
             raise ParameterError(f"revision is {revision!r}, and the folder {name!r} has none; leave revision out")
@@ -143,6 +143,6 @@ def _local(folder: Path, name: str, source: str, revision: str | None) -> Source
     revision = last if revision is None else revision
     if revision not in steps:
         message = f"{name!r} has no revision {revision!r}; choose one of {', '.join(steps)}"
-        raise ModelUnavailableError(message + left_out(folder, revision))
+        raise ModelUnavailableError(message + checkout_hint(folder, revision))
     place = folder if revision in (last, "step0") else folder / revision
     return Source(name, place, folder, source, revision, started_from=record["seed"])

@@ -1,4 +1,4 @@
-"""Weights in temporary files, from which a model is read; they stay as long as a model that leaves blocks in them."""
+"""Weights in temporary files, from which a model is read; they last as long as a model with blocks on disk."""
 
 import json
 import os
@@ -24,8 +24,8 @@ PREFIX = f"coupling_lib-{platform.node()}-"
 
 
 def load(write: Callable[[Path], object], placing: Placing, read: Read) -> PreTrainedModel:
-    """Write weights to a temporary folder and read them from there."""
-    _clear_up()
+    """Write weights to a temporary folder and load a model from there."""
+    _remove_stale()
     folder = tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-")
     try:
         write(Path(folder.name))
@@ -41,7 +41,7 @@ def load(write: Callable[[Path], object], placing: Placing, read: Read) -> PreTr
 
 
 def check_room(folder: Path, size: int, what: str) -> None:
-    """Refuse what would fill the disk, before it is written."""
+    """Refuse files that would fill the disk, before they are written."""
     if size > (free := shutil.disk_usage(folder).free):
         raise ModelUnavailableError(
             f"{what} take {weight_memory.gb(size)} of temporary files, and {weight_memory.gb(free)} are free in "
@@ -50,14 +50,14 @@ def check_room(folder: Path, size: int, what: str) -> None:
 
 
 def write_index(folder: Path, where: Mapping[str, str], config: PreTrainedConfig) -> None:
-    """Write which file holds which weight, and the configuration beside them."""
+    """Write the index of weights by file, and the configuration beside it."""
     index = json.dumps({"metadata": {}, "weight_map": where})
     (folder / "model.safetensors.index.json").write_text(index, encoding="utf-8")
     config.save_pretrained(folder)
 
 
-def _clear_up() -> None:
-    """Remove what a process of this machine left that was killed: the weights of a large model fill a disk."""
+def _remove_stale() -> None:
+    """Remove the folders of killed processes of this machine: the weights of a large model fill a disk."""
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
         process = left.name.removeprefix(PREFIX).partition("-")[0]
         if process.isdecimal() and not psutil.pid_exists(int(process)):

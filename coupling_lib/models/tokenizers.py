@@ -1,7 +1,7 @@
-"""A model's tokenizer, held to the file that defines it.
+"""A model's tokenizer, checked against the file that defines it.
 
-transformers 5 takes the vocabulary from `tokenizer.json`, and from code how text is split and normalised. Both read a
-few telling texts; where their ids differ, the file's own steps are used, as in training, with a warning.
+transformers 5 reads the vocabulary from `tokenizer.json`, and takes splitting and normalisation from code. Both
+encode a few test texts; where their ids differ, the file's own steps are used, as in training, with a warning.
 """
 
 import json
@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_log
 
 from coupling_lib.models import gguf_files, hub
 
-TELLING = (
+TEST_TEXTS = (
     "The 1234567 days of don't, I'LL and it's; 3.14e-5, x_y2z!?...\n\n\tif (a  ==   b):\r\n        return {'k': [0]}  ",
     " Zürich, naïve café; Ångström - CAFÉ, e\u0301, ﬁ, ½, Ⅷ, 12,345\u00a0€ «ß» "
     "русский язык, עברית, हिन्दी 東京は日本の首都 한국어 👩🏽‍🔬🎉 ",
@@ -37,8 +37,8 @@ def load(folder: Path, name: str) -> PreTrainedTokenizerBase | None:
         made = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     settings = json.loads((folder / _CONFIG).read_text(encoding="utf-8")) if (folder / _CONFIG).is_file() else {}
     if (folder / _FILE).is_file():
-        made = _as_in_its_file(made, folder, settings, name)
-    # A setting that asks for a first token, of which the class made nothing.
+        made = _checked_by_file(made, folder, settings, name)
+    # A setting that asks for a first token, which the class ignores.
     first = made.bos_token_id
     if settings.get("add_bos_token") is True and (first is None or made("a").input_ids[:1] != [first]):
         warnings.warn(
@@ -50,23 +50,23 @@ def load(folder: Path, name: str) -> PreTrainedTokenizerBase | None:
     return made
 
 
-def _as_in_its_file(made: PreTrainedTokenizerBase, folder: Path, settings: dict, name: str) -> PreTrainedTokenizerBase:
-    """Return the tokenizer, or one with the steps of its file where a telling text has other ids there."""
+def _checked_by_file(made: PreTrainedTokenizerBase, folder: Path, settings: dict, name: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer, or one with the steps of its file if a test text has other ids by these."""
     try:
         backend = type(made.backend_tokenizer).from_file(str(folder / _FILE))
-    except Exception:  # the file of another version, which transformers reads and its library does not
+    except Exception:  # a file of another version, which only transformers reads
         return made
-    _set(backend, settings)
-    # Lengths are set by whoever calls a tokenizer, and are no part of what a text's ids are.
+    _apply_settings(backend, settings)
+    # Lengths are set by the caller of a tokenizer, and do not determine a text's ids.
     backend.no_truncation()
     backend.no_padding()
-    # The file of a GGUF model was written by transformers, without the NFC of its class, which training had: all else
-    # in it, such as how text is split, is the file's.
+    # The file of a GGUF model was written by transformers, without the NFC of its class, which training used; the rest
+    # of it, such as how text is split, is reliable.
     composed = (folder / gguf_files.RECORD).is_file()
-    texts = [unicodedata.normalize("NFC", text) if composed else text for text in TELLING]
+    texts = [unicodedata.normalize("NFC", text) if composed else text for text in TEST_TEXTS]
     added = islice(backend.get_added_tokens_decoder().values(), 64)
     texts.append("a".join(token.content for token in added))
-    # With special tokens around a text, too, where the file decides on these.
+    # With special tokens around a text, too, where the file determines these.
     framed = not any(settings.get(key) is not None for key in ("add_bos_token", "add_eos_token"))
     for text, special in product(filter(None, texts), {False, framed}):
         ours = made(text, add_special_tokens=special, verbose=False)["input_ids"]
@@ -79,12 +79,12 @@ def _as_in_its_file(made: PreTrainedTokenizerBase, folder: Path, settings: dict,
                 "those of the file are used, as in its training",
                 stacklevel=4,
             )
-            return _of_the_file(made, backend, settings)
+            return _from_file(made, backend, settings)
     return made
 
 
-def _of_the_file(made: PreTrainedTokenizerBase, backend: Any, settings: dict) -> PreTrainedTokenizerBase:
-    """Put the file's tokenizer under the special tokens and the template of the one that was made."""
+def _from_file(made: PreTrainedTokenizerBase, backend: Any, settings: dict) -> PreTrainedTokenizerBase:
+    """Build a tokenizer from the file's backend, with special tokens and template of the one from transformers."""
     several = {role: x if isinstance(x, list | tuple) else [x] for role, x in made.special_tokens_map.items()}
     absent = {role for role, tokens in several.items() if None in map(backend.token_to_id, map(str, tokens))}
     named = {role: token for role, token in made.special_tokens_map.items() if role not in absent}
@@ -94,8 +94,8 @@ def _of_the_file(made: PreTrainedTokenizerBase, backend: Any, settings: dict) ->
     return PreTrainedTokenizerFast(tokenizer_object=backend, **named, **asked, **kept)
 
 
-def _set(backend: Any, settings: dict) -> None:
-    """Change in a file's tokenizer what its configuration sets otherwise, as transformers always read the two."""
+def _apply_settings(backend: Any, settings: dict) -> None:
+    """Apply a configuration's settings to the file's tokenizer, as transformers has always done."""
     steps, first = backend.normalizer, backend.pre_tokenizer
     asked = {key: value for key, value in settings.items() if isinstance(value, bool)}
     if type(steps).__name__ == "BertNormalizer":
@@ -108,7 +108,7 @@ def _set(backend: Any, settings: dict) -> None:
 
 @contextmanager
 def _log_as_warnings(name: str) -> Generator[None]:
-    """Turn what transformers logs about a tokenizer into warnings, whatever its logger shows otherwise."""
+    """Raise transformers' log messages about a tokenizer as warnings, whatever its log level."""
     kept, before = BufferingHandler(1000), transformers_log.get_verbosity()
     transformers_log.set_verbosity_warning()
     transformers_log.disable_default_handler()

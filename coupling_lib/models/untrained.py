@@ -1,8 +1,8 @@
-"""Untrained weights, each block drawn from a seed of its own: the same numbers in any order and wherever they are kept.
+"""Untrained weights, each block drawn from a seed of its own: the same numbers in any order and on any device.
 
-The model is built without weights. Each block, and last what stands outside of them, gets its weights from the family's
-own `_init_weights`, with random numbers from a generator whose seed is made of the user's seed and the block's name. So
-blocks are drawn side by side, each goes straight into what it is stored as, and few are ever held in float32.
+The model is built without weights. Each block, and last the rest, gets its weights from the family's own
+`_init_weights`, with random numbers from a generator seeded by the user's seed and the block's name. So blocks can
+be drawn in parallel, each is stored at once in its final form, and few are ever held in float32.
 
 A model that was trained here began with other numbers, drawn by its constructor from its training's seed (`start`).
 """
@@ -32,8 +32,8 @@ from coupling_lib.memory import give_back
 from coupling_lib.models import temporary_files
 from coupling_lib.models.temporary_files import Read
 
-# A block, or what is outside: its modules in the order in which they get their weights, each with its name and with the
-# model that gives them (a composite one has several).
+# A block, or the rest of a model: its modules in the order in which they are initialised, each with its name and with
+# the model that initialises it (a composite model has several).
 Part = list[tuple[str, nn.Module, PreTrainedModel]]
 
 
@@ -51,17 +51,17 @@ def initialise(
     if placing.blocks:
         write = partial(draw, family, config, seed, dtype, at_once=placing.at_once, start=start)
         hf = temporary_files.load(write, placing, read)
-        hf.config.dtype = torch.float32  # what it was drawn in, as where it stays in memory: the store's key has it
+        hf.config.dtype = torch.float32  # the dtype of the draws, as in memory: part of the store's key
         return hf
-    hf = stored = _started(family, config, seed) if start else _bare(family, config)
-    keep = partial(_narrow, dtype, device)
+    hf = stored = _initial_model(family, config, seed) if start else _without_weights(family, config)
+    keep = partial(_convert, dtype, device)
     if quantisation := arguments.get("quantization_config"):
-        # bitsandbytes' layers without weights, as where files are read.
-        stored = _bare(family, config)
+        # bitsandbytes' layers without weights, as in loading from files.
+        stored = _without_weights(family, config)
         stored.hf_quantizer = AutoHfQuantizer.from_config(quantisation, pre_quantized=False)
         stored.hf_quantizer.preprocess_model(model=stored, dtype=torch.float32, device_map={"": device})
         keep = partial(_quantise, stored, device)
-    _in_parts(hf, None if start else seed, keep, placing.at_once)
+    _draw_parts(hf, None if start else seed, keep, placing.at_once)
     _keep_buffers(hf, stored, dtype, device)
     stored.tie_weights()
     if quantisation:
@@ -79,39 +79,39 @@ def draw(
     start: bool = False,
 ) -> None:
     """Draw a model's weights into the files of a folder, with a few blocks in memory at a time."""
-    hf = _bare(family, config)
+    hf = _without_weights(family, config)
     size = sum(parameter.numel() for parameter in hf.parameters()) * dtype.itemsize
     temporary_files.check_room(folder, size, f"untrained weights of {family.__name__}")
     files = _Files(folder, dtype, set(hf.all_tied_weights_keys))
-    _in_parts(_started(family, config, seed) if start else hf, None if start else seed, files.write, at_once)
+    _draw_parts(_initial_model(family, config, seed) if start else hf, None if start else seed, files.write, at_once)
     config = copy.deepcopy(config)
     config.architectures = [family.__name__]  # as `save_pretrained` notes it
     temporary_files.write_index(folder, files.where, config)
 
 
-def _started(family: type[PreTrainedModel], config: PreTrainedConfig, seed: int) -> PreTrainedModel:
-    """Draw a model as its training began: all of it, by its constructor."""
+def _initial_model(family: type[PreTrainedModel], config: PreTrainedConfig, seed: int) -> PreTrainedModel:
+    """Draw a model as at the start of its training: all of it, by its constructor."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return family._from_config(copy.deepcopy(config), dtype=torch.float32)
 
 
-def _bare(family: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
-    """Build a model whose weights have shapes alone; what it computes for itself is there."""
+def _without_weights(family: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedModel:
+    """Build a model whose weights have shapes alone; buffers that it computes have values."""
     with torch.random.fork_rng(devices=[]), no_init_weights(), init_empty_weights(include_buffers=False):
         hf = family._from_config(copy.deepcopy(config), dtype=torch.float32)
     hf.tie_weights()
     return hf
 
 
-def _in_parts(hf: PreTrainedModel, seed: int | None, keep: Callable[[Part], None], at_once: int) -> None:
-    """Draw each block and keep it, a few at once, and then what is outside; without a seed they are only kept."""
+def _draw_parts(hf: PreTrainedModel, seed: int | None, keep: Callable[[Part], None], at_once: int) -> None:
+    """Draw each block and store it, a few at once, and then the rest; without a seed they are only stored."""
     parts, tied = _parts(hf), set(hf.all_tied_weights_keys)
     outside = parts.pop("")
 
     def one(name: str, part: Part) -> None:
         if seed is not None:
-            # Each block has a seed of its own, as unlike another's as chance makes them.
+            # Each block has a seed of its own, a hash of the user's seed and its name.
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             _draw(part, int.from_bytes(digest[:4], "big"), tied)
         drawn = sum(weight.nbytes for *_, weight in _weights(part))
@@ -124,7 +124,7 @@ def _in_parts(hf: PreTrainedModel, seed: int | None, keep: Callable[[Part], None
 
 
 def _parts(hf: PreTrainedModel) -> dict[str, Part]:
-    """Divide a model into its blocks, by name, and what is outside of them, "", in the order of transformers."""
+    """Divide a model into its blocks, by name, and the rest, "", in the order of transformers."""
     found = find_blocks(hf)
     names = {block: f"{found.path}.{number}" for number, block in enumerate(found.modules)}
     parts: dict[str, Part] = {name: [] for name in names.values()} | {"": []}
@@ -144,7 +144,7 @@ def _parts(hf: PreTrainedModel) -> dict[str, Part]:
 
 
 def _weights(part: Part) -> list[tuple[str, nn.Module, str, nn.Parameter]]:
-    """List the weights of a part: the whole name, the module, the name there, and the weight."""
+    """List the weights of a part: full name, module, name in the module, and the weight."""
     return [
         (f"{path}.{name}".removeprefix("."), module, name, weight)
         for path, module, _ in part
@@ -155,8 +155,8 @@ def _weights(part: Part) -> list[tuple[str, nn.Module, str, nn.Parameter]]:
 
 @torch.no_grad()
 def _draw(part: Part, seed: int, tied: Collection[str] = ()) -> None:
-    """Return the modules of a part their weights."""
-    # One that two modules share stays one, but for what is tied, which transformers ties once all is drawn.
+    """Initialise the weights of a part's modules."""
+    # A parameter shared by two modules stays one, except tied ones, which transformers ties after all are drawn.
     made: dict[Tensor, nn.Parameter] = {}
     apart: list[tuple[nn.Module, str, Tensor]] = []
     for full, module, name, weight in _weights(part):
@@ -166,7 +166,7 @@ def _draw(part: Part, seed: int, tied: Collection[str] = ()) -> None:
         else:
             new = made.setdefault(weight, new)
         module._parameters[name] = new
-    with _From(torch.Generator().manual_seed(seed)):
+    with _SeededMode(torch.Generator().manual_seed(seed)):
         for _, module, owner in part:
             owner._initialize_weights(module)
     for module, name, weight in apart:
@@ -181,7 +181,7 @@ def _draw(part: Part, seed: int, tied: Collection[str] = ()) -> None:
 
 
 def _tied(own: nn.Parameter, second: nn.Parameter) -> nn.Parameter:
-    """Return a tied weight as its owner draws it; where both draw alike, with the second numbers, as ever."""
+    """Return a tied weight as its owner draws it; if both draws are alike, with the second's numbers."""
     a, b = (float(each.std(correction=0)) for each in (own, second))
     if own is second or abs(a - b) > a * max(0.05, 4 / max(1, own.numel()) ** 0.5):
         return own
@@ -189,8 +189,8 @@ def _tied(own: nn.Parameter, second: nn.Parameter) -> nn.Parameter:
     return own
 
 
-class _From(TorchDispatchMode):
-    """Take random numbers from a generator of one's own, and refuse to change weights that were given away."""
+class _SeededMode(TorchDispatchMode):
+    """Mode that draws random numbers from a given generator, and refuses changes of released weights."""
 
     def __init__(self, generator: torch.Generator):
         super().__init__()
@@ -207,8 +207,8 @@ class _From(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def _narrow(dtype: torch.dtype, device: torch.device, part: Part) -> None:
-    """Keep the weights of a part where they are, in the precision asked for."""
+def _convert(dtype: torch.dtype, device: torch.device, part: Part) -> None:
+    """Convert the weights of a part to the precision asked for, in place."""
     for _, _, _, weight in _weights(part):
         weight.data = weight.data.to(device, dtype)
 
@@ -222,18 +222,18 @@ def _quantise(stored: PreTrainedModel, device: torch.device, part: Part) -> None
         if quantised(stored, full):
             new = convert({full: value}, full_layer_name=full, model=stored)[full]
         setattr(stored.get_submodule(full.rpartition(".")[0]), name, new)
-    _give_away(part)
+    _release(part)
 
 
-def _give_away(part: Part) -> None:
-    """Forget the weights of a part, and keep their shapes."""
+def _release(part: Part) -> None:
+    """Release the weights of a part, and keep their shapes."""
     for _, module, name, weight in _weights(part):
         module._parameters[name] = nn.Parameter(torch.empty_like(weight, device="meta"), weight.requires_grad)
 
 
 def _keep_buffers(hf: PreTrainedModel, stored: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> None:
-    """Keep what is no weight; what a model computes for itself, as the rotary tables, stays as it is."""
-    # A model that is read from files keeps these in float32 whatever it is loaded in.
+    """Store the buffers; those that a model computes for itself, such as rotary tables, keep their dtype."""
+    # A model that is read from files keeps these in float32, whatever its dtype.
     for path, module in hf.named_modules():
         for name, value in module.named_buffers(recurse=False):
             stays = name in module._non_persistent_buffers_set or not value.is_floating_point()
@@ -241,14 +241,14 @@ def _keep_buffers(hf: PreTrainedModel, stored: PreTrainedModel, dtype: torch.dty
 
 
 class _Files:
-    """The files of a model that is written bit by bit."""
+    """The files of a model that is written part by part."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, tied: set[str]):
         self.folder, self.dtype, self.tied = folder, dtype, tied
         self.where: dict[str, str] = {}
 
     def write(self, part: Part) -> None:
-        """Write a part, in the precision that it will be read in, and forget it."""
+        """Write a part, in its final precision, and release it."""
         kept: dict[str, Tensor] = {}
         for path, module, _ in part:
             for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
@@ -256,10 +256,10 @@ class _Files:
                 if full in self.tied or name in module._non_persistent_buffers_set:
                     continue
                 value = value.detach().to(self.dtype if value.is_floating_point() else value.dtype).contiguous()
-                # A file holds no tensor twice: what is tied within a part is written for each of its names.
+                # A file holds no tensor twice: weights tied within a part are written for each of their names.
                 shared = any(value.data_ptr() == other.data_ptr() for other in kept.values())
                 kept[full] = value.clone() if shared else value
         file = f"{part[-1][0] or 'outside'}.safetensors"
         save_file(kept, self.folder / file, metadata={"format": "pt"})
         self.where |= dict.fromkeys(kept, file)
-        _give_away(part)
+        _release(part)

@@ -1,7 +1,7 @@
-"""Taking a model that exists already: its blocks found, checked and frozen.
+"""Wrapping an existing model: its blocks are found, validated and frozen.
 
-Attention runs in its plain form (`blocks.attention`), where that is the same model: fused kernels have no forward-mode
-derivative on the CPU. Experts run one at a time, because the grouped product knows no float64.
+Attention runs in its plain form (`blocks.attention`), if that is the same model: fused kernels have no forward-mode
+derivative on the CPU. Experts run one at a time, because the grouped product does not support float64.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.image_processing_utils import BaseImageProcessor
 
 from coupling_lib.blocks import postnorm, storage
-from coupling_lib.blocks.find import PATH, within_nnsight
+from coupling_lib.blocks.find import PATH, unwrap_nnsight
 from coupling_lib.blocks.validate import recheck_changed_blocks, validate
 from coupling_lib.errors import ParameterError, UnsupportedModelError, shown
 from coupling_lib.models import adapters, plain
@@ -29,10 +29,10 @@ def wrap_model(
     precision: str | None = None,
     processor: BaseImageProcessor | None = None,
 ) -> Model:
-    """Take a model that exists already, with the checks of `load_model`.
+    """Wrap an existing model, with the checks of `load_model`.
 
     The model itself is used, not a copy: it is put into evaluation mode, frozen, and set to plain attention. Hooks and
-    adapters that stand on it are part of it.
+    adapters on it are part of it.
 
     Args:
         hf_model: a transformers model; a `PeftModel`, of which the base model with the adapter's layers is measured; a
@@ -40,7 +40,7 @@ def wrap_model(
             on token ids `(1, n)` and whose blocks read and write one stream `(1, n, d)`.
         tokenizer: its tokenizer, needed only to pass text; by default that of a model of nnsight.
         blocks: path of the list of its blocks, such as "transformer.h"; by default they are found.
-        name: what to call it in figures and records; by default the name of its class, and of its adapters.
+        name: its name in figures and records; by default the name of its class, and of its adapters.
         precision: how its weights are stored, for the record; by default its dtype.
         processor: the image processor of a vision model, for `load_images`.
 
@@ -48,7 +48,7 @@ def wrap_model(
         the model, ready to be measured.
 
     Raises:
-        ParameterError: if `hf_model` is no transformers model and `blocks` is not given, or no list lies there.
+        ParameterError: if `hf_model` is no transformers model and `blocks` is not given, or there is no list.
         ModelUnavailableError: if it holds weights that are NaN or infinite.
         UnsupportedModelError: if its blocks cannot be measured, or its adapter puts tokens before every prompt.
 
@@ -58,9 +58,9 @@ def wrap_model(
         >>> again.name, again.source, again.n_blocks
         ('mine', 'memory', 12)
     """
-    hf_model = getattr(hf_model, "_orig_mod", hf_model)  # which torch.compile leaves as it is
-    hf_model, tokenizer = within_nnsight(hf_model, tokenizer)
-    given, hf_model = hf_model, adapters.unwrapped(hf_model)
+    hf_model = getattr(hf_model, "_orig_mod", hf_model)  # the module inside torch.compile's wrapper
+    hf_model, tokenizer = unwrap_nnsight(hf_model, tokenizer)
+    given, hf_model = hf_model, adapters.unwrap_peft(hf_model)
     if not isinstance(hf_model, nn.Module):
         raise ParameterError(f"hf_model is a {type(hf_model).__name__}; a transformers model or nn.Module was expected")
     if not isinstance(hf_model, PreTrainedModel):
@@ -70,17 +70,17 @@ def wrap_model(
         vars(hf_model)[PATH] = blocks
     if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "decode")):
         raise ParameterError(f"tokenizer is {shown(tokenizer)}; a transformers tokenizer was expected, or None")
-    adapted = adapters.named(given)
+    adapted = adapters.names(given)
     name = name or type(hf_model).__name__ + adapted
     refuse_two_stacks(hf_model, name)
     about = (name, "memory" + adapted, None, precision or _stored_as(hf_model), False, None)
-    model = prepared(hf_model, tokenizer, *about, processor=processor)
-    adapters.check_answer(given, hf_model)
+    model = prepare_model(hf_model, tokenizer, *about, processor=processor)
+    adapters.check_output(given, hf_model)
     return model
 
 
-def prepared(hf: PreTrainedModel, tokenizer: Any, name: str, *about: Any, processor: Any) -> Model:
-    """Freeze a model, keep its layers in the form that can be differentiated, and check its blocks."""
+def prepare_model(hf: PreTrainedModel, tokenizer: Any, name: str, *about: Any, processor: Any) -> Model:
+    """Freeze a model, set its layers to forms that can be differentiated, and validate its blocks."""
     if any(weight.is_inference() for weight in hf.parameters()):
         raise UnsupportedModelError(
             f"{name} holds weights that were made inside torch.inference_mode(), through which no derivative is taken; "
@@ -96,7 +96,7 @@ def prepared(hf: PreTrainedModel, tokenizer: Any, name: str, *about: Any, proces
 
 
 def refuse_two_stacks(hf: PreTrainedModel, name: str) -> None:
-    """Refuse an encoder-decoder; one stack of such a model is none."""
+    """Refuse an encoder-decoder, but not a single stack of one."""
     parts = {path.rpartition(".")[2] for path, _ in hf.named_modules()}
     if getattr(hf.config, "is_encoder_decoder", False) and {"encoder", "decoder"} <= parts:
         raise UnsupportedModelError(
@@ -107,7 +107,7 @@ def refuse_two_stacks(hf: PreTrainedModel, name: str) -> None:
 
 
 def _stored_as(hf: PreTrainedModel) -> str:
-    """Name the precision of a model's weights."""
+    """Return the precision of a model's weights."""
     quantised = getattr(hf.config, "quantization_config", None)
     if getattr(quantised, "load_in_4bit", False):
         return quantised.bnb_4bit_quant_type

@@ -1,6 +1,6 @@
-"""Measurements on disk: one file each, found again by what was measured, never half written and never trusted blindly.
+"""Measurements on disk: one file each, named by a hash of the measurement's key, written atomically and checked.
 
-The name is `results/<model>/measurements/<measure>-<hash>.safetensors`, the hash over all that fixes the numbers.
+The name is `results/<model>/measurements/<measure>-<hash>.safetensors`, the hash over all that determines the numbers.
 """
 
 from coupling_lib.store.files import StoreWarning, digest, listing, place, read, write

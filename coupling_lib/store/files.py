@@ -1,4 +1,4 @@
-"""One measurement, one file: named by what was measured, written whole or not at all, checked when it is read.
+"""Files of measurements: named by the measurement's key, written atomically, checked when read.
 
 In the safetensors format: arrays, and a text with key, attributes and dimensions, and a SHA-256 over all of it.
 """
@@ -38,9 +38,9 @@ COLUMNS = (
     *("model", "measure", "version", "settings", "revision", "precision", "untrained", "seed"),
     *("prompt", "made", "bytes", "source", "weights", "code", "path"),
 )
-"""Columns of `listing`: what fixes a measurement, when it was made, and its file."""
-# Versions of records that were compared with those at hand in this process.
-_compared: set[str] = set()
+"""Columns of `listing`: the key of a measurement, its date, and its file."""
+# Versions of records that were compared with the current ones in this process.
+_compared_versions: set[str] = set()
 
 
 class StoreWarning(UserWarning):
@@ -48,11 +48,11 @@ class StoreWarning(UserWarning):
 
 
 class DamagedError(CouplingError):
-    """A file of the store does not hold what it should."""
+    """A file of the store has unexpected contents."""
 
 
 def digest(key: Mapping[str, Any]) -> str:
-    """Hash what fixes a measurement."""
+    """Return the hash of a measurement's key."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
 
 
@@ -62,15 +62,15 @@ def place(root: str | Path, key: Mapping[str, Any]) -> Path:
 
 
 def write(root: str | Path, key: Mapping[str, Any], ds: xr.Dataset, complete: bool = True) -> Path:
-    """Keep a measurement: written beside its place, brought to the disk, then renamed."""
+    """Store a measurement: written to a temporary file, synchronised to disk, then renamed."""
     made = datetime.now(UTC).isoformat(timespec="microseconds")
     path, content = place(root, key), encode({"key": dict(key), "made": made, "complete": complete}, ds)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with paths.written_beside(path) as partial, partial.open("xb") as file:
+    with paths.atomic_path(path) as partial, partial.open("xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    # The rename as well, where the system can. Some network file systems know no such thing; the file is complete.
+    # The rename as well, where the system can. Some network file systems do not support it; the file is complete.
     with suppress(OSError):
         handle = os.open(path.parent, os.O_RDONLY)
         try:
@@ -81,11 +81,11 @@ def write(root: str | Path, key: Mapping[str, Any], ds: xr.Dataset, complete: bo
 
 
 def shipped(model: str = "") -> Path:
-    """Return the folder of what ships with the project, laid out as results are."""
+    """Return the folder of measurements that ship with the project, laid out as results are."""
     archives = sorted(paths.SHIPPED.glob(f"*/*{ARCHIVE}"))
     if not any(not model or path.parent.name == _slug(model) for path in archives):
         return paths.SHIPPED
-    # Archives are unpacked into the cache once, and anew where one of them is another than before.
+    # Archives are unpacked into the cache once, and again if one of them changes.
     name = digest({"archives": [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in archives]})
     try:
         return _unpack(archives, paths.CACHE / "shipped" / name)
@@ -94,10 +94,10 @@ def shipped(model: str = "") -> Path:
 
 
 def _unpack(archives: list[Path], target: Path) -> Path:
-    """Unpack archives into a folder, unless it is there."""
+    """Unpack archives into a folder, unless it exists."""
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with paths.written_beside(target) as partial:
+        with paths.atomic_path(target) as partial:
             for path in archives:
                 try:
                     with tarfile.open(path) as archive:
@@ -114,9 +114,9 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | None:
-    """Find a measurement again."""
+    """Read a measurement, with its completeness; None if it is not stored."""
     # A file that is truncated, altered or under a wrong name is renamed to `*.damaged` with a `StoreWarning`, and
-    # counts as not there.
+    # counts as missing.
     path = place(root, key)
     try:
         record, ds = open_file(path)
@@ -126,16 +126,16 @@ def read(root: str | Path, key: Mapping[str, Any]) -> tuple[xr.Dataset, bool] | 
         return None
     except DamagedError as error:
         return _set_aside(path, str(error))
-    # Of files that were measured by the same other releases, the first one warns.
+    # Of files measured by the same other releases, only the first warns.
     stored = str(ds.attrs.get("versions", ""))
-    if stored not in _compared and (moved := changed_since(stored)):
+    if stored not in _compared_versions and (moved := changed_since(stored)):
         warnings.warn(
             f"{path.name} and its like were measured with {', '.join(moved)}; the numbers are read back as they are: "
             f"name another store, or delete them from {path.parent}, to measure anew",
             StoreWarning,
             stacklevel=2,
         )
-    _compared.add(stored)
+    _compared_versions.add(stored)
     return ds, record["complete"]
 
 
@@ -154,7 +154,7 @@ def open_file(path: Path) -> tuple[dict[str, Any], xr.Dataset]:
 
 
 def listing(model: str | None = None, root: str | Path | None = None) -> pd.DataFrame:
-    """List the measurements that are kept, without reading or checking their numbers."""
+    """List the stored measurements, without reading or checking their numbers."""
     start = paths.RESULTS if root is None else Path(root)
     found = [(path, _record(path)) for path in sorted(start.glob(f"*/{FOLDER}/*{SUFFIX}"))]
     rows = []
@@ -169,7 +169,7 @@ def listing(model: str | None = None, root: str | Path | None = None) -> pd.Data
 
 
 def _record(path: Path) -> dict[str, Any] | None:
-    """Read only a file's description of itself, without its arrays and without checking them."""
+    """Read only a file's record, without its arrays and without checking them."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -182,7 +182,7 @@ def _record(path: Path) -> dict[str, Any] | None:
 
 
 def _set_aside(path: Path, reason: str) -> None:
-    """Rename a damaged file to `*.damaged`, and warn of it."""
+    """Rename a damaged file to `*.damaged`, with a warning."""
     aside = path.with_name(path.name + DAMAGED)
     try:
         path.replace(aside)
@@ -193,18 +193,18 @@ def _set_aside(path: Path, reason: str) -> None:
 
 
 def _slug(text: Any) -> str:
-    """Make a file name of a model's name, which may be a path or a hub id."""
+    """Return a folder name for a model's name, which may be a path or a hub id."""
     parts = [part for part in str(text).replace("\\", "/").split("/") if part not in ("", ".", "..")][-2:]
     if str(text).startswith(("/", ".")):
-        parts = parts[-1:]  # of a local folder its own name
+        parts = parts[-1:]  # for a local folder its own name
     plain = re.sub(r"[^\w.-]", "-", "--".join(parts), flags=re.ASCII).strip(".")
-    # A cut may leave a dash in front, which is an option to whoever names the folder. Two models may share one: files
-    # in it are named by all that fixes them.
+    # A cut may leave a leading dash, which commands read as an option. Two models may share a folder: files
+    # in it are named by the whole key.
     return plain[-80:].lstrip(".-") or "model"
 
 
 def encode(record: dict[str, Any], ds: xr.Dataset, single: bool = False) -> bytes:
-    """Write a measurement under its key, variables in double precision as `single` ones if so wanted."""
+    """Encode a measurement with its record, float64 variables as float32 if `single`."""
     arrays: dict[str, np.ndarray] = {}
     variables = []
     for name, variable in ds.variables.items():
@@ -238,7 +238,7 @@ def _decode(record: dict[str, Any], arrays: dict[str, np.ndarray]) -> xr.Dataset
 
 
 def _plain_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn numpy's numbers into Python's, and refuse what is neither number nor text."""
+    """Convert numpy's numbers to Python's, and refuse anything but numbers and texts."""
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in attributes.items()}
     for name, value in plain.items():
         if not isinstance(value, str | int | float):

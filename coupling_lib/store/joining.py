@@ -1,4 +1,4 @@
-"""Measurements of single prompts put together to one data set, over the dimension `prompt`."""
+"""Concatenation of measurements of single prompts along the dimension `prompt`."""
 
 from collections.abc import Iterable
 
@@ -9,9 +9,9 @@ from coupling_lib.errors import ParameterError
 
 
 def join_prompts(datasets: Iterable[xr.Dataset]) -> xr.Dataset:
-    """Put measurements of single prompts behind one another along `prompt`."""
-    # Where entries differ in length, the shorter are filled up: numbers with NaN, texts with "". What does not depend
-    # on the prompt is the first measurement's, and of no other kept in memory.
+    """Concatenate measurements of single prompts along `prompt`."""
+    # Where entries differ in length, the shorter are padded: numbers with NaN, texts with "". Variables independent
+    # of the prompt are the first measurement's, and are not kept of any other.
     first, own, parts = None, [], []
     for ds in datasets:
         if first is None:
@@ -20,7 +20,7 @@ def join_prompts(datasets: Iterable[xr.Dataset]) -> xr.Dataset:
             if name not in ds.variables:
                 raise ParameterError(f"measurement {len(parts) + 1} has no variable {name!r}, which the first has")
         part = ds[own] if ds is first else ds[own].copy(deep=True)
-        # Places along a dimension without names are distinguished by their number.
+        # Positions along a dimension without coordinates are distinguished by their number.
         parts.append(part.assign_coords({dim: range(n) for dim, n in part.sizes.items() if dim not in part.coords}))
     if first is None:
         raise ParameterError("there is no measurement to join; measure something first")

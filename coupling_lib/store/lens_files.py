@@ -1,7 +1,7 @@
 """Jacobian lenses in files, with the keys that other programs use: `J`, `n_prompts`, `source_layers`, `d_model`.
 
-There, layer l is the state behind block l, blocks counted from 0: depth l + 1 here. This library writes safetensors;
-files of others (`.pt`) are read as tensors alone, so that nothing in them can run.
+There, layer l is the state after block l, blocks counted from 0: depth l + 1 here. This library writes safetensors;
+other programs' files (`.pt`) are read as tensors only, so that no code in them can run.
 """
 
 import json
@@ -21,15 +21,15 @@ from coupling_lib.jacobian.tracing import Trace
 
 
 class LensFile(NamedTuple):
-    """A lens that was read from a file."""
+    """A lens read from a file."""
 
     J: dict[int, Tensor]
-    """Matrices (d, d) in float32 by depth, as depths count here: 1 is behind the first block."""
+    """Matrices (d, d) in float32 by depth, counted as in this library: 1 is after the first block."""
     n_prompts: int
     d_model: int
 
     def readout(self, trace: Trace, k: int = 5, token: int = -1, norm: str = "applied") -> Readout:
-        """Read the k strongest tokens of a trace's token at each depth of the file, and at the last, as it is."""
+        """Return the k strongest tokens of a trace's token at each depth of the file, and at the last state itself."""
         last, position = trace.n_blocks, trace.position(token)
         if self.d_model != trace.d_model or not set(self.J) <= set(range(last + 1)):
             raise ParameterError(
@@ -53,7 +53,7 @@ def write_lens(file: str | Path, J: dict[int, Tensor], n_prompts: int) -> None:
     layers = sorted(depth - 1 for depth in J)
     header = {"n_prompts": n_prompts, "source_layers": layers, "d_model": next(iter(widths))[0]}
     tensors = {f"J.{layer}": J[layer + 1].detach().cpu().float().contiguous() for layer in layers}
-    with paths.written_beside(file) as partial:
+    with paths.atomic_path(file) as partial:
         save_file(tensors, partial, metadata={name: json.dumps(value) for name, value in header.items()})
 
 
@@ -62,10 +62,10 @@ def read_lens(file: str | Path, width: int | None = None) -> LensFile:
 
     Args:
         file: its path.
-        width: the width that it must have; by default that which it says itself.
+        width: the required width; by default the file's own.
 
     Returns:
-        the lens: matrices `J` by depth, `n_prompts`, `d_model`; `readout(trace)` shows what it reads at a token.
+        the lens: matrices `J` by depth, `n_prompts`, `d_model`; `readout(trace)` reads a token's state.
 
     Raises:
         ParameterError: if there is no such file, or it holds no lens, one of another width, or more than tensors.

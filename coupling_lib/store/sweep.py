@@ -1,6 +1,6 @@
-"""A measurement over many prompts: one after the other, each kept in the store as soon as it is done.
+"""Sweeps over many prompts: one after the other, each stored as soon as it is done.
 
-A run that was stopped goes on where it was, and shards that were measured into one store are merged by a sweep of all.
+A run that was stopped resumes where it was, and shards measured into one store are merged by a sweep of all.
 """
 
 import re
@@ -35,32 +35,32 @@ def sweep(
     variables: Collection[str] | None = None,
     **settings: Any,
 ) -> xr.Dataset:
-    """Measure many prompts, keep each as soon as it is done, and repeat nothing that was finished.
+    """Measure many prompts, store each as soon as it is done, and repeat none that is stored.
 
     A prompt that was measured before, by the same version of the measure, with the same settings, on the same
-    weights, is read from the store. Where no `store` is named, so is what ships with the project, if all of the
-    `variables` that are asked for ship. A damaged file is set aside and its prompt measured again. Where the store
-    cannot be written to, one warning says so and the measurement goes on.
+    weights, is read from the store. If no `store` is named, shipped measurements are read too, provided that all the
+    `variables` asked for ship. A damaged file is set aside and its prompt measured again. If the store
+    cannot be written to, one warning reports it and the measurement goes on.
 
-    The data set grows with the number of prompts, and no other memory does; where even that is too large, take
+    The dataset grows with the number of prompts, and no other memory does; if even that is too large, use
     `stream`. A sweep of more than 20 seconds shows a bar on stderr.
 
     Args:
         measure: a function such as `measure_depth`, called as `measure(model, [prompt], **settings)`.
         model: a model from `load_model` or `wrap_model`.
         prompts: texts, tensors of `input_ids` `(1, n)`, images `(1, c, h, w)`, or `Prompt` objects.
-        store: folder of all results; by default `results`, or what the environment variable `COUPLING_RESULTS` says.
-        shard: "i/n" measures the i-th of n shards: every n-th prompt, and with shard 1 what no prompt changes.
+        store: folder of all results; by default `results`, or the environment variable `COUPLING_RESULTS`.
+        shard: "i/n" measures the i-th of n shards: every n-th prompt, and with shard 1 variables shared by all prompts.
             Sweeping the whole set afterwards, on the same store, gives the bytes of an undivided run.
-        variables: names of those that are wanted; by default all. Of public models, what the book's figures draw
-            ships with the project, single pairs rounded to 16 bits, and is read where it has all that is named here;
-            its attribute `not_shipped` names what was left out.
+        variables: names of those that are wanted; by default all. For public models, variables of the book's figures
+            ship with the project, single pairs rounded to 16 bits, and are read if they are all that is named here;
+            the attribute `not_shipped` names those left out.
         settings: keyword arguments of `measure`, plain values.
 
     Returns:
         what `measure(model, prompts, **settings)` returns, or of it the `variables`. Where entries of different prompts
-        differ in length, the shorter are filled up with NaN. The attribute `versions` names all that were used, if
-        these are several.
+        differ in length, the shorter are padded with NaN. The attribute `versions` lists all that were used, if
+        there are several.
 
     Raises:
         ParameterError: if there is no prompt, or `measure` refuses one; if a shard does not exist or is empty.
@@ -77,16 +77,16 @@ def sweep(
     whole, versions = prompt_inputs(prompts, model), []
     given = [prompt for _, prompt in in_shard(whole, shard)]
     if not given:
-        most = max(parts(whole)) + 1
+        most = max(prompt_numbers(whole)) + 1
         message = f"shard {shard} of {len(whole)} prompts is empty; make at most {most} shard{'s' * (most > 1)}"
         raise ParameterError(message)
 
-    def noted() -> Iterator[xr.Dataset]:
+    def measurements() -> Iterator[xr.Dataset]:
         for ds in stream(measure, model, whole, store=store, shard=shard, variables=variables, **settings):
             versions.append(ds.attrs.get("versions", ""))
             yield ds
 
-    joined = join_prompts(noted())
+    joined = join_prompts(measurements())
     present = {"n_prompts": len(given), "prompts_sha256": prompts_hash(given)}
     present |= {"versions": "; ".join(dict.fromkeys(versions)), "command": command_line()}
     present = {name: value for name, value in present.items() if name in joined.attrs}
@@ -122,14 +122,14 @@ def stream(
             ds = measure(model, [prompt], **settings)
             ds = ds if first else _without_shared(ds)
             shelf.keep(its_key, ds, complete=first)
-        if variables and not {*variables} & {*ds.data_vars}:  # of several, some models have no more than some
+        if variables and not {*variables} & {*ds.data_vars}:  # some models lack some of them
             known = ", ".join(map(str, ds.data_vars))
             raise ParameterError(f"variables is {shown(variables)}; this measurement has {known}")
         yield ds if variables is None else ds[[name for name in ds.data_vars if name in variables]]
 
 
 def parse_shard(shard: str) -> tuple[int, int]:
-    """Read "i/n", the i-th of n shards, counted from 1."""
+    """Parse "i/n", the i-th of n shards, counted from 1."""
     found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", shard) if isinstance(shard, str) else None
     number, count = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 1 <= number <= count:
@@ -137,21 +137,21 @@ def parse_shard(shard: str) -> tuple[int, int]:
     return number, count
 
 
-def parts(given: Sequence[Any]) -> list[int]:
-    """Number the prompts; a text that comes twice has the number of its first, or two machines would measure it."""
+def prompt_numbers(given: Sequence[Any]) -> list[int]:
+    """Number the prompts; a repeated text has the number of its first, so that no two shards measure it."""
     first: dict[Any, int] = {}
     return [first.setdefault(x if isinstance(x, str) else place, len(first)) for place, x in enumerate(given)]
 
 
 def in_shard(given: Sequence[Any], shard: str | None) -> list[tuple[int, Any]]:
-    """Return the prompts of a shard, each with its place in the whole set."""
+    """Return the prompts of a shard, each with its position in the whole set."""
     number, count = (1, 1) if shard is None else parse_shard(shard)
-    numbered = zip(enumerate(given), parts(given), strict=True)
+    numbered = zip(enumerate(given), prompt_numbers(given), strict=True)
     return [placed for placed, part in numbered if part % count == number - 1]
 
 
 def _folder(store: str | Path) -> Path:
-    """Return the folder of a store, and refuse what is none."""
+    """Return the folder of a store, and refuse anything else."""
     if not isinstance(store, str | Path) or not str(store).strip() or "\0" in str(store):
         raise ParameterError(f"store is {shown(store)}; it must be a folder, or None for the usual one")
     if Path(store).is_file():
@@ -167,16 +167,16 @@ class Shelf:
         self.root = paths.RESULTS if store is None else _folder(store)
 
     def key(self, measure: Measure, model: Model, settings: dict[str, Any]) -> Key:
-        """Describe a measurement but for its prompt; None where it cannot be kept."""
+        """Return the key of a measurement but for its prompt; None if it cannot be stored."""
         try:
             return measurement_key(measure, model, settings)
         except TypeError:
-            return None  # an argument that the measure does not have: calling it says so
+            return None  # an argument that the measure does not have: calling it raises
         except ParameterError as error:
             return self._warn(error)
 
     def find(self, key: Key, complete: bool = True, variables: Collection[str] | None = None) -> xr.Dataset | None:
-        """Read what is kept, or no more of it than depends on the prompt."""
+        """Read a stored measurement; without `complete` only the variables that depend on the prompt."""
         try:
             found = key and read(self.root, key)
             if key and self.usual and (found is None or (complete and not found[1])):
@@ -191,7 +191,7 @@ class Shelf:
         return found[0] if complete else _without_shared(found[0])
 
     def keep(self, key: Key, ds: xr.Dataset, complete: bool = True) -> None:
-        """Keep a measurement, where it has a key."""
+        """Store a measurement, if it has a key."""
         try:
             if key is not None:
                 write(self.root, key, ds, complete)

@@ -1,12 +1,12 @@
 r"""Block Golub-Kahan bidiagonalisation: the top singular triplets from products $J V$ and $J^\top U$ alone.
 
 Two orthonormal bases grow together, $b$ columns at a time, so that $J V = U B$ with a small upper triangular $B$, whose
-singular triplets, carried back by the bases, converge to the largest ones of $J$. Because $J$ itself is projected, and
-not $J^\top J$, an outlying $\sigma_1$ does not drown the others.
+singular triplets, mapped back by the bases, converge to the largest ones of $J$. Because $J$ itself is projected, and
+not $J^\top J$, an outlying $\sigma_1$ does not hide the others.
 
-Of several matrices one step is a handful of batched products (`golub_kahan_stacked`), and new columns are
+For several matrices one step is a handful of batched products (`golub_kahan_stacked`), and new columns are
 orthonormalised by two Cholesky factorisations: a block that loses rank, a singular value that occurs more often than a
-block is wide or a basis that fills without convergence is reported, and the caller takes another route for it.
+block is wide, or a basis that fills without convergence, is reported, and the caller uses another method for it.
 """
 
 import math
@@ -19,33 +19,33 @@ from coupling_lib.errors import UntrustworthyResultError, check_whole
 from coupling_lib.svd.operators import lapack_eigh, lapack_svd, last_eigenvectors
 
 BLOCK = 16
-# A basis may have so many columns beside twenty for each triplet.
+# Maximum columns of a basis beside twenty for each triplet.
 MORE_COLUMNS = 512
-# Passes of orthogonalisation after the first; one does unless a column lies in the basis.
+# Passes of orthogonalisation after the first; one suffices unless a column lies in the basis.
 _PASSES = 5
-# Residuals that rounding lets the recurrence reach, relative to s_1.
+# Smallest residuals that the recurrence reaches because of rounding, relative to s_1.
 FLOOR = {torch.float32: 3e-7, torch.float64: 1e-14}
-# Up to this width the complete eigensolver of torch is the faster one; above it scipy's for a few eigenvectors.
+# Up to this width torch's complete eigensolver is faster; above it scipy's for a few eigenvectors.
 _PARTIAL_WIDTH = 512
-# A basis that has not converged within this share of the width is worth less than a complete decomposition.
+# A basis that has not converged within this share of the width costs more than a complete decomposition.
 _LARGEST_SHARE = 0.75
-# How far below the bound the first matrix of a stack has to be before all are checked.
+# Factor by which the first matrix of a stack has to be below the bound before all are checked.
 _MARGIN = 8.0
 
 
 class KrylovTriplets(NamedTuple):
-    """Top singular triplets from Krylov bases, before they are certified."""
+    """Top singular triplets from Krylov bases, before certification."""
 
     U: Tensor
     S: Tensor
     Vh: Tensor
     next_value: float | Tensor
     columns: int
-    images: tuple[Tensor, Tensor] | None = None  # J V and J^T U, sums of products that were made with an operator
+    images: tuple[Tensor, Tensor] | None = None  # J V and J^T U, combinations of an operator's recorded products
 
 
 def golub_kahan(operator: Any, k: int, tolerance: float = 1e-5, block: int = BLOCK) -> KrylovTriplets:
-    """Find the K largest singular triplets of an operator by block Golub-Kahan bidiagonalisation."""
+    """Compute the K largest singular triplets of an operator by block Golub-Kahan bidiagonalisation."""
     if operator.shape[0] < operator.shape[1]:
         # The right basis can then fill its space, which ends the recurrence exactly.
         found = golub_kahan(operator.T, k, tolerance, block)
@@ -79,8 +79,8 @@ def golub_kahan(operator: Any, k: int, tolerance: float = 1e-5, block: int = BLO
 
 
 def columns_to_go(earlier: tuple[int, float] | None, now: tuple[int, float], part: int, haste: float) -> int:
-    """Guess how many columns are missing from how fast the residual fell between two checks."""
-    # Convergence gets faster as it proceeds, so less is added than a straight line on the logarithm asks for (by the
+    """Estimate the number of missing columns from the decrease of the residual between two checks."""
+    # Convergence accelerates, so fewer columns are added than a straight line on the logarithm predicts (by the
     # factor `haste`), and never more than one `part`-th of the basis.
     columns, excess = now
     most = max(BLOCK, columns // part)
@@ -101,7 +101,7 @@ def top_eigenvectors(G: Tensor, k: int) -> Tensor:
 
 
 class _Bases:
-    """The two orthonormal bases, stored as rows, and the triangular B with J V = U B."""
+    """Orthonormal bases of both sides, stored as rows, and the triangular B with J V = U B."""
 
     def __init__(self, operator: Any, width: int, limit: int):
         rows, d = operator.shape
@@ -136,14 +136,14 @@ class _Bases:
         self.columns, self.width = end, room
 
     def ritz(self, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the k + 1 strongest left singular vectors p of B, if it has them, B^T p, and |J^T u - s v| of each."""
+        """Return the k + 1 strongest left singular vectors p of B, or all it has, B^T p, and |J^T u - s v| of each."""
         B = self._B[: self.columns, : self.columns].double()
         P = top_eigenvectors(B @ B.T, min(k + 1, self.columns))
         last = self._last.double() @ P[self.columns - self._last.shape[1] :]
         return P, B.T @ P, last.norm(dim=0)
 
     def triplets(self, k: int, P: Tensor, image: Tensor) -> KrylovTriplets:
-        """Carry the singular triplets of B back by the bases."""
+        """Map the singular triplets of B back by the bases."""
         m, S = self.columns, image.norm(dim=0)
         # The eigenvectors of B B^T err by rounding times (s_1 / s_i)^2; all of B where that matters.
         if float(S[k - 1]) > 1e-3 * float(S[0]):
@@ -160,8 +160,8 @@ class _Bases:
 
 def _extend(basis: Tensor, W: Tensor, room: int) -> tuple[Tensor, Tensor, Tensor]:
     """Split W = basis^T C + Q R with Q orthonormal, and orthogonal to the rows of the basis."""
-    # The second pass repairs what rounding left of the first. Columns that lie in the basis altogether get arbitrary
-    # new directions with a zero in R, which take another pass or two. Where there is `room` for fewer columns than W
+    # The second pass corrects rounding errors of the first. Columns that lie in the basis altogether get arbitrary
+    # new directions with a zero in R, which need another pass or two. If there is `room` for fewer columns than W
     # has, that many span the remainder.
     C = basis @ W
     W = W - (C.T @ basis).T
@@ -199,7 +199,7 @@ def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5) -> tuple[Kry
         bases.grow()
         if bases.columns < min(next_check, limit):
             continue
-        # Matrices of one stack converge alike: the first stands for the others until it has arrived with a margin.
+        # Matrices of one stack converge alike: the first represents the others until it has converged with a margin.
         full = bases.columns + BLOCK > limit
         ritz: list[tuple[Tensor, Tensor, Tensor]] = []
         for some, margin in ((range(1), _MARGIN), (range(1, len(J)), 1.0)):
@@ -212,7 +212,7 @@ def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5) -> tuple[Kry
             if excess > 1 and not full:
                 break
         else:
-            # A basis sees no more than BLOCK copies of a value, and there may be more. With K < BLOCK none is compared.
+            # A basis holds at most BLOCK copies of a value, and there may be more. With K < BLOCK none is compared.
             apart = S[:, : max(0, k + 1 - BLOCK)] - S[:, BLOCK - 1 : k] > 10 * bound[:, None]
             converged = apart.all(dim=1) & (worst <= 1)
             return bases.triplets(S[:, -1], Q[..., :-1], converged), converged
@@ -221,10 +221,10 @@ def golub_kahan_stacked(J: Tensor, k: int, tolerance: float = 1e-5) -> tuple[Kry
 
 
 class _StackedBases:
-    """The orthonormal bases of all matrices, stored as rows, and the block bidiagonal B with J V = U B."""
+    """Orthonormal bases of all matrices, stored as rows, and the block bidiagonal B with J V = U B."""
 
-    # Of U only the last block is kept. A new one is orthogonal to the others as far as V is, which holds its new blocks
-    # against all earlier columns (Simon and Zha, 2000).
+    # Only the last block of U is kept. A new one is orthogonal to the others as far as V is, whose new blocks are
+    # orthogonalised against all earlier columns (Simon and Zha, 2000).
 
     def __init__(self, J: Tensor, limit: int):
         n, _, d = J.shape
@@ -267,13 +267,13 @@ class _StackedBases:
         return S, Q, (above[-1].mT @ image[-1]).norm(dim=0) / S
 
     def triplets(self, following: Tensor, Q: Tensor, usable: Tensor) -> KrylovTriplets:
-        """Carry right singular vectors of B back by the basis V, and take the triplets of J on their span."""
+        """Map right singular vectors of B back by the basis V, and compute the triplets of J on their span."""
         each = []
         for J, V, vectors, sound in zip(self.J, self._V, Q, usable, strict=True):
             Vh = (vectors.mT.to(J) @ V[: self.columns]).where(sound, 0.0)
-            # From V alone, so that rounding which the recurrence left in U and B goes no further.
+            # From V alone, so that rounding errors of the recurrence in U and B do not propagate.
             image = (Vh @ J.mT).double()
-            # The squares' eigenvectors err by rounding times (s_1 / s_i)^2; the caller has other routes for outliers.
+            # The squares' eigenvectors err by rounding times (s_1 / s_i)^2; the caller has other methods for outliers.
             squares, Y = lapack_eigh(image @ image.mT)
             S, Y = squares.clamp_min(0).sqrt().flip(-1), Y.flip(-1)
             U = (Y.mT @ image / S[:, None].clamp_min(torch.finfo(S.dtype).tiny)).to(J)
@@ -282,10 +282,10 @@ class _StackedBases:
         return KrylovTriplets(U.mT, S, Vh, following.to(self.J), self.columns)
 
     def _orthonormalised(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Orthonormalise rows, W = R^T Q; a matrix with rows that depend on each other is no longer sound."""
+        """Orthonormalise rows, W = R^T Q; matrices with linearly dependent rows are marked as not sound."""
         first, failed = torch.linalg.cholesky_ex(W @ W.mT)
         Q = torch.linalg.solve_triangular(first, W, upper=False)
-        # A second factorisation mends what the first left. It is of nearly the identity, and so has a good inverse.
+        # A second factorisation corrects the first. Its matrix is nearly the identity, and so has an accurate inverse.
         second, failed_again = torch.linalg.cholesky_ex(Q @ Q.mT)
         self._sound &= (failed == 0) & (failed_again == 0)
         unit = torch.eye(BLOCK, dtype=W.dtype, device=W.device)

@@ -1,6 +1,6 @@
-"""What may stand in the place of a matrix, the factors it is given, and LAPACK's decompositions.
+"""Operators in place of matrices, their factors, and LAPACK's decompositions.
 
-LAPACK's faster driver, divide and conquer, fails on few matrices; QR iteration, in float64, stands in for it.
+LAPACK's faster driver, divide and conquer, fails on few matrices; QR iteration, in float64, replaces it there.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ from torch import Tensor
 from coupling_lib.errors import ParameterError, UntrustworthyResultError, shown
 
 # Narrow products are memory-bound: one column costs as much as this many columns of a wide product.
-FEW_AT_ONCE = 3
+NARROW_COST = 3
 
 _FAILED = (torch.linalg.LinAlgError, np.linalg.LinAlgError, ValueError)
 
 
 def as_torch_operator(operator: Any) -> Any:
-    """Present any real linear operator to this library: `shape`, `@` and `.T @` over torch tensors."""
+    """Return any real linear operator in this library's form: `shape`, `@` and `.T @` over torch tensors."""
     of_scipy = isinstance(operator, LinearOperator) or type(operator).__module__.startswith("scipy.sparse")
     if of_scipy or isinstance(operator, np.ndarray):
         if np.dtype(operator.dtype).kind not in "fiub":
@@ -36,7 +36,7 @@ def as_torch_operator(operator: Any) -> Any:
     return operator
 
 
-def formed(name: str, J: Any) -> Tensor:
+def form_square(name: str, J: Any) -> Tensor:
     """Form a square matrix, or an operator of one that has `dense()`, in float32 at least."""
     operator = as_torch_operator(J)
     if len(set(operator.shape)) != 1:
@@ -54,7 +54,7 @@ def formed(name: str, J: Any) -> Tensor:
 def real_factor(factor: Any, width: int) -> Tensor:
     """Check a factor of finite real numbers, `(width,)` or `(width, m)`, and return it as a tensor."""
     if isinstance(factor, np.ndarray) and factor.dtype.kind in "fiub":
-        # A copy in the machine's own order: torch takes no array of another one, nor wider floating point.
+        # A copy in native byte order: torch takes no array of another order, nor of wider floating point.
         factor = torch.from_numpy(np.array(factor, dtype="float32" if factor.dtype == np.float32 else "float64"))
     if not isinstance(factor, Tensor) or factor.is_complex() or factor.layout != torch.strided:
         kind = f"{type(factor).__name__}{f' of {factor.dtype}' if hasattr(factor, 'dtype') else ''}"
@@ -72,14 +72,14 @@ def real_factor(factor: Any, width: int) -> Tensor:
 
 
 def fewer_products(d: int, k: int, n_blocks: int = 0) -> bool:
-    """Return whether K triplets, and coupling with those of L blocks, take less time by products than by forming J."""
-    # A (d, d) Jacobian takes d products with its transpose, of which picked rows leave some three fifths.
-    return by_products(k, n_blocks, FEW_AT_ONCE / 0.6) < 0.9 * d
+    """Return whether K triplets, and coupling with those of L blocks, are faster by products than by forming J."""
+    # A (d, d) Jacobian takes d products with its transpose, of which selected rows leave some three fifths.
+    return product_columns(k, n_blocks, NARROW_COST / 0.6) < 0.9 * d
 
 
-def by_products(k: int, n_blocks: int = 0, as_long: float = 1) -> float:
-    """Count the columns that a Jacobian which is not formed is multiplied with, those of few at once several times."""
-    # The K triplets of a trained decoder's block take a Krylov basis of some 150 + 3 K columns, two products each.
+def product_columns(k: int, n_blocks: int = 0, as_long: float = 1) -> float:
+    """Return the number of columns that an unformed Jacobian is multiplied with, narrow products weighted by cost."""
+    # The K triplets of a trained decoder's block need a Krylov basis of some 150 + 3 K columns, two products each.
     return 2 * as_long * (150 + 3 * k) + n_blocks * k
 
 

@@ -1,8 +1,8 @@
-r"""A Jacobian in its two parts: what a block does to every direction alike, and the rest.
+r"""The two parts of a Jacobian: the isotropic action of a block, and the rest.
 
 The *isotropic part* of $J$ is $t I$ with $t = \mathrm{tr} J / d$. It counts as coupling without any shared direction:
 where the left and right singular vectors of block $l'$ are close to each other, $U_{l'}^\top (t I) V_{l'}$ is nearly
-diagonal. What is left, $J - t I$, is the traceless part.
+diagonal. The remainder, $J - t I$, is the traceless part.
 """
 
 from functools import cached_property
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from coupling_lib.errors import UntrustworthyResultError
-from coupling_lib.svd.operators import formed, real_factor
+from coupling_lib.svd.operators import form_square, real_factor
 from coupling_lib.svd.triplets import SingularTriplets, top_triplets
 
-# Where less than this of a norm is left, it is the rounding of float32 entries and no part of the block.
+# A remainder below this share of the norm is the rounding of float32 entries.
 _ROUNDING = 1e-5
 
 
@@ -25,7 +25,7 @@ def isotropic_part(J: Tensor) -> Tensor:
 
 
 def without_isotropic(J: Tensor) -> Tensor:
-    """Take the isotropic part out of matrices (..., d, d), in place; what has nothing else is refused."""
+    """Subtract the isotropic part from matrices (..., d, d), in place; refuse multiples of the identity."""
     before, t = torch.linalg.matrix_norm(J), isotropic_part(J)
     J.diagonal(dim1=-2, dim2=-1).sub_(t.unsqueeze(-1))
     if (alone := torch.linalg.matrix_norm(J) <= _ROUNDING * before).any():
@@ -37,12 +37,12 @@ def without_isotropic(J: Tensor) -> Tensor:
 
 
 class SharedPart:
-    """J - tr(J)/d I of one square Jacobian, as an operator; `shared` makes it."""
+    """J - tr(J)/d I of one square Jacobian, as an operator; see `shared`."""
 
     def __init__(self, J: Tensor):
         self._whole, self.shape = J, tuple(J.shape)
         self.isotropic = float(isotropic_part(J))
-        """Factor t of the identity, what is taken off the diagonal."""
+        """Factor t of the identity, which is subtracted from the diagonal."""
 
     @cached_property
     def _dense(self) -> Tensor:
@@ -57,16 +57,16 @@ class SharedPart:
         return self._dense @ real_factor(torch.as_tensor(V), self.shape[1]).to(self._dense)
 
     def dense(self) -> Tensor:
-        """Form the matrix `(d, d)`, once, and keep it."""
+        """Return the matrix `(d, d)`, formed once."""
         return self._dense
 
     def svd(self, k: int = 10) -> SingularTriplets:
-        """Compute the K largest singular triplets, each certified, as `BlockJacobian.svd` does."""
+        """Compute the K largest singular triplets, each certified, as in `BlockJacobian.svd`."""
         return top_triplets(self._dense, k)
 
 
 def shared(J: Any) -> SharedPart:
-    r"""Take the isotropic part out of a Jacobian, which leaves its traceless part.
+    r"""Subtract the isotropic part from a Jacobian, which leaves its traceless part.
 
     $$J - \frac{\mathrm{tr} J}{d}\, I .$$
 
@@ -83,11 +83,11 @@ def shared(J: Any) -> SharedPart:
 
     Raises:
         ParameterError: if J is no square matrix.
-        UntrustworthyResultError: if nothing but rounding is left, as of a multiple of the identity.
+        UntrustworthyResultError: if nothing but rounding is left, as for a multiple of the identity.
 
     Example:
         >>> J = shared(torch.diag(torch.tensor([4.0, 3.0, -1.0])))
         >>> J.isotropic, J.dense().diagonal().tolist(), J.svd(k=1).S.tolist()
         (2.0, [2.0, 1.0, -3.0], [3.0])
     """
-    return SharedPart(formed("J", J))
+    return SharedPart(form_square("J", J))

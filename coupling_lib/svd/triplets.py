@@ -1,12 +1,12 @@
 r"""Top-K singular triplets of a matrix or an operator, each with a certificate.
 
-A singular triplet $(u, \sigma, v)$ of $J$ satisfies $J v = \sigma u$ and $J^\top u = \sigma v$. How far a computed one
-is from that, relative to $\sigma_1$, is its residual; a triplet without a small residual is not returned. The joint
-sign of $(u, v)$ is fixed by making the largest entry of $v$ positive; nothing may depend on it.
+A singular triplet $(u, \sigma, v)$ of $J$ satisfies $J v = \sigma u$ and $J^\top u = \sigma v$. A computed one's
+deviation from that, relative to $\sigma_1$, is its residual; triplets without a small residual are not returned. The
+joint sign of $(u, v)$ is fixed by making the largest entry of $v$ positive; nothing may depend on it.
 
-Small matrices go through the eigenvectors of $J^\top J$, formed in float64, wide ones through
-`krylov.golub_kahan_stacked`, several at once, and operators whose matrix is not formed through `krylov.golub_kahan`.
-Whatever these cannot certify goes to LAPACK's full decomposition in float64.
+Small matrices are decomposed by the eigenvectors of $J^\top J$, formed in float64, wide ones by
+`krylov.golub_kahan_stacked`, several at once, and operators whose matrix is not formed by `krylov.golub_kahan`.
+Matrices that these cannot certify are decomposed by LAPACK in float64.
 """
 
 import warnings
@@ -21,22 +21,22 @@ from coupling_lib.modes import refuse_autocast
 from coupling_lib.svd.krylov import golub_kahan, golub_kahan_stacked, top_eigenvectors
 from coupling_lib.svd.operators import as_torch_operator, lapack_svd
 
-# From this width Krylov bases take less time than the eigenvectors of J^T J, if K is small against it; from the second
-# in float64 too, which float32 leaves spectra with an outlier to.
+# From this width Krylov bases are faster than the eigenvectors of J^T J, if K is small against it; from the second
+# width also in float64, for spectra with an outlier that float32 cannot resolve.
 _KRYLOV_WIDTH, _COLUMNS_PER_TRIPLET, _FLOAT64_KRYLOV_WIDTH = 512, 12, 2048
-# s_1 / s_K above which the residual that float32 arithmetic reaches says too little about the K-th triplet.
+# s_1 / s_K above which the residual in float32 arithmetic does not determine the K-th triplet.
 _OUTLIER = 100
-# Residual relative to s_i, and departure from orthonormality, up to which the J^T J route is believed.
+# Residual relative to s_i, and departure from orthonormality, up to which the J^T J method is accepted.
 _ACCURACY = {torch.float32: 1e-6, torch.float64: 1e-11}
-# Bytes of matrices that are decomposed together (of their float64 squares on that route), beside large ones half of it.
+# Bytes of matrices that are decomposed together (of their float64 squares with J^T J), half beside large results.
 _STACK_BYTES = {"cpu": 2**25, "cuda": 2**31}
 
 
 class IllDefinedSubspaceWarning(UserWarning):
     """The K-th singular value and the next one coincide, so the top-K subspace is not a property of J."""
 
-    # J's own rounding then decides which directions count as the top K. Each triplet still satisfies J v = s u and
-    # J^T u = s v, but what is computed from all of them, such as a coupling metric, may change with J's last digit.
+    # J's own rounding then determines which directions count as the top K. Each triplet still satisfies J v = s u and
+    # J^T u = s v, but functions of all of them, such as a coupling metric, may change with J's last digit.
 
 
 class SingularTriplets(NamedTuple):
@@ -113,7 +113,7 @@ def top_triplets_stacked(J: Tensor, k: int, tolerance: float = 1e-4) -> Singular
 
 
 def _by_krylov(J: Tensor, k: int) -> tuple[SingularTriplets, Tensor]:
-    """Decompose a stack of wide matrices; what the Krylov bases cannot do goes the way of small ones."""
+    """Decompose a stack of wide matrices by Krylov bases; those that do not converge by the method of small ones."""
     narrow = J.dtype == torch.float32
     found, gap, sound = _krylov_measured(J, k, 1e-5 if narrow else 1e-10)
     if narrow:
@@ -138,7 +138,7 @@ def _krylov_measured(J: Tensor, k: int, accuracy: float) -> tuple[SingularTriple
 def _replace(
     found: SingularTriplets, gap: Tensor, where: Tensor | slice, better: SingularTriplets, better_gap: Tensor
 ) -> None:
-    """Put results of another route in the place of some matrices' in a stack."""
+    """Replace the results of some matrices in a stack by those of another method."""
     for part, replacement in zip((*found, gap), (*better, better_gap), strict=True):
         part[where] = replacement.to(part)
 
@@ -148,7 +148,7 @@ def _by_squares(J: Tensor, k: int) -> tuple[SingularTriplets, Tensor]:
     wide, accuracy = J.double(), _ACCURACY[J.dtype]
     try:
         found, gap = _multiplied(wide, *_from_squares(wide, k))
-    except UntrustworthyResultError:  # of squares that overflow
+    except UntrustworthyResultError:  # overflow in the squares
         return _by_lapack(wide, k)
     U, S = found.U, found.S
     good = (found.residual * S[:, :1] <= accuracy * S + 1e-13 * S[:, :1]).all(dim=1)
@@ -177,13 +177,13 @@ def _from_squares(wide: Tensor, k: int) -> tuple[Tensor, ...]:
 
 
 def _split(U: Tensor, S: Tensor, Vh: Tensor, k: int) -> tuple[Tensor, ...]:
-    """Cut a stack of triplets after the K-th; s_{K+1} is NaN where K is all there are."""
+    """Cut a stack of triplets after the K-th; s_{K+1} is NaN if there are only K."""
     following = S[:, k] if S.shape[1] > k else S.new_full((len(S),), torch.nan)
     return U[:, :, :k], S[:, :k], Vh[:, :k], following
 
 
 def _multiplied(J: Tensor, U: Tensor, S: Tensor, Vh: Tensor, following: Tensor) -> tuple[SingularTriplets, Tensor]:
-    """Measure the residuals of a stack of matrices."""
+    """Return the triplets of a stack of matrices with their residuals."""
     # For a matrix in rows, (U^T J)^T takes half the time of J^T U.
     return _measured(J @ Vh.mT, (U.mT @ J).mT, U, S, Vh, following)
 
@@ -191,7 +191,7 @@ def _multiplied(J: Tensor, U: Tensor, S: Tensor, Vh: Tensor, following: Tensor) 
 def _measured(
     pushed: Tensor, pulled: Tensor, U: Tensor, S: Tensor, Vh: Tensor, following: Tensor | float
 ) -> tuple[SingularTriplets, Tensor]:
-    """Measure the residuals from J V and J^T U, fix the joint signs, and return (s_K - s_{K+1}) / s_1 with them."""
+    """Compute the residuals from J V and J^T U, fix the joint signs, and return (s_K - s_{K+1}) / s_1 with them."""
     left = (pushed - U * S.unsqueeze(-2)).norm(dim=-2)
     right = (pulled - Vh.mT * S.unsqueeze(-2)).norm(dim=-2)
     sign = torch.sign(Vh.gather(-1, Vh.abs().argmax(dim=-1, keepdim=True)))
@@ -200,7 +200,7 @@ def _measured(
 
 
 def _certify(found: SingularTriplets, gap: Tensor, tolerance: float, dtype: torch.dtype) -> None:
-    """Raise for a zero matrix or a large residual; warn where the top-K subspace is ill defined."""
+    """Raise for a zero matrix or a large residual; warn if the top-K subspace is ill defined."""
     S, residual = found.S, found.residual
     if bool((S[..., 0] == 0).any()):
         raise UntrustworthyResultError("the matrix is zero; it has no singular directions")
@@ -209,7 +209,7 @@ def _certify(found: SingularTriplets, gap: Tensor, tolerance: float, dtype: torc
             f"a singular triplet has residual {float(residual.max()):.1e}; at most {tolerance:.1e} is accepted"
         )
     k, smallest = S.shape[-1], S[..., -1] / S[..., 0]
-    # In float32, 100 roundings are the 1e-5 within which a Jacobian's own entries are known.
+    # In float32, 100 roundings are the 1e-5 to which a Jacobian's own entries are accurate.
     rounding = torch.finfo(dtype).eps
     known = torch.maximum(100 * rounding * smallest, 10 * residual[..., -1])
     ill = (gap <= known) | ((smallest <= 10 * rounding) & ~gap.isnan())
@@ -230,7 +230,7 @@ def _check_k(k: int, shape: tuple[int, ...]) -> None:
 def _check_entries(J: Tensor) -> None:
     if J.dtype not in _ACCURACY:
         raise ParameterError(f"the matrix is {J.dtype}; convert it to torch.float32 or torch.float64")
-    # One pass over each matrix, on all cores; NaN and infinity show in its least and largest entries.
+    # One pass over each matrix, on all cores; NaN and infinity show in its extreme entries.
     least, largest = torch.stack([torch.stack(matrix.aminmax()) for matrix in J]).T
     if not (torch.isfinite(least) & torch.isfinite(largest)).all():
         raise UntrustworthyResultError("the matrix holds NaN or infinite entries; its singular values mean nothing")

@@ -83,7 +83,7 @@ def test_what_is_installed_is_what_is_locked():
 
 # What each folder may import besides the standard library and its own files: the extras that whoever runs it installs.
 MAY_IMPORT = {
-    "coupling_lib": ("gguf",),  # in functions that run behind `errors.needed`
+    "coupling_lib": ("gguf",),  # in functions that run behind `errors.require`
     "companion": ("notebooks",),
     "notebooks": ("notebooks",),
     "benchmarks": ("notebooks",),

@@ -90,7 +90,7 @@ def test_coupling_adds_to_prediction_of_unseen_blocks(monkeypatch):
 
     monkeypatch.setattr(of, "LinearRegression", Spy)
     own = of.near_pairs(made_up(lambda c, i, d, e: e, n=10), "swap")
-    of.unseen(own, [COUPLING])
+    of.held_out(own, [COUPLING])
     # Five stretches of two blocks: pairs up to four apart among the eight others, wherever the two were.
     assert len(own) == 30 and sizes == [22, 18, 15, 18, 22]
 

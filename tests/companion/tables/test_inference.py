@@ -8,7 +8,7 @@ import scipy.optimize
 import scipy.stats
 from skewed import shrunken_skewness
 
-from companion.tables.inference import Effect, detectable_correlation, effect_of, jackknifed, tail, widened
+from companion.tables.inference import Effect, detectable_correlation, effect_of, jackknifed, tail, with_error
 from companion.tables.statistics import pearson
 from coupling_lib.datasets.statistics import ends, mean_interval
 from coupling_lib.errors import ParameterError
@@ -101,7 +101,7 @@ def test_jackknife_leaves_out_whole_groups():
 
 def test_widened_error_adds_in_quadrature():
     effect = effect_of(np.random.default_rng(4).exponential(size=12))
-    wide = widened(effect, 2 * effect.error, 5)
+    wide = with_error(effect, 2 * effect.error, 5)
     assert wide.error == pytest.approx(effect.error * np.sqrt(5)) and wide.freedom == 5
     assert wide.skew == pytest.approx(effect.skew / 5**1.5) and wide.low < effect.low
-    assert widened(effect, 0.0, 99)[:4] == pytest.approx(effect[:4]) and widened(effect, 0.0, 99).freedom == 11
+    assert with_error(effect, 0.0, 99)[:4] == pytest.approx(effect[:4]) and with_error(effect, 0.0, 99).freedom == 11

@@ -37,7 +37,7 @@ def test_answers_separate_relations_within_and_across_rates():
 
 def test_held_factors_are_removed_by_level_means():
     table, column = photographs.cells(), photographs.PARTS["whole"]
-    found = photographs.held(table, photographs.PARTS)
+    found = photographs.partial_effects(table, photographs.PARTS)
     values = table[["test_accuracy"]].assign(coupling=1 - table[column])
     rates, decays = (values.groupby(table[name]).transform("mean") for name in ("drop_path", "weight_decay"))
     for name, means in (("rates", rates), ("decays", decays), ("both", rates + decays - values.mean())):

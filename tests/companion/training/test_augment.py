@@ -55,7 +55,7 @@ def test_zero_strength_changes_nothing(images, targets):
 def test_a_pixel_is_moved_by_whole_pixels(operation, side, column):
     image = torch.zeros(1, 1, side, side)
     image[0, 0, 4, 4] = 1
-    moved = augment._moved(image, torch.tensor([augment.OPERATIONS.index(operation)]), torch.tensor([1.0]))
+    moved = augment._transform(image, torch.tensor([augment.OPERATIONS.index(operation)]), torch.tensor([1.0]))
     assert moved[0, 0, 4, column] == pytest.approx(1)
     assert operation == "rotate" or moved.sum() == pytest.approx(1)
 

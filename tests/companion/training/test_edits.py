@@ -59,7 +59,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def reading(model):
-    return editing.read(model, IDS)
+    return editing.read_passages(model, IDS)
 
 
 def logits_of(hf, blocks=None):

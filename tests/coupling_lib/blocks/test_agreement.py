@@ -154,7 +154,7 @@ def test_positions_and_lengths_are_the_models_own():
         assert trace.routes[1] == "cache" and error < 1e-5
     hf = causal("MistralConfig", **GQA, sliding_window=4096)
     hf.config.rope_parameters["original_max_position_embeddings"] = 8192
-    with model_config.lengths(hf):
+    with model_config.shortened_lengths(hf):
         assert hf.config.sliding_window == 5
         assert hf.config.rope_parameters["original_max_position_embeddings"] == 5
     assert hf.config.sliding_window == 4096

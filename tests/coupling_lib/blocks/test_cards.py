@@ -45,7 +45,7 @@ def folders(tmp_path_factory):
     ],
 )
 def test_parts_are_shared_out_evenly_in_order(sizes, rooms, expected):
-    assert places.share_out(sizes, rooms) == expected
+    assert places.distribute(sizes, rooms) == expected
 
 
 class Machine:

@@ -223,13 +223,12 @@ def test_exchanged_forward_of_a_class_is_differentiated(kind, monkeypatch):
     assert torch.equal(cl.trace(model, IDS).hidden, before.hidden)
 
 
-def compared(hf) -> list[central_differences.Compared]:
+def compared(hf) -> list[central_differences.Comparison]:
     model = cl.wrap_model(hf)
     probe = _Probe(model.hf, "", model.blocks)
     firsts = [members[0] for members in probe.kinds]
     return [
-        central_differences.compare(probe.as_it_came[each], model.blocks.modules[each], probe.default)
-        for each in firsts
+        central_differences.compare(probe.reference[each], model.blocks.modules[each], probe.default) for each in firsts
     ]
 
 

@@ -56,7 +56,7 @@ def test_int8_product_equals_its_definition(width, threshold, bias):
 def test_input_of_four_dimensions_is_taken_as_rows():
     """DeepSeek's keys and values come from one; bitsandbytes 0.50.2 takes the largest of another dimension there."""
     layer = made(96)
-    ours.take_over(layer)
+    ours.replace_forward(layer)
     x = torch.randn(2, 1, 7, 96, generator=torch.Generator().manual_seed(3))
     assert torch.equal(layer(x), layer(x.reshape(14, 96)).reshape(2, 1, 7, 80))
     assert relative_error(layer(x).flatten(0, 2), defined(layer, x.reshape(14, 96))) < 1e-4

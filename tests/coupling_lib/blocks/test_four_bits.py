@@ -145,7 +145,7 @@ def test_other_storage_types_and_blocksizes_are_dequantised(wrong_kernel):
 def test_layer_and_its_copies_follow_the_table(wrong_kernel, compute, bias):
     layer = made(bias=bias, compute=compute)
     layer.support_avx512bf16_for_cpu = True  # as on a CPU that repacks
-    ours.take_over(layer)
+    ours.replace_forward(layer)
     before = layer.weight.data.clone()
     x = torch.randn(2, 5, 96, generator=torch.Generator().manual_seed(1))
     W, b = four_bits(layer), layer.bias.double() if bias else 0.0
@@ -191,7 +191,7 @@ def test_model_hooked_by_accelerate_gives_the_same_numbers(folders, wrong_kernel
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
 def test_product_of_another_device_is_replaced_where_wrong(folders, monkeypatch, capsys, kind):
     """The CPU stands for a GPU, whose own product is used unless it is wrong."""
-    monkeypatch.setattr(quantised, "BY_THE_TABLE", ())
+    monkeypatch.setattr(quantised, "TABLE_DEVICES", ())
     with kernel_in_place(by_entry):
         kept = cl.wrap_model(of_a_user(folders / "96", kind))
     assert capsys.readouterr().out == ""

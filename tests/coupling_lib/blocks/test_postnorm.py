@@ -88,7 +88,7 @@ def test_massive_activations_pass_and_nan_is_refused():
     block = Overflowing(4, 4).requires_grad_(False)
     x = torch.ones(1, 3, 4)
     with pytest.raises(UnsupportedModelError, match="Overflowing that is given its stream .* returns NaN or infinity"):
-        postnorm.passing(BlockCall(block, x, x, "hidden_states", {}), block)
+        postnorm.stream_behaviour(BlockCall(block, x, x, "hidden_states", {}), block)
 
 
 def test_model_with_one_post_norm_block_is_mixed():
@@ -211,7 +211,7 @@ def test_norm_check_leaves_pre_norm_measurements_unchanged(name, monkeypatch):
         return cl.measure_depth(model, [PARIS], ks=(10,)), model.blocks.post_norm
 
     asked, post_norm = measured()
-    monkeypatch.setattr(postnorm, "passing", lambda *_: postnorm.Passing(False))
+    monkeypatch.setattr(postnorm, "stream_behaviour", lambda *_: postnorm.StreamBehaviour(False))
     unasked, _ = measured()
     assert post_norm == {} and asked.identical(unasked)
 

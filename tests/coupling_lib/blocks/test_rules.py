@@ -67,7 +67,7 @@ def test_product_with_large_weights_matches_float64(columns, turned, count):
     rows = torch.randn(count, 2100, generator=generator)
     assert W.numel() >= rules._LARGE and W.is_contiguous() is not turned
     wanted = (rows.double() @ W.double()).float()
-    torch.testing.assert_close(rules._times(rows, W), wanted, rtol=0, atol=2100**0.5 * 1e-5)
+    torch.testing.assert_close(rules._multiply(rows, W), wanted, rtol=0, atol=2100**0.5 * 1e-5)
 
 
 def test_rules_keep_weights_and_second_derivatives():

@@ -88,7 +88,7 @@ def test_module_state_and_random_generators_are_restored(where):
     model = cl.wrap_model(hf)
     trace = cl.trace(model, torch.arange(9)[None])
     trace.jacobian(0).dense()
-    with state.kept(hf) as changes, torch.no_grad():
+    with state.restored(hf) as changes, torch.no_grad():
         hf(input_ids=torch.arange(4)[None])
     assert (0, 1) in [(each.before, each.after) for each in changes._changes]
     assert f"{where}.longest" not in dict(hf.named_parameters())
@@ -130,11 +130,11 @@ def test_overwritten_weights_are_warned_of():
     hf = llama()
     hf.lm_head = Counts(hf.lm_head, breaks=True)
     message = r"1 weights of LlamaForCausalLM \(lm_head\.inner\.weight, \.\.\.\) were written"
-    with pytest.warns(UserWarning, match=message), state.kept(hf), torch.no_grad():
+    with pytest.warns(UserWarning, match=message), state.restored(hf), torch.no_grad():
         hf(input_ids=torch.arange(4)[None])
     hf = llama()
     hf.model.layers[1].mlp.down_proj = counter = Counts(hf.model.layers[1].mlp.down_proj)
-    with pytest.raises(ZeroDivisionError), state.kept(hf), torch.no_grad():
+    with pytest.raises(ZeroDivisionError), state.restored(hf), torch.no_grad():
         hf(input_ids=torch.arange(4)[None])
         raise ZeroDivisionError
     assert counter.calls == 0
@@ -145,7 +145,7 @@ def test_forward_pass_leaves_plain_models_unchanged(name):
     model = cl.wrap_model(hf := named(name).build())
     given = {hf.main_input_name: torch.randn(1, 3, 16, 16) if name == "vit" else torch.arange(3, 12)[None]}
     cl.trace(model, *given.values())
-    with state.kept(hf) as changes, torch.no_grad():
+    with state.restored(hf) as changes, torch.no_grad():
         hf(**given)
     assert changes._changes == []
 

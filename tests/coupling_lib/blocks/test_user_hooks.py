@@ -189,7 +189,7 @@ def test_hook_changed_since_the_trace_is_refused():
     trace = cl.trace(model, IDS)
     handle = hf.model.layers[1].mlp.up_proj.register_forward_hook(hook(lambda y: y / 2))
     assert refused(UntrustworthyResultError, "", trace.jacobian(1).dense) == (
-        "'LlamaForCausalLM', block 1: a hook or a forward of your own was put on or taken off since the trace "
+        "'LlamaForCausalLM', block 1: a hook or a forward of your own was added or removed since the trace "
         "('mlp.up_proj' carries one); trace again"
     )
     again = cl.trace(model, IDS)

@@ -93,7 +93,7 @@ def test_batch_encoding_is_refused_with_its_input_ids():
     one = mine.tokenizer([PARIS], return_tensors="pt")
     assert torch.equal(eval(message.rpartition(": ")[2], {"made": one}), one.input_ids)
     odd = SimpleNamespace(decode=str)
-    assert token_ids.around(lambda text: {"input_ids": [1]}) == ([], [])
+    assert token_ids.special_tokens(lambda text: {"input_ids": [1]}) == ([], [])
     assert token_ids.last_token_warning([1, 2], None, "mine") == ""
     token_ids.check([1, 1], None, odd, "mine")
 

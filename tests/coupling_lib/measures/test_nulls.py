@@ -110,9 +110,9 @@ def test_controls_use_another_prompt_and_state_directions(model, measured):
     P = np.linalg.svd(states - states.mean(axis=0))[2][:4].T
     values = [miscoupling(P.T @ one @ P) for one in J]
     assert found.sel(kind="state directions").item() == pytest.approx(np.mean(values), abs=1e-4)
-    assert nulls.another(cl.load_model("nano-neox"), "x") != "x"
+    assert nulls.other_prompt(cl.load_model("nano-neox"), "x") != "x"
     turned = torch.tensor([[3, 1, 3]])
-    assert not torch.equal(nulls.another(model, turned), turned)
+    assert not torch.equal(nulls.other_prompt(model, turned), turned)
 
 
 @pytest.mark.parametrize("boundary", ["hidden_states", "block"])

@@ -110,7 +110,7 @@ FORKS = """
 import os, sys
 from pathlib import Path
 from coupling_lib.models import gguf_files
-folder = gguf_files.opened("tiny", Path(sys.argv[1])).folder
+folder = gguf_files.open_file("tiny", Path(sys.argv[1])).folder
 print(folder, flush=True)
 if child := os.fork():
     os.waitpid(child, 0)

@@ -129,7 +129,7 @@ def test_unsupported_keys_and_tensors_are_refused(tmp_path, keys, message):
 
 def test_sliding_window_is_taken_from_the_file():
     config = Gemma3TextConfig(sliding_window=4096, num_hidden_layers=2, layer_types=["sliding_attention"] * 2)
-    settle, key = gguf_contents._settle, "attention.sliding_window"
+    settle, key = gguf_contents._apply_key, "attention.sliding_window"
     settle(config, key, 512, "mine")
     assert config.sliding_window == 512
     config.layer_types = ["full_attention"] * 2
@@ -137,4 +137,4 @@ def test_sliding_window_is_taken_from_the_file():
     refused(UnsupportedModelError, message, settle, config, key, 64, "mine")
     standard = {key.removeprefix("{arch}.") for part in vars(gguf.Keys).values() if isinstance(part, type)
                 for key in vars(part).values() if isinstance(key, str)}  # fmt: skip
-    assert gguf_contents._ALIKE.keys() <= standard and set(gguf_contents._NEUTRAL) <= standard
+    assert gguf_contents._CONFIG_NAMES.keys() <= standard and set(gguf_contents._NEUTRAL) <= standard

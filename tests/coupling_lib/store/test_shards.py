@@ -11,7 +11,7 @@ import coupling_lib as cl
 from coupling_lib import store
 from coupling_lib.errors import ParameterError
 from coupling_lib.store.sweep import in_shard, stream
-from coupling_lib.store.sweep import parts as numbered
+from coupling_lib.store.sweep import prompt_numbers as numbered
 
 TEXTS = [f"It was the {word} of times" for word in ("best", "worst", "first", "last", "age", "season", "epoch")]
 
