@@ -101,10 +101,10 @@ def test_a_chapter_has_the_verdicts_of_its_claims_in_the_words_of_the_page_of_cl
     monkeypatch.setattr(claims, "verdict_at", lambda claim, found, place: given[claim["claim"]][place])
     lines = chapters.verdicts_part("depth").splitlines()
     assert lines[:2] == [
-        "- {ref}`A <claim-a>`: **reproduced** in a public decoder and in models trained here",
+        "- {ref}`A <claim-a>`: **reproduced** in public decoders and in models trained here",
         "- {ref}`B <claim-b>`: **contradicted** in the paper's models",
     ]
-    assert chapters.verdicts_part("vision").startswith("Not in the paper.")
+    assert chapters.verdicts_part("vision").startswith("The paper has no claim about this.")
 
 
 def test_the_time_of_a_chapter_is_that_of_its_run_and_not_run_is_said(tmp_path):
