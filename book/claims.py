@@ -29,7 +29,7 @@ DECODERS = ("smollm2-135m", *decoders.MODELS)
 SUITES = ("suite", "nano-vit")
 """Folders of results that hold measurements of many networks: as many as a reading's n."""
 KINDS = ("the paper's claim", "our question", "an assumption of the code")
-PLACES = {"decoder": "in a public decoder", "trained": "in models trained here", "paper": "in the paper's models"}
+PLACES = {"decoder": "in public decoders", "trained": "in models trained here", "paper": "in the paper's models"}
 """Places of a verdict: the models of `DECODERS`, all others, and the values that the paper prints."""
 ELSEWHERE = "about other models"
 """Label of claims that are not about the models of a place, so that counts add up to all claims."""

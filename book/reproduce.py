@@ -68,7 +68,7 @@ def reproduce_page(results: Path = paths.RESULTS) -> str:
         for page in executed()
         if page.name != "index"
     ]
-    claims = table(("claim", "command", "time", "what has to come out"), rows, align="llrl")
+    claims = table(("claim", "command", "time", "what you should get"), rows, align="llrl")
     return f"{claims}\n## How long each notebook ran\n\n{table(('notebook', 'time'), times, align='lr')}"
 
 

@@ -162,15 +162,18 @@ def _absent(everything: list[tuple[dict[str, Any], list[Judged]]]) -> list[tuple
 
 def _power(claim: Mapping[str, Any], there: list[Judged]) -> str:
     """Write the effects for which the undecided readings of a place had 80 % power, by unit."""
-    seen: dict[str, list[float]] = {}
+    seen: dict[str, list[verdicts.Evidence]] = {}
     for one in there:
         if one.decides and one.evidence.outcome == verdicts.UNDECIDED:
             unit = claim["test"][one.reading].get("unit", "the effect's unit")
-            seen.setdefault(unit, []).append(min(one.evidence.detectable, one.evidence.limit))
+            seen.setdefault(unit, []).append(one.evidence)
     parts = []
     for unit, several in seen.items():
-        ends = dict.fromkeys(f"{value:.2g}" for value in (min(several), max(several)))
-        parts.append(f"{' to '.join(ends)} ({unit})")
+        sizes = sorted(one.detectable for one in several if one.detectable < one.limit)
+        blind = len(several) - len(sizes)
+        ends = dict.fromkeys(f"{value:.2g}" for value in (sizes[:1] + sizes[-1:]))
+        parts += [f"{' to '.join(ends)} ({unit})"] * bool(sizes)
+        parts += [f"no effect, however large, in {blind} of {len(several)} tests ({unit})"] * bool(blind)
     return "we had 80 % power for " + ", ".join(parts)
 
 
@@ -204,8 +207,8 @@ def _outcome(one: Judged) -> str:
     if name == "small":
         shown = f"smaller than {(evidence.size or evidence).margin:.2g}: {shown}"
     if evidence.outcome == verdicts.UNDECIDED:
-        seen = f"{evidence.detectable:.2g}" if evidence.detectable < evidence.limit else "no effect, however large"
-        shown += f"; 80 % power for {seen}"
+        seen = f"{evidence.detectable:.2g}" if evidence.detectable < evidence.limit else ""
+        shown += f"; 80 % power for {seen}" if seen else "; no effect, however large, would have been seen"
     mark = _OUTCOMES[evidence.outcome]
     if not one.decides and evidence.outcome in (verdicts.FOR, verdicts.AGAINST):
         mark = f"beside it, {'above' if evidence.difference > 0 else 'below'} {evidence.null:.2g}"

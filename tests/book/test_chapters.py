@@ -101,10 +101,10 @@ def test_chapters_show_the_verdicts_of_their_claims(monkeypatch):
     monkeypatch.setattr(claims, "verdict_at", lambda claim, found, place: given[claim["claim"]][place])
     lines = chapters.verdicts_part("depth").splitlines()
     assert lines[:2] == [
-        "- {ref}`A <claim-a>`: **reproduced** in a public decoder and in models trained here",
+        "- {ref}`A <claim-a>`: **reproduced** in public decoders and in models trained here",
         "- {ref}`B <claim-b>`: **contradicted** in the paper's models",
     ]
-    assert chapters.verdicts_part("vision").startswith("Not in the paper.")
+    assert chapters.verdicts_part("vision").startswith("The paper has no claim about this.")
 
 
 def test_chapter_reports_run_times_or_not_run(tmp_path):
