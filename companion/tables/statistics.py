@@ -67,7 +67,7 @@ def correlation_over(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None
 def partial_over(x: ArrayLike, y: ArrayLike, given: ArrayLike, groups: ArrayLike | None = None) -> Effect:
     """Pearson's correlation of x and y over whole groups, the best linear prediction from `given` taken out of both."""
     x, y = _paired(x=x, y=y)
-    given = np.asarray(given, dtype=float).reshape(len(x), -1)
+    given = np.column_stack([np.asarray(given, dtype=float)])  # one variable is a column
     partial_correlation(x, y, given)  # refuses what is undetermined
 
     def r(rows: NDArray[np.int64]) -> float:
