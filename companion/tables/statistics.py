@@ -3,11 +3,10 @@
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
-from companion.tables.inference import Effect, Statistic, jackknifed
+from companion.tables.inference import Effect, Statistic, checked_groups, jackknifed
 from coupling_lib.datasets.statistics import LinearFit, finite, linear_fit
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 
@@ -110,9 +109,7 @@ def _correlated(
     r: Statistic, n: int, groups: ArrayLike | None, given: int = 0, left_out: NDArray[np.float64] | None = None
 ) -> Effect:
     # Without any relation the variance of a correlation of n rows is 1 / (n - 1), whatever their distribution.
-    groups = np.arange(n) if groups is None else groups
-    if np.shape(groups) != (n,) or pd.isna(groups).any():
-        raise ParameterError(f"groups has shape {np.shape(groups)}, or a gap; give each of the {n} rows its group")
+    groups = checked_groups(np.arange(n) if groups is None else groups, n)
     found = jackknifed(r, groups, fisher=True, least=1 / np.sqrt(max(1, n - 1 - given)), left_out=left_out)
     if found.n < 6 and abs(found.value) > 1 - 1e-9:
         # Chance alone orders so few often, and nothing is left of which an error could be seen.
