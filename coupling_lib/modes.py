@@ -27,10 +27,22 @@ def exclusive(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def alone(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _LOCK, torch.inference_mode(False):
+        with _LOCK, torch.inference_mode(False), _slow_path():
             return function(*args, **kwargs)
 
     return alone
+
+
+@contextmanager
+def _slow_path() -> Generator[None]:
+    """Switch off what torch runs in place of an `nn.TransformerEncoderLayer` where nothing is recorded."""
+    # It rounds otherwise, and is left as soon as a hook stands on the layer: a pass would differ from the next.
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def refuse_narrow() -> None:

@@ -131,3 +131,31 @@ CASTS = UnsupportedModelError, r"block 1 of .* does not run in torch.float32, ta
 )
 def test_networks_without_suitable_blocks_are_refused(made, path, error, message):
     refused(error, message, cl.wrap_model, made(), blocks=path)
+
+
+class _Encoder(nn.Module):
+    """A stack of torch's own layers, whose fast path for inference rounds otherwise."""
+
+    def __init__(self, causal: bool):
+        super().__init__()
+        self.causal, self.embed = causal, nn.Embedding(9, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True)
+        self.stack = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, ids):
+        n = ids.shape[1]
+        return self.stack(self.embed(ids), mask=torch.full((n, n), -torch.inf).triu(1) if self.causal else None)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_encoder_layers_of_torch_are_measured(causal):
+    torch.manual_seed(0)
+    trace = cl.trace(cl.wrap_model(net := _Encoder(causal), blocks="stack.layers"), IDS % 9)
+    x, layer = trace.hidden[1].double(), copy.deepcopy(net.stack.layers[1]).double()
+    mask = torch.full((len(x), len(x)), -torch.inf, dtype=x.dtype).triu(1) if causal else None
+
+    def branch(row):
+        return layer(torch.cat([x[:4], row[None], x[5:]])[None], mask)[0, 6]
+
+    found, wanted = trace.jacobian(1, 4, 6).dense().double(), torch.autograd.functional.jacobian(branch, x[4])
+    assert (found - wanted).norm() < 1e-5 * wanted.norm() and torch.backends.mha.get_fastpath_enabled()
