@@ -112,7 +112,16 @@ class _Casts(nn.Linear):
         return x + super().forward(x.bfloat16()).float()
 
 
+class _InPlace(nn.Linear):
+    """A block that writes over the stream that it reads."""
+
+    def forward(self, x):
+        x += super().forward(x).tanh()
+        return x
+
+
 UNNAMED = "no transformers model; name the list of its blocks, such as blocks='transformer.h'"
+OVER = UnsupportedModelError, r"block 1 of .* two runs; is it in training mode, or does it write over .* \(x \+="
 CASTS = UnsupportedModelError, r"block 1 of .* does not run in torch.float32, take out casts: .*dtype"
 
 
@@ -126,6 +135,7 @@ CASTS = UnsupportedModelError, r"block 1 of .* does not run in torch.float32, ta
         (lambda: _Reads(True), "blocks", UnsupportedModelError, "does not run the blocks named; what reads token ids"),
         (lambda: _Reads(False), "blocks", UnsupportedModelError, "does not run on 7 token ids alone, .*wrap what does"),
         (lambda: nn.Sequential(nn.Embedding(9, 8), nn.Sequential(_Casts(8, 8).bfloat16())), "1", *CASTS),
+        (lambda: nn.Sequential(nn.Embedding(9, 8), nn.Sequential(_InPlace(8, 8))), "1", *OVER),
         (lambda: "gpt2", "h", ParameterError, "hf_model is a str; a transformers model or nn.Module was expected"),
     ],
 )
