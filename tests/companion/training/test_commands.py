@@ -23,6 +23,7 @@ REFUSED = {
     "regularised {none}": NO_TEXT,
     "vit one digits --data {none}": "data is '{none}'; it must be 'digits', 'cifar10', a folder with CIFAR-10's",
     "vit one digits --epochs 0": "--epochs is 0; it must be a whole number from 1",
+    "vit grid digits --images -5": "--images is -5; it must be a whole number from 2 to",
 }
 
 
