@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from coupling_lib import paths
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, shown
 
 PREDICTIONS = paths.DATA / "predictions.toml"
 """What was expected of the experiments. It is only ever appended to."""
@@ -24,11 +24,16 @@ def predictions_sha256(path: Path | None = None) -> str:
 def read_table(path: Path) -> pd.DataFrame:
     """Read a table; an empty one where there is no file."""
     # The copy joins what pandas reads column by column; a table of so many columns is slow, and warned of, without it.
-    return pd.read_csv(path, comment="#").copy() if Path(path).exists() else pd.DataFrame()
+    try:
+        return pd.read_csv(path, comment="#").copy() if Path(path).exists() else pd.DataFrame()
+    except (OSError, ValueError) as error:
+        raise ParameterError(f"{str(path)!r} is no table ({shown(error)})") from None
 
 
 def without_repeats(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Return the table back, or refuse it where two of its rows have the same key."""
+    """Return the table back, or refuse it where a column of the key is missing or two of its rows have the same key."""
+    if not table.empty and (lacking := [name for name in key if name not in table]):
+        raise ParameterError(f"the table has no column {lacking[0]!r}; give one that was written here, or a new file")
     if not table.empty and (twice := table.duplicated(key)).any():
         row = table.loc[twice, key].iloc[0]
         what = ", ".join(f"{name} {value}" for name, value in zip(key, row.tolist(), strict=True))
