@@ -43,11 +43,15 @@ _TABLE = "the table to merge rows into"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line."""
     options = _parser().parse_args(arguments)
-    if options.threads:
-        torch.set_num_threads(options.threads)
     interrupted = "interrupted; the same command goes on from the last checkpoint"
-    if status := in_one_line(lambda: options.act(options) or 0, interrupted):
+    if status := in_one_line(lambda: _act(options) or 0, interrupted):
         sys.exit(status)
+
+
+def _act(given: argparse.Namespace) -> None:
+    if given.threads is not None:
+        torch.set_num_threads(check_whole("--threads", given.threads, 1))
+    given.act(given)
 
 
 def _parser() -> argparse.ArgumentParser:
