@@ -23,6 +23,8 @@ REFUSED = {
     "regularised {none}": NO_TEXT,
     "vit one digits --data {none}": "data is '{none}'; it must be 'digits', 'cifar10', a folder with CIFAR-10's",
     "vit one digits --epochs 0": "--epochs is 0; it must be a whole number from 1",
+    "vit one digits --seed 2147483648": "--seed is 2147483648; it must be a whole number from 0 to 2147483647",
+    "vit one digits --weight-decay -1": "--weight-decay is -1.0; it must be a number from 0",
     "vit one digits --threads -1": "--threads is -1; it must be a whole number from 1",
     "vit grid digits --images -5": "--images is -5; it must be a whole number from 2 to",
     "suite {none} --table README.md": "'README.md' is no table",
