@@ -101,6 +101,8 @@ def _picture(name: str, label: int, image: torch.Tensor, config: Any, processor:
     if processor is None:
         pixels = pixels_for(image[None], config)
     else:
+        if len(image) != config.num_channels:
+            image = image.mean(dim=0, keepdim=True)
         in_bytes = (image * 255).round().to(torch.uint8).expand(config.num_channels, -1, -1)
         pixels = processor(images=[in_bytes.numpy()], return_tensors="pt", input_data_format="channels_first")
         pixels = pixels["pixel_values"]
