@@ -173,7 +173,7 @@ def patch_box(model: Model, token: int, picture: Picture) -> tuple[int, int, int
 
 
 def _pictures(folder: Path, n: int) -> list[tuple[str, int, torch.Tensor]]:
-    """Read the first n pictures of a folder, in colour and upright."""
+    """Read the first n pictures of a folder, in colour and upright, transparent parts in the colour under them."""
     from PIL import Image, ImageOps
 
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in _PICTURES)
