@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch.utils.checkpoint import CheckpointError
 
-from coupling_lib.errors import UntrustworthyResultError
+from coupling_lib.errors import UnsupportedModelError, UntrustworthyResultError
 
 P, T = ParamSpec("P"), TypeVar("T")
 # While a block runs, hooks stand on its modules and its settings name another attention: one thread at a time does so.
@@ -19,7 +20,13 @@ _LOCK = threading.RLock()
 def differentiating() -> Generator[None]:
     """Record graphs inside the context, also within `torch.no_grad()` and `torch.inference_mode()`."""
     with torch.inference_mode(False), torch.enable_grad():
-        yield
+        try:
+            yield
+        except CheckpointError:
+            raise UnsupportedModelError(
+                "a block runs a part of itself under torch.utils.checkpoint, which cannot be recomputed for many rows "
+                "at once; switch checkpointing off, which saves nothing in evaluation"
+            ) from None
 
 
 def exclusive(function: Callable[P, T]) -> Callable[P, T]:

@@ -9,6 +9,7 @@ from nnsight import TransformersModel
 from plain_gpt import GPT
 from refusals import refused
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UnsupportedModelError
@@ -120,6 +121,17 @@ class _InPlace(nn.Linear):
         return x
 
 
+class _Checkpointed(nn.Module):
+    """A block that keeps nothing of its branch for the pass backwards."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+
+    def forward(self, x):
+        return x + checkpoint(self.inner, x, use_reentrant=False)
+
+
 UNNAMED = "no transformers model; name the list of its blocks, such as blocks='transformer.h'"
 OVER = UnsupportedModelError, r"block 1 of .* two runs; is it in training mode, or does it write over .* \(x \+="
 CASTS = UnsupportedModelError, r"block 1 of .* does not run in torch.float32, take out casts: .*dtype"
@@ -141,6 +153,13 @@ CASTS = UnsupportedModelError, r"block 1 of .* does not run in torch.float32, ta
 )
 def test_networks_without_suitable_blocks_are_refused(made, path, error, message):
     refused(error, message, cl.wrap_model, made(), blocks=path)
+
+
+def test_checkpointed_block_is_refused_in_one_line():
+    net = nn.Sequential(nn.Embedding(9, 8), nn.Sequential(_Checkpointed()))
+    J = cl.trace(cl.wrap_model(net, blocks="1"), IDS % 9).jacobian(0)
+    for use in (J.dense, lambda: J @ torch.ones(8), lambda: J.svd(2)):
+        refused(UnsupportedModelError, "under torch.utils.checkpoint, .*; switch checkpointing off", use)
 
 
 class _Encoder(nn.Module):
