@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import re
 import sys
 from collections.abc import Mapping
 from types import CellType, CodeType, ModuleType
@@ -55,6 +56,8 @@ def held(value: Any, depth: int = _DEPTH, seen: set[int] | None = None) -> str:
         value = {name: part for name, part in vars(value).items() if not name.startswith("__")}
     elif isinstance(value, functools.partial):
         value = (value.func, value.args, value.keywords)
+    elif isinstance(value, property):
+        value = (value.fget, value.fset)
     elif hasattr(value, "__closure__"):
         value = _of_function(value, set() if seen is None else seen)
     elif isinstance(value, set | frozenset):  # whose order differs from process to process
@@ -65,7 +68,9 @@ def held(value: Any, depth: int = _DEPTH, seen: set[int] | None = None) -> str:
         return repr([(key, held(part, depth - 1, seen)) for key, part in value.items()])
     if depth and isinstance(value, list | tuple):
         return repr([held(part, depth - 1, seen) for part in value])
-    return getattr(value, "__qualname__", type(value).__qualname__) if callable(value) or not depth else repr(value)
+    if callable(value) or not depth:
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # an address differs from process to process
 
 
 def _of_function(function: Any, seen: set[int]) -> tuple[Any, ...]:
