@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch.utils.checkpoint import CheckpointError
 
-from coupling_lib.errors import UntrustworthyResultError
+from coupling_lib.errors import UnsupportedModelError, UntrustworthyResultError
 
 P, T = ParamSpec("P"), TypeVar("T")
 # While a block runs, its modules carry hooks and its settings name another attention: one thread at a time may do so.
@@ -19,7 +20,13 @@ _LOCK = threading.RLock()
 def differentiating() -> Generator[None]:
     """Record graphs inside the context, also within `torch.no_grad()` and `torch.inference_mode()`."""
     with torch.inference_mode(False), torch.enable_grad():
-        yield
+        try:
+            yield
+        except CheckpointError:
+            raise UnsupportedModelError(
+                "a block runs a part of itself under torch.utils.checkpoint, which cannot be recomputed for many rows "
+                "at once; switch checkpointing off, which saves nothing in evaluation"
+            ) from None
 
 
 def exclusive(function: Callable[P, T]) -> Callable[P, T]:
@@ -27,10 +34,22 @@ def exclusive(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def alone(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _LOCK, torch.inference_mode(False):
+        with _LOCK, torch.inference_mode(False), _slow_path():
             return function(*args, **kwargs)
 
     return alone
+
+
+@contextmanager
+def _slow_path() -> Generator[None]:
+    """Switch off what torch runs in place of an `nn.TransformerEncoderLayer` where nothing is recorded."""
+    # It rounds otherwise, and is left as soon as a hook stands on the layer: a pass would differ from the next.
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def refuse_narrow() -> None:

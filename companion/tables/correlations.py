@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from companion.tables import regression
 from companion.tables.effects import OtherRuns, numbers
 from companion.tables.generalization import RIVALS, coupling_columns, suite
-from companion.tables.inference import Effect, effect_of, jackknifed
+from companion.tables.inference import Effect, checked_groups, effect_of, jackknifed
 from companion.tables.statistics import correlation_over, fit_with_interval
 from coupling_lib.datasets.statistics import finite
 from coupling_lib.errors import ParameterError
@@ -118,7 +118,8 @@ def _held_out(x: np.ndarray, y: np.ndarray, folds: np.ndarray, kept: np.ndarray)
 
 def mean_over(values: ArrayLike, groups: ArrayLike) -> Effect:
     """Return the mean of all rows, as the mean of the groups' contributions."""
-    of_group = pd.Series(np.asarray(values, dtype=float)).groupby(np.asarray(groups)).sum().to_numpy()
+    values = finite(values, "values")
+    of_group = pd.Series(values).groupby(checked_groups(groups, len(values))).sum().to_numpy()
     return effect_of(of_group * len(of_group) / len(values))
 
 

@@ -44,11 +44,10 @@ _FOLDS, _DRAWS = 5, 1000
 
 def edits(file: Path | None = None) -> pd.DataFrame:
     """Read the table, and refuse one with a repeated edit."""
-    table = read_table(file or TABLE)
+    table = without_repeats(read_table(file or TABLE), KEY)
     if table.empty:
         return table
-    table = table.assign(blocks=table["blocks"].astype(str), by=table["by"].fillna(""))
-    return without_repeats(table, KEY)
+    return table.assign(blocks=table["blocks"].astype(str), by=table["by"].fillna(""))
 
 
 def complete_distance(rows: pd.DataFrame) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from coupling_lib import paths
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, shown
 
 PREDICTIONS = paths.DATA / "predictions.toml"
 """Predictions of the experiments, a file that is only appended to."""
@@ -24,11 +24,16 @@ def predictions_sha256(path: Path | None = None) -> str:
 def read_table(path: Path) -> pd.DataFrame:
     """Read a table; an empty one if there is no file."""
     # The copy joins pandas's columns in memory; without it a table of so many columns is slow and causes warnings.
-    return pd.read_csv(path, comment="#").copy() if Path(path).exists() else pd.DataFrame()
+    try:
+        return pd.read_csv(path, comment="#").copy() if Path(path).exists() else pd.DataFrame()
+    except (OSError, ValueError) as error:
+        raise ParameterError(f"{str(path)!r} is no table ({shown(error)})") from None
 
 
 def without_repeats(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Return the table, or refuse it if two of its rows have the same key."""
+    """Return the table, or refuse it if it lacks a column of the key or two of its rows have the same key."""
+    if not table.empty and (lacking := [name for name in key if name not in table]):
+        raise ParameterError(f"the table has no column {lacking[0]!r}; give one that was written here, or a new file")
     if not table.empty and (twice := table.duplicated(key)).any():
         row = table.loc[twice, key].iloc[0]
         what = ", ".join(f"{name} {value}" for name, value in zip(key, row.tolist(), strict=True))

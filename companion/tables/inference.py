@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy.special
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
@@ -103,7 +104,7 @@ def jackknifed(
     left_out: NDArray[np.float64] | None = None,
 ) -> Effect:
     """Return any statistic of rows with the jackknife error over whole groups, for a correlation on Fisher's scale."""
-    groups = np.asarray(groups)
+    groups = checked_groups(groups, np.size(groups))
     names = np.unique(groups)
     n = len(names)
     if n < 2:
@@ -121,6 +122,13 @@ def jackknifed(
     freedom, skew = _freedom(influence), 0.0 if fisher else float(skewness(influence))
     low, high = ends(value, error, freedom, skew / n**0.5)
     return Effect(float(back(value)), float(back(low)), float(back(high)), error, n, skew, freedom)
+
+
+def checked_groups(groups: ArrayLike, n: int) -> NDArray:
+    """Return the groups of n rows, refusing those that leave a row out."""
+    if np.shape(groups) != (n,) or pd.isna(np.asarray(groups)).any():
+        raise ParameterError(f"groups has shape {np.shape(groups)}, or a gap; give each of the {n} rows its group")
+    return np.asarray(groups)
 
 
 def _freedom(influence: NDArray[np.float64]) -> float:

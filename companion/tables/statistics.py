@@ -3,11 +3,10 @@
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import scipy.stats
 from numpy.typing import ArrayLike, NDArray
 
-from companion.tables.inference import Effect, Statistic, jackknifed
+from companion.tables.inference import Effect, Statistic, checked_groups, jackknifed
 from coupling_lib.datasets.statistics import LinearFit, finite, linear_fit
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 
@@ -67,7 +66,7 @@ def correlation_over(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None
 def partial_over(x: ArrayLike, y: ArrayLike, given: ArrayLike, groups: ArrayLike | None = None) -> Effect:
     """Return Pearson's correlation of x and y over groups, given the best linear prediction of both from `given`."""
     x, y = _paired(x=x, y=y)
-    given = np.asarray(given, dtype=float).reshape(len(x), -1)
+    given = np.column_stack([np.asarray(given, dtype=float)])  # one variable is a column
     partial_correlation(x, y, given)  # refuses undetermined cases
 
     def r(rows: NDArray[np.int64]) -> float:
@@ -110,9 +109,7 @@ def _correlated(
     r: Statistic, n: int, groups: ArrayLike | None, given: int = 0, left_out: NDArray[np.float64] | None = None
 ) -> Effect:
     # Without any relation the variance of a correlation of n rows is 1 / (n - 1), whatever their distribution.
-    groups = np.arange(n) if groups is None else groups
-    if np.shape(groups) != (n,) or pd.isna(groups).any():
-        raise ParameterError(f"groups has shape {np.shape(groups)}, or a gap; give each of the {n} rows its group")
+    groups = checked_groups(np.arange(n) if groups is None else groups, n)
     found = jackknifed(r, groups, fisher=True, least=1 / np.sqrt(max(1, n - 1 - given)), left_out=left_out)
     if found.n < 6 and abs(found.value) > 1 - 1e-9:
         # A perfect order of so few often arises by chance, and leaves no variation to estimate an error from.

@@ -11,6 +11,7 @@ a model whose rows are all in the table is not trained again.
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,11 +44,15 @@ _TABLE = "the table to merge rows into"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line."""
     options = _parser().parse_args(arguments)
-    if options.threads:
-        torch.set_num_threads(options.threads)
     interrupted = "interrupted; the same command goes on from the last checkpoint"
-    if status := in_one_line(lambda: options.act(options) or 0, interrupted):
+    if status := in_one_line(lambda: _act(options) or 0, interrupted):
         sys.exit(status)
+
+
+def _act(given: argparse.Namespace) -> None:
+    if given.threads is not None:
+        torch.set_num_threads(check_whole("--threads", given.threads, 1))
+    given.act(given)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -110,6 +115,9 @@ def _experiment(given: argparse.Namespace) -> None:
 
 
 def _one(given: argparse.Namespace) -> None:
+    check_whole("--seed", given.seed, 0, 2**31 - 1)
+    if not 0 <= given.weight_decay < math.inf:
+        raise ParameterError(f"--weight-decay is {given.weight_decay}; it must be a number from 0")
     data, base = _images_and_recipe(given)
     recipe = replace(base, weight_decay=given.weight_decay, drop_path=given.drop_path, seed=given.seed)
     run = vit.train(recipe, data, (given.run or RUNS / "vit") / recipe.name)

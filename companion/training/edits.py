@@ -32,7 +32,7 @@ from coupling_lib import provenance
 from coupling_lib.blocks.call import BlockCall
 from coupling_lib.blocks.precision import PRECISIONS
 from coupling_lib.blocks.record import passed
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.progress import in_one_line
 
 MOST_REMOVED = 10
@@ -243,6 +243,9 @@ def _named(places: Sequence[int]) -> str:
 def measure(model_name: str, ids: Tensor | None, given: argparse.Namespace) -> None:
     """Measure one model, and keep the table up to date."""
     predictions_sha256()  # refuses to measure before predictions are written
+    if ids is None:
+        check_whole("--passages", given.passages, 1)
+        check_whole("--tokens", given.tokens, 2)
     model, table = cl.load_model(model_name), edits(given.table)
     own = table.loc[table["model"] == model.name, "precision"] if len(table) else []
     if other := sorted({*own} - {given.precision}):

@@ -25,7 +25,7 @@ from companion.training import vit
 from companion.training.vit import VitRecipe
 from coupling_lib.datasets.parts import VARIANTS_OF_PARTS, shared_part
 from coupling_lib.datasets.statistics import finite
-from coupling_lib.errors import ParameterError
+from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.inputs import images
 from coupling_lib.inputs.labelled_images import LabelledImages
 from coupling_lib.measures.depth import measure_depth
@@ -97,6 +97,7 @@ def run_grid(
     recipes: Sequence[VitRecipe], data: LabelledImages, run: Path, table: Path, n_images: int = IMAGES
 ) -> None:
     """Train and measure every model that has no row in the table yet."""
+    check_whole("--images", n_images, 2, len(data.test))
     _refuse_other_settings(table, _settings(recipes[0], data))
     stored, order = unique_keys(table, ["model"]), [recipe.name for recipe in recipes]
     waiting = [recipe for recipe in recipes if (recipe.name,) not in stored]

@@ -216,7 +216,8 @@ def _check_replay(call: BlockCall, block: nn.Module, number: int, family: str, a
     pair = (replayed, call.replay(block, call.input)) if again is None else (call.output, again)
     label = f"block {number + 1} of {family}"
     if not torch.equal(*pair):
-        raise UnsupportedModelError(f"{label} gives two answers in two runs; is it in training mode?")
+        why = "is it in training mode, or does it write over its stream (x += ...)?"
+        raise UnsupportedModelError(f"{label} gives two answers in two runs; {why}")
     if not replay_error(call, replayed, call.output) <= 1:
         raise UnsupportedModelError(f"{label} depends on more than its residual stream")
 

@@ -101,6 +101,8 @@ def _picture(name: str, label: int, image: torch.Tensor, config: Any, processor:
     if processor is None:
         pixels = pixels_for(image[None], config)
     else:
+        if len(image) != config.num_channels:
+            image = image.mean(dim=0, keepdim=True)
         in_bytes = (image * 255).round().to(torch.uint8).expand(config.num_channels, -1, -1)
         pixels = processor(images=[in_bytes.numpy()], return_tensors="pt", input_data_format="channels_first")
         pixels = pixels["pixel_values"]
@@ -171,7 +173,7 @@ def patch_box(model: Model, token: int, picture: Picture) -> tuple[int, int, int
 
 
 def _pictures(folder: Path, n: int) -> list[tuple[str, int, torch.Tensor]]:
-    """Read the first n pictures of a folder, in colour and upright."""
+    """Read the first n pictures of a folder, in colour and upright, transparent parts in the colour under them."""
     from PIL import Image, ImageOps
 
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in _PICTURES)

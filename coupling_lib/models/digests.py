@@ -2,6 +2,8 @@
 
 import functools
 import hashlib
+import re
+import sys
 from collections.abc import Mapping
 from types import CellType, CodeType, ModuleType
 from typing import Any
@@ -34,7 +36,14 @@ def load_digest(hf: nn.Module) -> str:
     return total.hexdigest()
 
 
-def contents_text(value: Any, depth: int = _DEPTH) -> str:
+def is_own(value: Any) -> bool:
+    """Return whether a function, class or module belongs to no library, whose version identifies it."""
+    name = getattr(value, "__module__", None) or getattr(value, "__name__", "")
+    installed = "-packages" in (getattr(sys.modules.get(name), "__file__", None) or "")
+    return not (installed or name.startswith(LIBRARIES) or name.partition(".")[0] in sys.stdlib_module_names)
+
+
+def contents_text(value: Any, depth: int = _DEPTH, seen: set[int] | None = None) -> str:
     """Return all that a user's function or module computes with beside weights, as text: code, values, attributes."""
     if isinstance(value, Tensor | np.ndarray):
         contents = as_bytes(value) if isinstance(value, Tensor) else value.tobytes()
@@ -47,28 +56,39 @@ def contents_text(value: Any, depth: int = _DEPTH) -> str:
         value = {name: part for name, part in vars(value).items() if not name.startswith("__")}
     elif isinstance(value, functools.partial):
         value = (value.func, value.args, value.keywords)
+    elif isinstance(value, property):
+        value = (value.fget, value.fset)
     elif hasattr(value, "__closure__"):
-        value = _of_function(value)
+        value = _of_function(value, set() if seen is None else seen)
     elif isinstance(value, set | frozenset):  # its order differs between processes
         value = sorted(map(repr, value))
     elif not isinstance(value, type | ModuleType | Mapping | list | tuple) and hasattr(value, "__dict__"):
         value = (type(value).__qualname__, vars(value), vars(type(value)).get("__call__"))
     if depth and isinstance(value, Mapping):
-        return repr([(key, contents_text(part, depth - 1)) for key, part in value.items()])
+        return repr([(key, contents_text(part, depth - 1, seen)) for key, part in value.items()])
     if depth and isinstance(value, list | tuple):
-        return repr([contents_text(part, depth - 1) for part in value])
-    return getattr(value, "__qualname__", type(value).__qualname__) if callable(value) or not depth else repr(value)
+        return repr([contents_text(part, depth - 1, seen) for part in value])
+    if callable(value) or not depth:
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # an address differs between processes
 
 
-def _of_function(function: Any) -> tuple[Any, ...]:
-    """Return a function's code and that of functions within it, and the values that it is bound to."""
+def _of_function(function: Any, seen: set[int]) -> tuple[Any, ...]:
+    """Return the code of a function, of those in it and the user's that it calls, and the values it is bound to."""
     every = [*codes(function.__code__)]
     names = sorted({name for code in every for name in code.co_names})
     constants = [each for code in every for each in code.co_consts if not isinstance(each, CodeType)]
     cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
-    # Of globals those that are plain values; functions and modules are identified by name.
-    found = [(name, function.__globals__.get(name)) for name in names]
-    plain = [pair for pair in found if isinstance(pair[1], str | int | float | tuple)]
+    # Of globals, also of other files: values, and functions of no library, once each as they may refer to each other.
+    scopes = [function.__globals__]
+    scopes += [vars(one) for one in map(scopes[0].get, names) if isinstance(one, ModuleType) and is_own(one)]
+    found = [(name, scope.get(name)) for scope in scopes for name in names]
+    plain = [pair for pair in found if isinstance(pair[1], str | int | float)]
+    for name, value in found:
+        values = isinstance(value, tuple | list | dict | set | Tensor | np.ndarray)
+        if id(value) not in seen and (values or (callable(value) and is_own(value))):
+            seen.add(id(value))
+            plain.append((name, contents_text(value, seen=seen)))
     bound = (function.__defaults__, function.__kwdefaults__, getattr(function, "__self__", None))
     return (function.__qualname__, [code.co_code for code in every], names, constants, cells, plain, *bound)
 

@@ -20,7 +20,7 @@ from coupling_lib.blocks.makeup import makeups, modifications, without_settings
 from coupling_lib.errors import CouplingError, ParameterError
 from coupling_lib.inputs.prompt_arguments import UpToWidth, prompt_inputs, prompt_tokens
 from coupling_lib.models import adapters, sources
-from coupling_lib.models.digests import LIBRARIES, as_bytes, contents_text, description, load_digest
+from coupling_lib.models.digests import LIBRARIES, as_bytes, contents_text, description, is_own, load_digest
 from coupling_lib.models.model import Model
 from coupling_lib.provenance import model_identity
 
@@ -100,8 +100,9 @@ def fingerprint(model: Model) -> str:
         total.update(description(model.hf).encode())
         own = [part for part in model.hf.modules() if not type(part).__module__.startswith(LIBRARIES)]
         total.update(repr([contents_text(part) for part in own]).encode())
-        for kind in dict.fromkeys(map(type, own)):
-            total.update((_source(kind.forward) + contents_text(kind)).encode())
+        kinds = (base for kind in map(type, own) for base in kind.__mro__ if base is kind or is_own(base))
+        for kind in dict.fromkeys(kinds):
+            total.update((_source(getattr(kind, "forward", kind)) + contents_text(kind)).encode())
     for name, tensor in tensors.items():
         if isinstance(tensor, torch.Tensor):
             total.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())

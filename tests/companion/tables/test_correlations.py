@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from companion.tables import correlations, generalization, regression
-from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.errors import CouplingError, ParameterError, UntrustworthyResultError
 
 COUPLING = "normalized_miscoupling_k10_relative"
 
@@ -158,6 +158,12 @@ def test_a_parabola_is_found_where_there_is_one():
         squares[own] = (value[own] - np.polyval(np.polyfit(loss[~own], value[~own], 1), loss[own])) ** 2
     assert bend["gain"] == pytest.approx(squares.mean() / value.var()) and bend["gain-low"] > 0.5
     assert bend["trained-line"] == pytest.approx(r(loss[6:], table[COUPLING][6:]) ** 2)
+
+
+@pytest.mark.parametrize(("values", "groups"), [([1, np.nan, 2], [0, 1, 2]), ([1, 2, 3], [0, 1, np.nan])])
+def test_mean_over_groups_refuses_gaps(values, groups):
+    with pytest.raises(CouplingError, match="holds 1 NaN|or a gap"):
+        correlations.mean_over(values, groups)
 
 
 def test_parabola_gains_nothing_where_a_line_holds():

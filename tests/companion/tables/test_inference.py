@@ -97,6 +97,8 @@ def test_jackknife_leaves_out_whole_groups():
     assert (found.low, found.high) == pytest.approx((np.tanh(z - half), np.tanh(z + half)))
     with pytest.raises(ParameterError, match="all 6 rows are of one group; an error over groups needs two or more"):
         jackknifed(lambda rows: 1.0, np.zeros(6))
+    with pytest.raises(ParameterError, match="or a gap; give each of the 3 rows its group"):
+        jackknifed(lambda rows: 1.0, [0.0, 1.0, np.nan])
 
 
 def test_widened_error_adds_in_quadrature():

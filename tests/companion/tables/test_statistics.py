@@ -156,6 +156,15 @@ def test_partial_correlation_over_families_is_jackknifed(sample):
     assert (np.arctanh(found.value), found.error, found.n) == pytest.approx((whole, error, 7))
 
 
+def test_variables_held_fixed_are_columns(sample):
+    x, z, y = (np.asarray(values, dtype=float) for values in sample)
+    given = np.column_stack([z, z**2])
+    assert partial_over(x, y, given).value == pytest.approx(partial_correlation(x, y, given).r)
+    for given in ([z, z**2], np.append(z, z)):
+        with pytest.raises(ParameterError, match="expected one length"):
+            partial_over(x, y, given)
+
+
 @pytest.mark.parametrize("shape", ["normal", "exponential"])
 def test_correlation_interval_has_nominal_coverage(shape):
     rng = np.random.default_rng(0)

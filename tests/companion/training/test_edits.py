@@ -154,4 +154,7 @@ def test_stopped_run_measures_only_missing_edits(tmp_path, monkeypatch):
         given.precision = precision
         with pytest.raises(ParameterError, match=message):
             editing.measure(str(tmp_path / "m"), ids, given)
+    given.passages = -1
+    with pytest.raises(ParameterError, match="--passages is -1; it must be a whole number from 1"):
+        editing.measure(str(tmp_path / "m"), None, given)
     pd.testing.assert_frame_equal(edits(given.table), again)

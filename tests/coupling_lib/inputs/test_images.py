@@ -84,6 +84,16 @@ PROCESSORS = {
 }  # fmt: skip
 
 
+def test_coloured_pictures_reach_one_channel_models(tmp_path):
+    vision_model("ViT", image_size=8, num_channels=1).hf.save_pretrained(tmp_path / "model")
+    processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 8, "width": 8}}
+    processor |= {"image_mean": [0.5], "image_std": [0.5]}
+    (tmp_path / "model" / "preprocessor_config.json").write_text(json.dumps(processor))
+    Image.fromarray(np.full((8, 8, 3), (30, 60, 90), dtype=np.uint8)).save(tmp_path / "a.png")
+    (picture,) = cl.load_images(tmp_path, cl.load_model(tmp_path / "model"), 1)
+    torch.testing.assert_close(picture.pixels, torch.full((1, 1, 8, 8), 2 * 60 / 255 - 1))
+
+
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_a_folders_own_processor_makes_the_pixels(tmp_path, name):
     vision_model("Dinov2", image_size=12).hf.save_pretrained(tmp_path / "model")

@@ -9,6 +9,7 @@ from nnsight import TransformersModel
 from plain_gpt import GPT
 from refusals import refused
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UnsupportedModelError
@@ -112,7 +113,27 @@ class _Casts(nn.Linear):
         return x + super().forward(x.bfloat16()).float()
 
 
+class _InPlace(nn.Linear):
+    """A block that writes over the stream that it reads."""
+
+    def forward(self, x):
+        x += super().forward(x).tanh()
+        return x
+
+
+class _Checkpointed(nn.Module):
+    """A block that keeps nothing of its branch for the pass backwards."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+
+    def forward(self, x):
+        return x + checkpoint(self.inner, x, use_reentrant=False)
+
+
 UNNAMED = "no transformers model; name the list of its blocks, such as blocks='transformer.h'"
+OVER = UnsupportedModelError, r"block 1 of .* two runs; is it in training mode, or does it write over .* \(x \+="
 CASTS = UnsupportedModelError, r"block 1 of .* does not run in torch.float32, take out casts: .*dtype"
 
 
@@ -126,8 +147,44 @@ CASTS = UnsupportedModelError, r"block 1 of .* does not run in torch.float32, ta
         (lambda: _Reads(True), "blocks", UnsupportedModelError, "does not run the blocks named; what reads token ids"),
         (lambda: _Reads(False), "blocks", UnsupportedModelError, "does not run on 7 token ids alone, .*wrap what does"),
         (lambda: nn.Sequential(nn.Embedding(9, 8), nn.Sequential(_Casts(8, 8).bfloat16())), "1", *CASTS),
+        (lambda: nn.Sequential(nn.Embedding(9, 8), nn.Sequential(_InPlace(8, 8))), "1", *OVER),
         (lambda: "gpt2", "h", ParameterError, "hf_model is a str; a transformers model or nn.Module was expected"),
     ],
 )
 def test_networks_without_suitable_blocks_are_refused(made, path, error, message):
     refused(error, message, cl.wrap_model, made(), blocks=path)
+
+
+def test_checkpointed_block_is_refused_in_one_line():
+    net = nn.Sequential(nn.Embedding(9, 8), nn.Sequential(_Checkpointed()))
+    J = cl.trace(cl.wrap_model(net, blocks="1"), IDS % 9).jacobian(0)
+    for use in (J.dense, lambda: J @ torch.ones(8), lambda: J.svd(2)):
+        refused(UnsupportedModelError, "under torch.utils.checkpoint, .*; switch checkpointing off", use)
+
+
+class _Encoder(nn.Module):
+    """A stack of torch's own layers, whose fast path for inference rounds otherwise."""
+
+    def __init__(self, causal: bool):
+        super().__init__()
+        self.causal, self.embed = causal, nn.Embedding(9, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True)
+        self.stack = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, ids):
+        n = ids.shape[1]
+        return self.stack(self.embed(ids), mask=torch.full((n, n), -torch.inf).triu(1) if self.causal else None)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_encoder_layers_of_torch_are_measured(causal):
+    torch.manual_seed(0)
+    trace = cl.trace(cl.wrap_model(net := _Encoder(causal), blocks="stack.layers"), IDS % 9)
+    x, layer = trace.hidden[1].double(), copy.deepcopy(net.stack.layers[1]).double()
+    mask = torch.full((len(x), len(x)), -torch.inf, dtype=x.dtype).triu(1) if causal else None
+
+    def branch(row):
+        return layer(torch.cat([x[:4], row[None], x[5:]])[None], mask)[0, 6]
+
+    found, wanted = trace.jacobian(1, 4, 6).dense().double(), torch.autograd.functional.jacobian(branch, x[4])
+    assert (found - wanted).norm() < 1e-5 * wanted.norm() and torch.backends.mha.get_fastpath_enabled()

@@ -136,10 +136,19 @@ def test_fingerprint_follows_modules_settings_and_buffers():
     assert len(set(found)) == 4
 
 
-FACTOR = 1.0
+FACTOR, CONF, TABLE = 1.0, {"scale": [1.0]}, torch.ones(8)
 
 
-class Own(torch.nn.Linear):
+def act(x):
+    return act(x[0]) if isinstance(x, tuple) else torch.tanh(x) * CONF["scale"][0] * TABLE
+
+
+class Base(torch.nn.Linear):
+    def mix(self, x):
+        return act(x) * tiny.STACK["num_hidden_layers"]
+
+
+class Own(Base):
     """A block of one's own, which keeps what is neither weight nor setting."""
 
     of_all = 1.0
@@ -151,7 +160,7 @@ class Own(torch.nn.Linear):
         self.shifts = [{"shift": shift}]
 
     def forward(self, x):
-        x = x + self.table * self.act(self.pow(super().forward(x)) * self.config.scale * FACTOR)
+        x = x + self.mix(x) + self.table * self.act(self.pow(super().forward(x)) * self.config.scale * FACTOR)
         return x + self.of_all * self.shifts[0]["shift"]
 
 
@@ -163,14 +172,16 @@ def test_fingerprint_follows_everything_a_custom_module_keeps(monkeypatch):
 
     keys = [found(), *(found(**{name: 3.0}) for name in ("table", "scale", "slope", "power", "shift"))]
     assert found() == keys[0]
-    for place in (f"{__name__}.FACTOR", f"{__name__}.Own.of_all"):
+    values = {"FACTOR": 2.0, "Own.of_all": 2.0, "CONF": {"scale": [2.0]}, "TABLE": 2 * TABLE, "act": lambda x: x}
+    values |= {"Base.mix": lambda self, x: x, "tiny.STACK": {"num_hidden_layers": 5}}
+    for place, value in values.items():
         with monkeypatch.context() as patch:
-            patch.setattr(place, 2.0)
+            patch.setattr(f"{__name__}.{place}", value)
             keys.append(found())
     with monkeypatch.context() as patch:
         patch.setattr(identity, "_source", lambda function: "another text of its file")
         keys.append(found())
-    assert len(set(keys)) == len(keys) == 9
+    assert len(set(keys)) == len(keys) == 14
 
 
 def test_changed_buffer_of_a_loaded_model_is_refused():
