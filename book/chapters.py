@@ -106,7 +106,9 @@ def verdicts_part(page: str, results: Path = paths.RESULTS) -> str:
             # Some claims are tried on measurements alone, some on the values that the paper prints alone.
             scopes = {test.get("scope", "here") for test in claim["test"]}
             verdict = claims.verdict_at(claim, found, place)
+            judged = {one.model for one in claims.at_place(claim, found, place) or [] if one.decides}
+            alone = place == "decoder" and len(judged) == 1
             if verdict and ("paper" if place == "paper" else "here") in scopes:
-                places.setdefault(verdict, []).append(words)
+                places.setdefault(verdict, []).append("in one public decoder" if alone else words)
         about.append((claim["id"], claim["claim"], places))
     return from_template("verdicts.md.jinja", about=about)
