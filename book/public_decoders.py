@@ -56,6 +56,13 @@ TABLES = {
         ("change in `nf4`", "precision-change-nf4", "+.4f"),
         ("% of coupling beyond chance lost ", "precision-lost-nf4", ".0f"),
     ),
+    "lenses": (
+        ("logit lens ", "lenses-logit-lens-trained", ".1f"),
+        ("own lens ", "lenses-own-lens-trained", ".1f"),
+        ("affine fit ", "lenses-affine-fit-trained", ".1f"),
+        ("no state ", "lenses-no-state-trained", ".1f"),
+        ("logit minus own lens", "lenses-gain-trained", "+.1f"),
+    ),
     "trajectories": (
         ("change of line-shape score", "trajectories-change-line-shape-score-all", "+.2f"),
         ("change of expodistance", "trajectories-change-expodistance-all", "+.2f"),

@@ -67,6 +67,8 @@ def test_alternative_text_describes_extremes_or_the_drawing():
     measured, sketched = (next(figures_in(shown(provenance=origin))) for origin in ("model a", "a drawing; no model"))
     assert book_figures.alternative(measured) == "Chart. A &amp; B Coupling from 0.25 at block 1 to 0.5 at block 2."
     assert book_figures.alternative(sketched) == "Drawing. A &amp; B"
+    kinds = {"block_jacobian": "Map", "token_jacobian": "Map", "block_a": "Graph", "step": "Chart"}
+    assert {place: kind_of(pd.DataFrame({place: [1]})) for place in kinds} == kinds
 
 
 def test_alternative_text_names_extreme_pairs_of_each_network():
@@ -96,11 +98,6 @@ def test_internal_names_and_ranks_that_are_measured_stay_out_of_words():
     # What is measured tells rows apart before the network does; steps stand for tokens; a last 5 is rounded up.
     table = pd.DataFrame({"network": list("abab"), "test": list("ccdd"), "step": 5, "tokens": 9, "value": 0.6425})
     assert alternative_text(table) == "C, a: 0.643. C, b: 0.643. D, a: 0.643. D, b: 0.643."
-
-
-def test_kinds_of_pictures_are_told_by_their_places():
-    kinds = {"block_jacobian": "Map", "token_jacobian": "Map", "block_a": "Graph", "step": "Chart"}
-    assert {place: kind_of(pd.DataFrame({place: [1]})) for place in kinds} == kinds
 
 
 # -- windows

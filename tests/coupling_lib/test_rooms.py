@@ -108,7 +108,7 @@ def test_core_files_import_only_earlier_ones():
     above = {"load", "hub", "packages", "offload", "packed", "quantised", "low_bit", "prompts", "placing", "paths"}
     assert not above & {path.stem for path in files}
     count, lines = written(files)
-    assert count <= 31 and lines <= 4600
+    assert count <= 31 and lines <= 4620
 
 
 def written(files: set[Path]) -> tuple[int, int]:
