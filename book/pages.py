@@ -66,10 +66,9 @@ def model_table(models: list[Entry]) -> str:
     for entry in models:
         address = f"https://huggingface.co/{quote(entry.hub_id)}"
         where = f"[{plain(entry.hub_id)}]({address})" if entry.hub_id else "in this project"
-        kind = "not recorded" if "not record" in entry.note else entry.kind
         sizes = (number(entry.parameters_b), number(entry.blocks), number(entry.width))
         scores = (number(entry.training_tokens_t, 2), number(entry.average))
-        rows.append((f"`{entry.alias.replace('`', '')}`", where, plain(entry.family), kind, *sizes, *scores))
+        rows.append((f"`{entry.alias.replace('`', '')}`", where, plain(entry.family), entry.kind, *sizes, *scores))
     head = ("alias", "model", "family", "kind", "10⁹ parameters ", "blocks ", "width ", "10¹² tokens ", "mean score ")
     return table(head, rows)
 

@@ -42,9 +42,9 @@ def measurement(version: int) -> Callable[[Measure], Measure]:
       `tests/coupling_lib/measures/test_versions` fails when its numbers change and the version does not.
 
     A user's own measure may go without. It then counts as version 1 and is identified by the text of its file, or in a
-    notebook by its own text, and by values that it is bound to: closures, attributes, plain global variables. Changing
-    these measures anew. Functions that it calls elsewhere, this library included, are not inspected, so after an update
-    that matters give it a version, or raise it.
+    notebook by its own text, and by what it uses: closures, attributes, global values and functions of no library. When
+    any of these changes, it is measured anew. Libraries, this one included, are not inspected: after an update that
+    matters give the measure a version, or raise it.
 
     Args:
         version: a whole number from 1.
