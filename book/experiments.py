@@ -75,6 +75,7 @@ KINDS = {
     "phases": Kind(phases.phases, phases.finished, _answers(phases.answers), at_once=True),
     "later": Kind(later.later, _all, _answers(later.answers), at_once=True),
     "decoders": Kind(decoders.decoders, _all, _answers(decoders.answers), at_once=False),
+    "edited": Kind(edits.edits, edits.finished, lambda rows, _: edits.estimates(rows), at_once=False),
     # Nobody has sent a card yet.
     "replication": Kind(lambda: pd.DataFrame(columns=["model"]), _all, _answers(lambda rows: {}), at_once=True),
 }
@@ -94,6 +95,8 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple
     """Write the progress of one experiment, and its parts; nothing incomplete is judged."""
     kind = KINDS[name]
     measured = kind.finished(rows)
+    if kind.unit == "model" and "models" in experiment:
+        measured = measured[measured["model"].isin(experiment["models"])]
     have, wanted = measured[kind.unit].nunique(), len(experiment.get("models", ())) or experiment["n"]
     judged = outcomes(experiment, name, measured) if have >= (wanted if kind.at_once else 1) else {}
     lines = []

@@ -210,14 +210,16 @@ def removal(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def estimates(table: pd.DataFrame) -> pd.DataFrame:
-    """Return estimates for every question of the experiment, for each model and both parts: a row each."""
+    """Return estimates for every question of the experiments, for each model, both parts and influence: a row each."""
     lines = []
     for model, rows in table.groupby("model", sort=False):
         known = of_predictors(rows).set_index(["edit", "predictor"])[list(Effect._fields)]
         swapped = near_pairs(rows, "swap")
-        for name in (COUPLING, SHARED):
-            found = {edit: known.loc[edit, name].to_dict() for edit in (SKIP, *PAIRS)}
-            found["beyond influence"] = related(swapped, name, INFLUENCE)._asdict()
+        for name, asked in {COUPLING: COUPLING, SHARED: COUPLING, INFLUENCE: INFLUENCE}.items():
+            effects = {edit: known.loc[edit, name].to_dict() for edit in (SKIP, *PAIRS)}
+            found = {f"{edit} by {asked}": effect for edit, effect in effects.items()}
+            if name != INFLUENCE:
+                found |= effects | {"beyond influence": related(swapped, name, INFLUENCE)._asdict()}
             lines += [{"question": one, "label": f"{model}, {name}", **effect} for one, effect in found.items()]
     return pd.DataFrame(lines).astype({"n": int})
 
