@@ -31,6 +31,7 @@ from landing import verdicts_strip
 from library import API
 from markdown_table import plain, table
 from named_numbers import cells_of
+from number_table import number_table
 from paper_map import map_page
 from public_decoders import TABLES, decoders_table, first_token_of_decoders
 from reproduce import machine_page, reproduce_page, spreads_page
@@ -235,3 +236,4 @@ if __name__ == "__main__":
     else:
         write_parts(OUT, READ)
         write_run(OUT)
+        number_table().to_csv(OUT / "numbers.csv", index=False, float_format="%.6g")

@@ -40,7 +40,7 @@ _NULLS = {
     "self-coupling": ("tokens-between-self-by-chance", "tokens-between-self-traceless-part-conjugated"),
 }
 """Remembered nulls, the largest of which is subtracted from the effect; their errors are far below the effect's."""
-_ENDS = tuple(Effect._fields[1:])
+ENDS = tuple(Effect._fields[1:])
 _HEADER = """What executed notebooks remember of public decoders whose weights do not ship with the project.
 name: of a number, or of an effect with its low, high, error, n, skew and freedom; or a notebook's parameter.
 predictions_sha256: of data/predictions.toml as it was when the notebook had run."""
@@ -66,7 +66,7 @@ def numbers_of(model: str, notebook: str, file: Path | None = None) -> dict[str,
             found[row["name"]] = float(row["value"])
         except ValueError:
             found[row["name"]] = row["value"]
-        found |= {f"{row['name']}-{end}": float(row[end]) for end in _ENDS if pd.notna(row[end])}
+        found |= {f"{row['name']}-{end}": float(row[end]) for end in ENDS if pd.notna(row[end])}
     return found
 
 
@@ -75,13 +75,13 @@ def rows_of(model: str, notebook: str, numbers: Mapping[str, Any]) -> list[dict[
     effects: dict[str, dict[str, Any]] = {}
     for name, value in numbers.items():
         stem, _, end = name.rpartition("-")
-        whole = end in _ENDS and stem in numbers
+        whole = end in ENDS and stem in numbers
         # The column of values holds texts as well, and is not rounded with the others.
         plain = value if whole or isinstance(value, str) else f"{value:.8g}"
         effects.setdefault(stem if whole else name, {})[end if whole else "value"] = plain
     where = {"model": model, "notebook": notebook}
     stamp = {"predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
-    return [where | {"name": name} | dict.fromkeys(("value", *_ENDS)) | one | stamp for name, one in effects.items()]
+    return [where | {"name": name} | dict.fromkeys(("value", *ENDS)) | one | stamp for name, one in effects.items()]
 
 
 def replace_rows(rows: Iterable[Mapping[str, Any]], file: Path | None = None) -> int:
