@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 
 def _of_quality(rows: pd.DataFrame, experiment: dict[str, Any]) -> pd.DataFrame:
     found = quality.estimates(rows, experiment["readings"])
-    words = {reading: mark.rstrip("-") or "coupling" for mark, reading in quality.READINGS.items()}
+    words = dict(zip(quality.READINGS.values(), ("coupling", "traceless part", "neighbours"), strict=True))
     steps = ["" if step < 0 else f", step {step}" for step in found["step"]]
     return found.assign(label=found["reading"].map(words) + steps)
 
