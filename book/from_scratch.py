@@ -19,7 +19,7 @@ def record(block, inputs, more):
 
 
 def jacobian(block):
-    """Differentiate what a block adds by the state of the last token."""
+    """Differentiate what a block adds w.r.t. the last token's state."""
     (x, *others), more = calls[block]
 
     def added(state):

@@ -96,9 +96,9 @@ def idea_toy() -> str:
         draw_toy,
         take_toy(),
         name="idea-toy",
-        caption="Two blocks in three dimensions. An arrow points where a block responds, and is as long as its "
-        "response. Below, |A|: the first block's Jacobian in the directions of the second. By chance coupling is about "
-        "0.18.",
+        caption="Two blocks in three dimensions. An arrow points in a direction to which a block responds; its "
+        "length is the response. Below, |A|: the first block's Jacobian in the directions of the second. By chance "
+        "coupling is about 0.18.",
         provenance="a drawing; computed from directions chosen for it, no model is measured · make book",
     )
 
@@ -130,7 +130,7 @@ def shared_directions() -> str:
         beyond=True,
         name="coupling-before-and-after-training",
         caption="The 30 blocks of SmolLM2-135M-Instruct (Q4_1), after and before training. A line joins two blocks "
-        f"that share their {_K} strongest directions more than chance would have it; wider lines mean more. Uniform "
+        f"that share their {_K} strongest directions more than by chance; wider lines mean more. Uniform "
         "scaling is left out: it needs no shared direction. Before training the lines are too thin to be seen.",
         provenance=origin.line(*both.records, command="make book"),
     )

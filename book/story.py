@@ -96,8 +96,8 @@ def story_part() -> str:
         caption=f"Coupling of all pairs of blocks, |A| of blocks {PAIR[0]} and {PAIR[1]} at the last token of one "
         f"prompt, and the training of {MODEL} at four steps. A is the Jacobian of block {PAIR[0]} in the singular "
         f"vectors of block {PAIR[1]}; each A has a scale of its own. Below, three public decoders, and the models of "
-        "the paper's figure 1a. Maps, on one scale: a row is the block of the Jacobian, a column that of the "
-        "vectors; stronger colours are more coupling, grey a block with itself.",
+        "the paper's figure 1a. Maps share one scale: rows are blocks of the Jacobian, columns blocks of the "
+        "vectors; stronger colours mean more coupling; grey: a block with itself.",
         provenance=one.origin.replace(" · make book", " · data/measurements · data/paper_figures.csv · make book"),
     )
     data = json.dumps(moving(one, maps, points), separators=(",", ":"))

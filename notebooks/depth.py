@@ -63,7 +63,7 @@ show(
     schematic.take_construction(),
     name="depth-construction",
     caption="Above: the Jacobian of a block is the first-order response of its output to the stream. We multiply the "
-    "Jacobian of another block by its singular vectors on both sides; the result is diagonal if the two blocks share "
+    "Jacobian of another block by this block's singular vectors on both sides; the result is diagonal if the two share "
     "them. Below: the pairs of Jacobians that we compare; the chapter Depth is about the first. The small matrices are "
     "examples, drawn without signs.",
 )

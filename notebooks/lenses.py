@@ -68,8 +68,8 @@ show(
     lenses.take_readout(words),
     name="lenses-readout",
     caption=f"{model}: the three strongest tokens at every depth, the model's own answer on top: read from the state "
-    "as it is (logit lens), and from the state times the derivative of the last one by it (own lens). Shades: "
-    "probability.",
+    "as it is (logit lens), and from the state times the last state's derivative with respect to it (own "
+    "lens). Shades: probability.",
 )
 
 # %% [markdown]
