@@ -39,13 +39,14 @@ def draw_predictors(taken: pd.DataFrame) -> Figure:
     """Draw a panel for each edit: a row for each predictor, a dot for each model, the permuted null behind."""
     shown, models = [SKIP, *PAIRS], list(taken["model"].unique())
     names = [name for name in LIKELY if name in set(taken["predictor"])]
+    apart = min(0.36, 0.72 / len(models))
     figure, row = parts.panels([edit.capitalize() for edit in shown], 3.3, named=True, sharex=True, sharey=True)
     for axes, edit in zip(row, shown, strict=True):
         for place, model in enumerate(models):
             found = taken[(taken["edit"] == edit) & (taken["model"] == model)]
-            rows = found["predictor"].map(names.index) + 0.36 * place - 0.18 * (len(models) - 1)
+            rows = found["predictor"].map(names.index) + apart * (place - (len(models) - 1) / 2)
             ink = style.dataset_colour(model, place)
-            axes.barh(rows, 2 * found["null"].fillna(0), 0.3, -found["null"].fillna(0), color=ink, alpha=0.15)
+            axes.barh(rows, 2 * found["null"].fillna(0), apart / 1.2, -found["null"].fillna(0), color=ink, alpha=0.15)
             parts.dots(axes, rows, found["value"], [found["low"], found["high"]], ink, label=model)
         axes.axvline(0, color=style.colour("text"), linewidth=0.7)
         parts.rows_axis(axes, names)
