@@ -56,11 +56,15 @@ def judge(claim: Mapping[str, Any], results: Path, model: str, margins: Mapping[
     for notebook in sorted(notebooks_of(claim)):
         numbers |= remembered(results / model / f"{notebook}.ipynb")
     found = []
+    effects = [test["effect"] for test in claim["test"]]
     for at, test in enumerate(claim["test"]):
+        if (more := test.get("unless")) in numbers:
+            continue
         evidence, text = _evidence(test, numbers, margins), filled(test["measured"], numbers)
         if evidence is not None and text is not None:
+            reading = effects.index(more) if more else at
             found.append(
-                Judged(model, at, test.get("scope", "here"), evidence, text, numbers, decides="beside" not in test)
+                Judged(model, reading, test.get("scope", "here"), evidence, text, numbers, decides="beside" not in test)
             )
     return found
 
@@ -132,6 +136,12 @@ def wrong(claims: list[dict[str, Any]], asked: Mapping[str, str]) -> list[str]:
             f"the claim {claim['claim']!r} has no {key}" + (f"; known are {', '.join(words)}" if words else "")
             for key, words in known.items()
             if not claim.get(key) or (words and claim[key] not in words)
+        ]
+        effects = {test["effect"] for test in claim["test"]}
+        lines += [
+            f"the claim {claim['claim']!r} has no reading of {more!r}, which `unless` names"
+            for more in dict.fromkeys(test["unless"] for test in claim["test"] if "unless" in test)
+            if more not in effects
         ]
         if (one := claim.get("id")) in questions_of:
             lines.append(f"two claims have the id {one!r}")

@@ -108,9 +108,9 @@ def _shown(claim: Mapping[str, Any], there: list[Judged]) -> list[tuple[str, lis
     models = {one.model: one.numbers for one in there}
     effects = []
     for shown in claim.get("shown", ()):
-        effect, form = shown["effect"], shown.get("form", ".3f")
-        values, what = [], None
+        form, values, what = shown.get("form", ".3f"), [], None
         for model, numbers in models.items():
+            effect = shown["effect"] if shown["effect"] in numbers else shown.get("or", shown["effect"])
             # Blanks that do not break keep a value and its interval on one line.
             value = filled(
                 f"{{{effect}:{form}}}\u00a0[{{{effect}-low:{form}}},\u00a0{{{effect}-high:{form}}}]", numbers

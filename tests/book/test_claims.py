@@ -17,24 +17,8 @@ from browser import HTML, new_tab
 from executed import executed
 
 from coupling_lib import paths
-from coupling_lib.errors import ParameterError
 
 CLAIMS = claims.read_claims()
-
-
-@pytest.mark.parametrize(
-    ("number", "value"),
-    [(0.5, 0.5), ("[a]", 0.4), ("(1 + [b]) / 2", 0.6), ("max([a], 0.5) - abs(0 - [b])", 0.3), ("[missing]", None)],
-)
-def test_claim_numbers_are_arithmetic_over_remembered_values(number, value):
-    found = named_numbers.computed(number, {"a": 0.4, "b": 0.2})
-    assert found is None if value is None else found == pytest.approx(value)
-
-
-@pytest.mark.parametrize("number", ["__import__('os').getcwd()", "[a].real", "print([a])", "(lambda: 1)()", "[a] > 0"])
-def test_numbers_beyond_arithmetic_are_refused(number):
-    with pytest.raises(ParameterError, match="a number is"):
-        named_numbers.computed(number, {"a": 1.0})
 
 
 def claim(*tests):
@@ -63,6 +47,26 @@ def test_evidence_comes_from_an_executed_notebook_and_decides(tmp_path, value, v
     given, (only,) = decided(claim(LOCAL), tmp_path)
     assert given == verdict and only.measured == f"local {value:.2f}, 5 prompts"
     assert (only.evidence.value, only.evidence.error, only.evidence.n) == (value, 0.1, 20)
+
+
+def test_more_prompts_count_instead_of_fewer(tmp_path):
+    more = LOCAL | {"effect": "depth-many", "measured": "many {depth-many:.2f}"}
+    one = claim(more, LOCAL | {"unless": "depth-many"})
+    remembering(
+        tmp_path / "one", "depth-local", -1.0, **{"depth-many": 1.0, "depth-many-error": 0.1, "depth-many-n": 9}
+    )
+    remembering(tmp_path / "two", "depth-local", 1.0)
+    given, found = decided(one, tmp_path)
+    assert given == "reproduced" and [judged.reading for judged in found] == [0, 0]
+    assert [judged.measured for judged in found] == ["many 1.00", "local 1.00, 5 prompts"]
+    shown = {"what": "size", "effect": "depth-many", "or": "depth-local", "form": ".1f"}
+    ends = {f"{name}-{end}": 0.5 for name in ("depth-many", "depth-local") for end in ("low", "high")}
+    for judged in found:
+        judged.numbers |= ends
+    ((_, values),) = scorecard._shown(one | {"shown": [shown]}, found)
+    assert [value.partition("\u00a0")[0] for value in values] == ["one: 1.0", "two: 1.0"]
+    (fault,) = claims.wrong([claim(LOCAL | {"unless": "depth-most"})], {})
+    assert "has no reading of 'depth-most', which `unless` names" in fault
 
 
 def test_a_claim_without_numbers_is_not_measured(tmp_path):

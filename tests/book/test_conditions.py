@@ -98,3 +98,18 @@ def test_conditions_beyond_comparisons_are_refused(expression):
 )  # fmt: skip
 def test_page_sentences_are_read_as_rendered(markdown, sentences):
     assert page_text.sentences_of(markdown) == sentences
+
+
+@pytest.mark.parametrize(
+    ("number", "value"),
+    [(0.5, 0.5), ("[a]", 0.4), ("(1 + [b]) / 2", 0.6), ("max([a], 0.5) - abs(0 - [b])", 0.3), ("[missing]", None)],
+)
+def test_claim_numbers_are_arithmetic_over_remembered_values(number, value):
+    found = named_numbers.computed(number, {"a": 0.4, "b": 0.2})
+    assert found is None if value is None else found == pytest.approx(value)
+
+
+@pytest.mark.parametrize("number", ["__import__('os').getcwd()", "[a].real", "print([a])", "(lambda: 1)()", "[a] > 0"])
+def test_numbers_beyond_arithmetic_are_refused(number):
+    with pytest.raises(ParameterError, match="a number is"):
+        named_numbers.computed(number, {"a": 1.0})
