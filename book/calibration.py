@@ -126,8 +126,10 @@ KINDS = {
     "mean, the null has an error": Kind(
         r"(depth|nulls|readings|emergence)-.*|prompts-many-(shared-)?(self|context)-coupling.*",
         partial(_mean, n=12, null_error=0.3), {"null_error": 0.3}, 5),
-    "mean within a margin": Kind(r"prompts-many-(shared-)?four-bits", partial(_mean, n=12), {"null": -1.0}, 5),
-    "median": Kind(r"prompts-many-.*-(straighter|exponential|even)", partial(_mean, n=24, statistic="median"), often=5),
+    "mean within a margin": Kind(
+        r"prompts-many-(shared-)?four-bits|precision-change-.*", partial(_mean, n=12), {"null": -1.0}, 5),
+    "median": Kind(r"prompts-many-.*-(straighter|exponential|even)|trajectories-change-.*",
+                   partial(_mean, n=24, statistic="median"), often=5),
     "mean of rank correlations": Kind(r"vision-rank-.*", _three_seeds),
     "rank correlation": Kind(r"prompts-many-(shared-)?(difficulty|length).*",
                              partial(_related, groups=np.arange(36), over=correlation), _R),
