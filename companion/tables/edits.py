@@ -201,11 +201,15 @@ def removal(rows: pd.DataFrame) -> pd.DataFrame:
     own = own.assign(removed=lambda part: part["blocks"].str.split().str.len())
     drawn = own["by"].str.startswith(RANDOM)
     chosen = own.loc[~drawn, ["by", "removed", "loss_rise"]]
-    quantiles = own[drawn].groupby("removed")["loss_rise"].quantile([0, 0.5, 0.95]).unstack()
-    random = quantiles.set_axis(["low", "loss_rise", "high"], axis=1).reset_index().assign(by=RANDOM)
-    found = pd.concat([chosen, random], ignore_index=True)
-    of_size = {size: part.to_numpy() for size, part in own[drawn].groupby("removed")["loss_rise"]}
-    better = [float((of_size[one.removed] < one.loss_rise).mean()) for one in found.itertuples()]
+    ends = {"low": 0, "loss_rise": 0.5, "high": 0.95}
+    of_random = own[drawn].groupby("removed")["loss_rise"]
+    random = pd.DataFrame({name: of_random.quantile(share) for name, share in ends.items()}).reset_index()
+    found = pd.concat([chosen, random.assign(by=RANDOM)], ignore_index=True)
+    of_size = {size: part.to_numpy() for size, part in of_random}
+    better = [
+        float((of_size[one.removed] < one.loss_rise).mean()) if one.removed in of_size else np.nan
+        for one in found.itertuples()
+    ]
     return found.assign(random_better=better)
 
 

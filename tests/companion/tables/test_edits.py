@@ -95,6 +95,8 @@ def test_removal_gives_median_of_random_choices():
     found = of.removal(table).set_index("by")
     assert found.loc["random", "loss_rise"] == 2.0 and found.loc[COUPLING, "loss_rise"] == 1.5
     assert found.loc[COUPLING, "random_better"] == pytest.approx(1 / 3)
+    alone = of.removal(table[table["by"] == COUPLING])
+    assert alone["loss_rise"].tolist() == [1.5] and alone["random_better"].isna().all()
 
 
 def test_unfinished_models_are_left_out(tmp_path):
