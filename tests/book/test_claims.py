@@ -16,6 +16,7 @@ import verdicts
 from browser import HTML, new_tab
 from executed import executed
 
+from companion.tables import photographs, width
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
@@ -264,6 +265,18 @@ def test_inconclusive_claims_say_what_would_settle_them():
         assert "inconclusive" not in given or len(asked["settle"]) > 60, asked["id"]
         row = scorecard.row(asked, judged_here, "more", paths.RESULTS)
         assert ("*Power:*" in row and "we had 80 % power for" in row) == ("inconclusive" in given)
+
+
+@pytest.mark.parametrize(
+    ("effect", "tests"),
+    [
+        ("generalization-width-ktenth-relative-over-widths", width.TESTS),
+        ("vision-photographs-within-both", photographs.TESTS),
+    ],
+)
+def test_pages_quote_power_at_the_level_of_the_claim(effect, tests):
+    (there,) = ([test for test in one["test"] if "beside" in test] for one in CLAIMS if effect in str(one["test"]))
+    assert tests == len(there) and any(test["effect"] == effect for test in there)
 
 
 def test_incomplete_claims_are_reported_in_one_line():
