@@ -16,7 +16,7 @@ import verdicts
 from browser import HTML, new_tab
 from executed import executed
 
-from companion.tables import photographs, width
+from companion.tables import photographs, quality, width
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
@@ -272,6 +272,7 @@ def test_inconclusive_claims_say_what_would_settle_them():
     [
         ("generalization-width-ktenth-relative-over-widths", width.TESTS),
         ("vision-photographs-within-both", photographs.TESTS),
+        ("generalization-quality-end-held-all-three", quality.TESTS),
     ],
 )
 def test_pages_quote_power_at_the_level_of_the_claim(effect, tests):
