@@ -46,9 +46,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.stats import t as student
 
-from companion.tables.inference import Effect, tail
+from companion.tables.inference import Effect, detectable, tail
 
 CONDITIONS = ("training step",)
 """Conditions in which the readings of one definition may differ."""
@@ -133,9 +132,8 @@ class Evidence:
 
     @property
     def detectable(self) -> float:
-        """Effect that this n and this spread find four times out of five, at the level of its family."""
-        level = LEVEL / self.family
-        far = float((student.ppf(1 - level / 2, self._freedom) + student.ppf(0.8, self._freedom)) * self.spread)
+        """Effect of either sign that this n and this spread find four times out of five, at the level of its family."""
+        far = detectable(self.spread, self._freedom, self._lean, LEVEL / self.family)
         return math.tanh(far) if self.fisher else far
 
     @property
@@ -156,9 +154,12 @@ class Evidence:
         distance = side * (self.difference - bound)
         if self.spread == 0:
             return float(distance <= 0)
-        # What the null's error adds is not skewed.
-        lean = side * self.skew * (self.error / self.spread) ** 3 / self.n**0.5
-        return tail(distance / self.spread, self._freedom, lean)
+        return tail(distance / self.spread, self._freedom, side * self._lean)
+
+    @property
+    def _lean(self) -> float:
+        """Skewness of the difference; what the null's error adds is not skewed."""
+        return self.skew * (self.error / self.spread) ** 3 / self.n**0.5 if self.spread else 0.0
 
     @property
     def _freedom(self) -> float:

@@ -93,7 +93,8 @@ show(
     emergence.take_coupling(measured),
     name="emergence-coupling",
     caption=f"{model}: coupling over training, mean over all pairs of different blocks with 95 % intervals over "
-    "prompts, of whole Jacobians and of their traceless part. Dashed: by chance. Dotted: the level of step 0.",
+    "prompts, of whole Jacobians and of their traceless part (one line where they coincide). Dashed: by chance. "
+    "Dotted: the level of step 0. On the right, where it is known: the model's quality.",
 )
 
 # %% [markdown]

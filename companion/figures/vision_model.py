@@ -129,13 +129,15 @@ def numbers_of(
     table, relations = take_summary(depths, null=null), take_relations(related, nulls=nulls)
     means, states = (ds[["mean", "low", "high"]].to_dataframe() for ds in (relations, take_drop_path(dropped, null)))
     chance = relations[["random_bases", "random_bases_error"]].to_dataframe()
+    means = means.reorder_levels(["relation", "network"])
     return {
         "model-null": float(1 - null),
         "model-null-error": float(null.error),
-        "on-diagonal": effects.diagonal_share(means.loc[("trained", "class"), "mean"]),
+        "on-diagonal": effects.diagonal_share(means.loc[("class", "trained"), "mean"]),
         "on-diagonal-chance": effects.diagonal_share(chance.loc["class", "random_bases"]),
         **cells(table.loc[relations.network.values], with_ends("model-{}", "coupling")),
         **cells(chance, {"random_bases": "{}-null", "random_bases_error": "{}-null-error"}),
-        **cells(means.reorder_levels(["relation", "network"]), {"mean": "{}-{}"}),
+        **cells(means, {"mean": "{}-{}"}),
         **cells(states, with_ends("drop-path-{}")),
+        **cells(means, {end: f"{{}}-{{}}-{end}" for end in ("low", "high")}),
     }

@@ -39,6 +39,8 @@ LIKELY = {
     DISTANCE: ("distance", 1),
 }
 """Predictors: the column of each, and the expected sign of its correlation with the cost."""
+LEVEL = 0.01
+"""Level of the registered tests over pairs, which the power is for."""
 _FOLDS, _DRAWS = 5, 1000
 
 
@@ -153,7 +155,7 @@ def of_predictors(rows: pd.DataFrame) -> pd.DataFrame:
             for cost in ("loss_rise", "kl")
         )
         line = {"edit": edit, "predictor": name, **effect._asdict(), "p": p_value(effect)}
-        line |= {"null": null, "permuted": share, "seen": detectable_correlation(effect)}
+        line |= {"null": null, "permuted": share, "seen": detectable_correlation(effect, LEVEL)}
         lines.append(line | {"kl": other.value, "kl_low": other.low, "kl_high": other.high})
     found = pd.DataFrame(lines)
     return found.assign(holm=corrected(found["p"]))

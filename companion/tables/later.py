@@ -7,7 +7,6 @@ from companion.tables.generalization import coupling_columns
 from companion.tables.inference import Effect, effect_of, with_error
 from coupling_lib import paths
 from coupling_lib.measures.random_bases import null_spreads
-from coupling_lib.models.registry import lookup
 
 MODELS = ("long-neox", "long-llama")
 PARTS = {"coupling": "coupling rises again", "shared": "the shared part rises again"}
@@ -21,8 +20,10 @@ REPORTED = (
 )  # fmt: skip
 """Columns that are reported at four steps of each model."""
 
-PYTHIA = {"pythia-6.9b": (128, 143_000), "pythia-12b": (128, 143_000)}
-"""Models of the paper's figure 1b, and its first and last step."""
+PYTHIA = {"pythia-6.9b": 6_857_302_016, "pythia-12b": 11_846_072_320}
+"""Models of the paper's figure 1b, and their number of parameters, which the registry rounds."""
+PYTHIA_STEPS = {"first": 128, "last": 143_000}
+"""First and last step of that figure."""
 PYTHIA_BATCH = 1024 * 2048
 """Tokens of a step of their training."""
 
@@ -31,9 +32,8 @@ def clocks(own: pd.DataFrame) -> dict[str, float]:
     """Return training tokens, in millions and per parameter, at the ends of training, of Pythia and of one model."""
     # It is not known by which of the two clocks to compare: by the first the ranges are disjoint.
     found = {}
-    for name, ends in PYTHIA.items():
-        parameters = lookup(name).parameters_b * 1e9
-        for word, step in zip(("first", "last"), ends, strict=True):
+    for name, parameters in PYTHIA.items():
+        for word, step in PYTHIA_STEPS.items():
             tokens = step * PYTHIA_BATCH
             found[f"{name.replace('.', '-')}-{word}-million-tokens"] = tokens / 1e6
             found[f"{name.replace('.', '-')}-{word}-per-parameter"] = tokens / parameters

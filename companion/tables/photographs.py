@@ -17,6 +17,8 @@ from coupling_lib import paths
 GRID, PAIRS = paths.DATA / "cifar_grid.csv", paths.DATA / "cifar_pairs.csv"
 CELLS, N_PAIRS = 64, 40
 """Number of cells of the grid, and of pairs, required before anything is judged."""
+TESTS = 3
+"""Number of tests beside the claim on accuracy, corrected together (`data/claims.toml`); power is for their level."""
 PARTS = {"whole": "class.k10.normalized_miscoupling", "traceless part": "class.k10.shared_normalized_miscoupling"}
 """Columns by the part of the Jacobians that they describe."""
 _COUPLING = "coupling with stochastic depth"
@@ -115,7 +117,7 @@ def _of_grid(table: pd.DataFrame) -> dict[str, float]:
     more = {"models": len(table), "accuracy-lowest": table["test_accuracy"].min(), "accuracy-spread": spread}
     more |= {
         "accuracy-highest": table["test_accuracy"].max(),
-        "within-both-seen": detectable_correlation(fixed["both", "whole"]),
+        "within-both-seen": detectable_correlation(fixed["both", "whole"], 0.05 / TESTS),
     }
     return effects.numbers(found, "") | {f"photographs-{name}": float(value) for name, value in more.items()}
 

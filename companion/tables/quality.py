@@ -15,7 +15,7 @@ import pandas as pd
 from companion.tables import effects
 from companion.tables.files import without_repeats
 from companion.tables.generalization import coupling_columns, suite
-from companion.tables.inference import Effect
+from companion.tables.inference import Effect, detectable_correlation
 from companion.tables.regression import r_squared
 from companion.tables.statistics import correlation_over, partial_over, residuals
 from coupling_lib import paths
@@ -25,6 +25,9 @@ EARLY = 29
 
 MODELS = 26
 """Number of models required before anything is judged."""
+
+TESTS = 44
+"""Number of tests beside the claim on the score, corrected together (`data/claims.toml`); power is for their level."""
 
 FACTORS = ("corrupted", "unique_tokens", "learning_rate")
 """Factors that were varied to make models better or worse, by column."""
@@ -191,6 +194,7 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     numbers |= {"spread-seeds": of_seeds, "spread-settings": of_settings, "tokens": end["tokens"].max()}
     numbers |= {"readings": len(every), "readings-below": sum(r.high < 0 for r in every.values())}
     numbers |= {"readings-above": len(above), "readings-above-bases": sum(c.startswith("basis_") for c in above)}
+    numbers["end-held-all-three-seen"] = detectable_correlation(found["end-held-all-three"], 0.05 / TESTS)
     return effects.numbers(found, "quality") | {f"quality-{name}": float(value) for name, value in numbers.items()}
 
 

@@ -177,6 +177,12 @@ def of_grid(table: pd.DataFrame, token: str) -> dict[str, Effect]:
     }
 
 
+def rise(table: pd.DataFrame) -> Effect:
+    """Return the rise of coupling from the lowest rate of stochastic depth to the highest, over seeds."""
+    along = table[table.weight_decay == SEEDED_DECAY].pivot(index="seed", columns="drop_path", values="coupling")
+    return effect_of((along.iloc[:, -1] - along.iloc[:, 0]).to_numpy())
+
+
 def numbers_of(grid: pd.DataFrame, reading: Reading, model: str) -> dict[str, float]:
     """Return the numbers that prose about the grid quotes, by name."""
     at_rate = first_seed(coupling_table(grid, reading)).groupby("drop_path")[["test_accuracy", "coupling"]]
@@ -201,4 +207,7 @@ def numbers_of(grid: pd.DataFrame, reading: Reading, model: str) -> dict[str, fl
         one = reading._replace(token=token)
         found[f"coupling-{token}-null-error"] = null_error(one)
         found |= effects.numbers(of_grid(coupling_table(grid, one), token), "")
+    of_class = coupling_table(grid, reading._replace(token="class"))
+    found["steeper-class-seen"] = detectable_correlation(of_grid(of_class, "class")["steeper-class"])
+    found |= effects.numbers({"rise-class": rise(of_class)}, "")
     return {name: float(value) for name, value in found.items()} | circumstances(grid, model, spread.test_accuracy)

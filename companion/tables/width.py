@@ -34,6 +34,9 @@ ASIDE = (0, 289, 920)
 MODELS = 10
 """Number of models required before anything is judged."""
 
+TESTS = 5
+"""Number of tests beside the claim on width, corrected together (`data/claims.toml`); the power is for their level."""
+
 
 def width() -> pd.DataFrame:
     """Read the table of the experiment."""
@@ -117,5 +120,6 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     reached = equally_good(table.assign(reached=1 - table["tokens"]), "reached").groupby("width")["coupling"].mean()
     numbers |= {"tokens-narrowest": reached.iloc[0], "tokens-widest": reached.iloc[-1]}
     numbers |= {"models": table["model"].nunique(), "widths": table["width"].nunique(), "loss": equal["loss"].iloc[0]}
-    numbers["ktenth-relative-over-widths-seen"] = detectable_correlation(found["ktenth-relative-over-widths"])
+    judged = found["ktenth-relative-over-widths"]
+    numbers["ktenth-relative-over-widths-seen"] = detectable_correlation(judged, 0.05 / TESTS)
     return effects.numbers(found, "width") | {f"width-{name}": float(value) for name, value in numbers.items()}

@@ -16,6 +16,7 @@ import verdicts
 from browser import HTML, new_tab
 from executed import executed
 
+from companion.tables import photographs, quality, width
 from coupling_lib import paths
 
 CLAIMS = claims.read_claims()
@@ -268,6 +269,12 @@ def test_inconclusive_claims_say_what_would_settle_them():
         assert "inconclusive" not in given or len(asked["settle"]) > 60, asked["id"]
         row = scorecard.row(asked, judged_here, "more", paths.RESULTS)
         assert ("*Power:*" in row and "we had 80 % power for" in row) == ("inconclusive" in given)
+
+
+def test_pages_quote_power_at_the_level_of_the_claim():
+    known = {"beyond-width": width.TESTS, "vit-accuracy": photographs.TESTS, "coupling-and-score": quality.TESTS}
+    beside = {one["id"]: sum("beside" in test for test in one["test"]) for one in CLAIMS}
+    assert known.items() <= beside.items()
 
 
 def test_incomplete_claims_are_reported_in_one_line():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import scipy.stats
 import verdicts
 from verdicts import AGAINST, FOR, NEGLIGIBLE, UNDECIDED, Evidence
 
+from companion.tables import regularised
 from companion.tables.inference import effect_of, tail
 from companion.tables.statistics import correlation_over
 
@@ -131,6 +133,26 @@ def test_detectable_effect_has_eighty_percent_power():
     draws = np.random.default_rng(2).normal(size, sigma, (4000, n))
     found = scipy.stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.05
     assert found.mean() == pytest.approx(0.8, abs=0.03)
+    t = scipy.stats.t(n - 1)
+    assert size == pytest.approx((t.ppf(0.975) + t.ppf(0.8)) / n**0.5)
+
+
+@pytest.mark.parametrize("family", [1, 44])
+@pytest.mark.parametrize("begin", [0, 300])
+def test_detectable_effect_is_significant_despite_skew(begin, family):
+    runs = regularised.finished(regularised.regularised())
+    effect = regularised.over_sham(runs)[f"encourage0.3-from{begin}-over-sham"]
+    assert effect.skew > 2
+    spare = scipy.stats.t.ppf(0.8, 5) * effect.error
+    size = replace(Evidence.of(effect, "other"), family=family).detectable
+
+    def p(value):
+        return Evidence.of(effect._replace(value=value), "other").p["differs"] * family
+
+    # Below the mean, away from the long tail, the test takes more; there it just finds the effect without luck.
+    assert p(size) < p(-size) < 0.05 and p(spare - size) == pytest.approx(0.05)
+    plain = replace(Evidence.of(effect, "other"), family=family, skew=0.0).detectable
+    assert size > 2 * plain and p(plain) < 0.05 < p(-plain)
 
 
 STEP = "training step"

@@ -101,5 +101,6 @@ def test_summary_and_quoted_numbers_agree():
     assert found["on-diagonal-chance"] == pytest.approx(1 - (1 - found["class-null"]) ** 2)
     assert found["class-to-patch-null"] == pytest.approx(0.05) and found["model-null-error"] == 1e-5
     assert found["class-to-patch-null-error"] == pytest.approx(2e-5)
+    assert found["class-to-patch-trained-low"] < found["class-to-patch-trained"] < found["class-to-patch-trained-high"]
     assert found["drop-path-off"] == pytest.approx(float(1 - dropped["off"].mean()))
     assert found["drop-path-on-low"] < found["drop-path-on"] < found["drop-path-on-high"]

@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
+from power import experiments
 
 from companion.tables import edits as of
 from companion.tables.edits import COUPLING, DISTANCE, INFLUENCE, LIKELY, NEAR, PAIRS, REMOVE, SHARED, SKIP
@@ -129,3 +130,5 @@ def test_shipped_table_answers_every_question():
     assert named["nano-neox-blocks"] == 12 and named["nano-neox-pairs"] == 38
     swap = found.query("question == 'swap' and label == 'nano-neox, coupling'")
     assert named["nano-neox-swap-coupling"] == swap["value"].item()
+    assert {asked["level"] for asked in experiments()["edits"]["question"][:5]} == {of.LEVEL}
+    assert named["nano-neox-parallel-coupling-seen"] == pytest.approx(0.956, abs=0.005)

@@ -8,6 +8,7 @@ import scipy.optimize
 import scipy.stats
 from skewed import shrunken_skewness
 
+from companion.tables import inference
 from companion.tables.inference import Effect, detectable_correlation, effect_of, jackknifed, tail, with_error
 from companion.tables.statistics import pearson
 from coupling_lib.datasets.statistics import ends, mean_interval
@@ -43,6 +44,14 @@ def test_detectable_correlation_has_power_of_80_percent():
     drawn = np.arctanh(size) + error * scipy.stats.t.rvs(freedom, size=20_000, random_state=0)
     assert np.mean(drawn > scipy.stats.t.ppf(0.975, freedom) * error) == pytest.approx(0.8, abs=0.01)
     assert detectable_correlation(Effect(0.1, np.nan, np.nan, error, 31, freedom=5.0)) > size
+    assert detectable_correlation(Effect(0.1, np.nan, np.nan, error, 31), 0.01) > size
+
+
+@pytest.mark.parametrize("lean", [-0.8, 0.8])
+def test_detectable_effect_lies_beyond_the_slower_tail(lean):
+    size = inference.detectable(0.2, 11, lean, 0.01) / 0.2
+    assert tail(size - scipy.stats.t.ppf(0.8, 11), 11, -abs(lean)) == pytest.approx(0.005)
+    assert size > inference.detectable(1, 11, level=0.01)
 
 
 def test_tail_probability_decreases_with_distance():

@@ -86,4 +86,7 @@ def test_clocks_count_tokens_and_tokens_per_parameter():
     # In all, nothing here saw what Pythia has seen at its first point; for each parameter the ranges are one another's.
     assert found["nano-neox-last-million-tokens"] < found["pythia-6-9b-first-million-tokens"]
     ends = [found[f"{name}-{end}-per-parameter"] for name in ("nano-neox", "pythia-12b") for end in ("first", "last")]
-    assert np.round(ends, 2).tolist() == [0.03, 27.49, 0.02, 24.99]
+    # As their names say.
+    assert [round(n / 1e9, digits) for n, digits in zip(later.PYTHIA.values(), (1, 0), strict=True)] == [6.9, 12]
+    assert found["pythia-6-9b-last-per-parameter"] == pytest.approx(43.73, abs=0.005)
+    assert np.round(ends, 2).tolist() == [0.03, 27.49, 0.02, 25.32]

@@ -113,6 +113,7 @@ def test_quoted_numbers_match_the_estimates():
         0.04
     )
     assert quality.numbers_of(table[table["model"] != "m7"]) == {}
+    assert quality.numbers_of(quality.quality())["quality-end-held-all-three-seen"] == pytest.approx(0.81, abs=0.005)
 
 
 def test_held_factor_is_removed_by_level_means():

@@ -73,6 +73,12 @@ def test_quoted_numbers_match_tables_and_effects():
     first = GRID[GRID.seed == 0]
     wanted = np.corrcoef(1 - first[CLASS.column], first.test_accuracy)[0, 1]
     assert found["accuracy-class"] == pytest.approx(wanted) and "rank-patch-low" in found
+    # Eight rates show strong correlations only, and three seeds no small rise.
+    shipped = vit_grid.numbers_of(vit_grid.read_grid(), CLASS, "nano-vit")
+    assert shipped["steeper-class-seen"] == pytest.approx(0.878, abs=0.001)
+    assert [shipped[f"rise-class{end}"] for end in ("", "-low", "-high")] == pytest.approx(
+        [0.0051, -0.0035, 0.0136], abs=5e-5
+    )
 
 
 def test_provenance_and_circumstances_name_models_data_and_machine():
