@@ -169,7 +169,8 @@ def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) ->
         - `of(u)`, (L + 1, d): the gradient of u . x^L at each depth, in L products;
         - `states()`, (L + 1, d): the state of each depth, propagated to the last;
         - `readout(k, norm)`: `ids`, `logits` and `tokens`, (L + 1, k), of this state's strongest tokens; with the
-          final norm "applied" to it, or "linearised" at the last state, which gives derivatives of the logits.
+          final norm "applied" to it, or "linearised" at the last state, which gives derivatives of the logits; at
+          depth L these are almost 0 behind a norm, and rounding orders them.
 
     Raises:
         ParameterError: if the token does not exist, `targets` is unknown, or V is empty.
