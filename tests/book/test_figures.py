@@ -90,6 +90,18 @@ def test_alternative_text_reports_diagonals_and_names_models():
     assert alternative_text(table) == "Score from 0 at m0 to 1,235 at m7, mean 157."
 
 
+def test_alternative_text_averages_neither_over_networks_nor_over_quantities():
+    models, networks = (
+        [f"m{n}" for n in range(4) for _ in range(4)],
+        ["untrained", "untrained", "trained", "trained"] * 4,
+    )
+    table = pd.DataFrame({"model": models, "network": networks, "coupling": [0.1, 0.2, 0.5, 0.6] * 4})
+    told = "coupling from 0.1 at untrained to 0.6 at trained, mean 0.15 untrained and 0.55 trained."
+    assert alternative_text(table) == " ".join(f"M{n}: {told}" for n in range(4))
+    table = pd.DataFrame({"version": [f"v{n}" for n in range(8)], "value": [*range(8)]})
+    assert alternative_text(table) == "From 0 at v0 to 7 at v7."
+
+
 def test_internal_names_and_ranks_that_are_measured_stay_out_of_words():
     arms = {"arm": ["sham0.3", "shared0.3"] * 2, "how": ["a", "a", "b", "b"], "holm": 0.5, "begin": [0, 300] * 2}
     table = pd.DataFrame({**arms, "rank": [30.5, 31.5, 32.5, 33.5], "tokens": [1, 2, 3, 4], "value": [1, 2, 3, 2.0]})
