@@ -219,6 +219,12 @@ def errors_of(form: Form, pools: Mapping[str, Mapping[tuple[str, str], Sequence[
     return {"independent": apart, "correlated": alike, "error": max(apart, alike)}
 
 
+def false_alarms_of_few(n: int, draws: int = 4000) -> float:
+    """Compute the false alarms of the mean of so few skewed values that their interval cannot allow for the skew."""
+    rng = np.random.default_rng(n)
+    return _alarms([Evidence.of(_mean("skewed", rng, n), "above") for _ in range(draws)])
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Write both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

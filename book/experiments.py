@@ -85,6 +85,16 @@ _DIGITS = {"coupling": 4, "nats": 4, "nats per coupling": 3, "share": 3}
 """Digits behind the point, by unit; 2 of others."""
 
 
+_KNOWN_SINCE = {
+    (
+        "decoders",
+        "own lens",
+    ): "Of Gemma only means over all inner depths are recorded, not halfway, and the Qwen models' "
+    "lenses are not measured. The reason above was wrong: in SmolLM2 the own lens [is nearer](lenses.md)."
+}
+"""What is known of a question besides its registered conclusion, by experiment and question."""
+
+
 def experiments_page() -> str:
     """Write the progress of all experiments; then of each its design, and prediction and outcome of every question."""
     written = [_written(experiment, name, KINDS[name].rows()) for name, experiment in experiments().items()]
@@ -105,9 +115,11 @@ def _written(experiment: dict[str, Any], name: str, rows: pd.DataFrame) -> tuple
         asked = (
             f"**{plain(question['name'])}**: {plain(question['estimand'])}",
             f"expected: {plain(question['expected'])}",
-            f"smallest that is seen: {question['smallest']:.2g} ({question['unit']})",
+            f"smallest that is seen: {question['smallest']:.2g} ({question['unit']}), "
+            f"or {question['smallest_skewed']:.2g} if values are skewed",
         )
         outcome = [*cells, f"**{plain(conclusion)}**"] if conclusion else cells
+        outcome = [*outcome, *filter(None, [_KNOWN_SINCE.get((name, question["name"]))])]
         lines.append((lines_of(asked), lines_of(outcome)))
     head = ("question and estimand", "outcome, and what it says")
     score = f" The score: {plain(experiment['score'])}." if "score" in experiment else ""

@@ -67,10 +67,14 @@ TABLES = {
         ("change of line-shape score", "trajectories-change-line-shape-score-all", "+.2f"),
         ("change of expodistance", "trajectories-change-expodistance-all", "+.2f"),
         ("change of step variation", "trajectories-change-equidistance-all", "+.2f"),
+        ("expodistance without the embedding", "trajectories-change-expodistance-no-embedding", "+.2f"),
+        ("expodistance after the final norm", "trajectories-change-expodistance-normed-end", "+,.0f"),
+        ("expodistance with both choices", "trajectories-change-expodistance-both", "+,.0f"),
     ),
     "linear": (
         ("product's cosine beyond chance", "dynamics-product-over-random", "+.2f"),
         ("change of $R^2$ with training", "spectra-r2-change", "+.2f"),
+        ("$R^2$ left ", "spectra-r2-trained", ".2f"),
         ("rise of the disturbed state's cosine", "perturbation-gap-trained", "+.4f"),
     ),
     "instruction": (

@@ -17,7 +17,7 @@ PLACES = (
 ).split()
 _BESIDE = re.compile(
     r"(.*_)?(low|high|error|null|seeds?|models|blocks|prompt|image|draw|p_value|p|n|steps|token|tokens_t|parameters(_b)?)$"
-    r"|(.*_)?random(_.*)?|entry_\d+|freedom|skew|spread|holm|permuted|progress|begin|slope|seen|needed"
+    r"|(.*_)?random(_.*)?|entry_\d+|freedom|skew|spread|holm|permuted|progress|begin|slope|seen|needed|component"
 )
 # What the rows of a column of mixed numbers measure: they are told apart by it first.
 _MEASURES = ("quantity", "score", "test", "panel")
@@ -29,6 +29,10 @@ _IN_WORDS = {
 """What axes call a column or a word of one."""
 ROLES = {"jacobian": "for its Jacobian", "vectors": "for its vectors", "a": "", "b": ""}
 SUMMARIES = ("mean", "median")
+_DIFFER = set(
+    "edit lens of panel part predictor quantity question reading rival route score test variant version".split()
+)
+"""Columns of words whose values stand for different quantities: nothing is averaged over them."""
 _PAIRS = {f"{thing}_{role}" for thing in ("block", "token") for role in ROLES}
 MOST_GROUPS, MOST_VALUES = 6, 3
 
@@ -93,8 +97,13 @@ def _extremes(rows: pd.DataFrame, name: str, places: list[str]) -> str:
         at = [_place(place, rows.loc[end, place]) for place in where if pd.notna(rows.loc[end, place])]
         ends.append(_written(rows.loc[end, name]) + (f" at {' and '.join(at)}" if at else ""))
     told = f"{f'{name}s' if name in SUMMARIES else _words(name)} from {ends[0]} to {ends[1]}".lstrip()
-    # A mean over things or pairs is a finding, one over training steps or depth is not.
-    return told if name in SUMMARIES or not set(axes) <= _PAIRS else f"{told}, mean {_written(column.mean())}"
+    # A mean over things or pairs is a finding, one over training steps, depth or different quantities is not.
+    if name in SUMMARIES or not set(axes) <= _PAIRS or _DIFFER & set(things):
+        return told
+    if "network" not in things:
+        return f"{told}, mean {_written(column.mean())}"
+    means = column.groupby(rows["network"], sort=False).mean()
+    return f"{told}, mean {' and '.join(f'{_written(mean)} {_words(which)}' for which, mean in means.items())}"
 
 
 def _place(name: str, value: object) -> str:

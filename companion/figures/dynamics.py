@@ -200,4 +200,8 @@ def numbers_of(both: xr.Dataset) -> dict[str, float]:
         errors = one.null_cosine_error.isel(level=-1).values
         found[f"product-null-{network}-error"] = np.sqrt(np.sum(errors**2)) / len(errors)
         found[f"linear-part-{network}"] = one.linear_norm_ratio.median().item()
-    return found | cells(take_summary(both), _BOOK)
+    found |= cells(take_summary(both), _BOOK)
+    for network, _, one in parts.networks(both):
+        ends = interval(one.left_right_cosine.mean(("block", "rank")))
+        found |= {f"left-right-{network}-{end}": ends[end].item() for end in ("low", "high")}
+    return found

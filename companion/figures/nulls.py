@@ -236,7 +236,7 @@ def draw_figure_1a(table: pd.DataFrame) -> Figure:
     figure, axes, right = parts.one_panel(3.4, beside=2.85)
     widths = np.unique(np.geomspace(table.width.min() * 0.85, table.width.max() * 1.15, 2000).astype(int))
     grey = style.colour(style.NULL)
-    axes.plot(widths, width_curve(widths), color=grey, linewidth=1.2, label="no coupling, flat spectrum")
+    axes.plot(widths, width_curve(widths), color=grey, linewidth=1.2, label="curve of width")
     for name, (label, role, marker, size, edge) in _FIGURE_1A.items():
         one, properties = table[table.network == name], {"marker": marker, "markersize": size, "markeredgewidth": edge}
         parts.points(axes, one.width, one.coupling, style.colour(role), label=label, **properties)

@@ -88,7 +88,7 @@ def numbers_of(both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> dict[st
     found = cells(summary.drop(index="by chance"), _COLUMNS)
     found |= {f"decay-{name}": one.decay_exponent.mean().item() for name, _, one in parts.networks(both)}
     found |= effects.numbers(effects.of_spectra(both, fits), "")
-    return found | {
+    found |= {
         "alignment-null": chance["alignment"],
         "alignment-null-error": 0.0,  # closed form
         "exchanged-null": chance["exchanged"],
@@ -96,6 +96,10 @@ def numbers_of(both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> dict[st
         "fit-from": f"{fits.attrs['first_block'] + 1}",
         "prompts": both.sizes["prompt"],
     }
+    for name, _, one in parts.networks(both):
+        ends = interval(one.stable_rank.mean("block"))
+        found |= {f"stable-rank-{name}-{end}": ends[end].item() for end in ("low", "high")}
+    return found
 
 
 def draw_top(values: xr.Dataset) -> Figure:

@@ -86,7 +86,7 @@ def draw_paper(row: Figure, points: pd.DataFrame) -> None:
     axes, beside = parts.narrow(row, 3.2)
     scatter.families(axes, points, "width", "coupling")
     widths = np.arange(points.width.min(), points.width.max() + 1, 10)
-    axes.plot(widths, width_curve(widths), zorder=0, **parts.null_style("no coupling, flat spectrum"))
+    axes.plot(widths, width_curve(widths), zorder=0, **parts.null_style("curve of width"))
     axes.set(xlabel="width of the model", ylabel="the paper's coupling")
     parts.legend_under(beside, [axes], columns=1, loc="center left", fontsize=8)
 

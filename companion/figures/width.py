@@ -31,7 +31,7 @@ def take_width(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_width(models: pd.DataFrame) -> Figure:
-    """Draw coupling against width, a panel for each variant, with the curve of no coupling on the left."""
+    """Draw coupling against width, a panel for each variant, with the curve of width on the left."""
     figure, row = parts.panels([*_PANELS], 3.0, sharex=True, y="coupling")
     for axes, shown in zip(row, _PANELS.values(), strict=True):
         for name, properties in shown.items():
@@ -42,7 +42,7 @@ def draw_width(models: pd.DataFrame) -> Figure:
         axes.set_xlabel("width $d$")
         axes.margins(0.12)
     curve = models.groupby("width")["random"].first()
-    row[0].plot(curve.index, curve, **parts.null_style(r"$1-1/\sqrt{K}$: no coupling"))
+    row[0].plot(curve.index, curve, **parts.null_style(r"$1-1/\sqrt{K}$: curve of width"))
     row[1].axhline(0, color=style.colour("faint"), linewidth=1, zorder=0)
     parts.legend_under(figure, row)
     return figure

@@ -57,6 +57,13 @@ def test_an_experiment_counts_what_is_independent_in_it():
     assert "5 of 6 seeds are measured, and no question is answered yet." in state and "p\u00a0=" not in text
 
 
+def test_an_unjudged_question_says_what_is_known_of_it():
+    _, text = _written(experiments()["decoders"], "decoders", KINDS["decoders"].rows())
+    (line,) = (line for line in text.splitlines() if "own lens**" in line)
+    assert "not judged yet" in line and "The reason above was wrong" in line and text.count("[is nearer]") == 1
+    assert "smallest that is seen: 3.1 (nat), or 2.2 if values are skewed" in line
+
+
 def test_effects_within_a_margin_have_a_sign():
     lines, _ = outcomes(experiments()["decoders"], "decoders", KINDS["decoders"].rows())["four bits"]
     (gemma,) = (line for line in lines if line.startswith("gemma3-270m"))

@@ -84,6 +84,9 @@ def test_every_claim_has_command_time_and_tolerance(tmp_path):
         180.0,
         "the verdict; numbers within 0.2%",
     )
+    found = [reproduce.allowed(run) for run in (["depth", "readings"], ["dynamics"], ["nulls"], ["edits", "nulls"])]
+    assert found == [f"the verdict; numbers within {share}%" for share in (0.9, 0.3, 0.2, 0.2)]
+    assert reproduce.allowed(["depth", "precision"]) == reproduce.ROUNDED["precision"]
     of_suite = next(c for c in known if c["models"] == ["suite"])
     command, seconds, allowed = reproduce.repeated(of_suite, tmp_path)
     assert (command, seconds) == (".venv/bin/papermill notebooks/generalization.ipynb out.ipynb", 50.0)

@@ -20,6 +20,8 @@ NULLS = effect("nulls-stricter-coupled", 0.03) | effect("nulls-stricter-traceles
 PATHS = {
     **effect("trajectories-change-line-shape-score-all", -2.0), **effect("trajectories-change-expodistance-all", 0.5),
     **effect("trajectories-change-equidistance-all", 0.8),
+    **effect("trajectories-change-expodistance-no-embedding", 1.2),
+    **effect("trajectories-change-expodistance-normed-end", 255),
 }  # fmt: skip
 TOKENS = effect("tokens-between-self-trained", 0.3) | effect("tokens-between-self-traceless-part", 0.25) | {
     "tokens-between-self-by-chance": 0.052, "tokens-between-self-traceless-part-conjugated": 0.061,
@@ -55,7 +57,8 @@ def test_measured_decoders_have_rows_and_others_a_command(tmp_path):
     ]  # fmt: skip
     executed(tmp_path / "gemma3-270m" / "trajectories.ipynb", PATHS)
     assert line_of_gemma(tables.decoders_table("trajectories", tmp_path)) == [
-        *own, "-2.00 [-2.01, -1.98]", "+0.50 [+0.49, +0.52]", "+0.80 [+0.79, +0.82]"
+        *own, "-2.00 [-2.01, -1.98]", "+0.50 [+0.49, +0.52]", "+0.80 [+0.79, +0.82]",
+        "+1.20 [+1.19, +1.22]", "+255 [+255, +255]", "–"
     ]  # fmt: skip
     executed(tmp_path / "gemma3-270m" / "tokens.ipynb", TOKENS)
     assert line_of_gemma(tables.decoders_table("tokens", tmp_path)) == [
@@ -68,7 +71,7 @@ def test_measured_decoders_have_rows_and_others_a_command(tmp_path):
     executed(tmp_path / "gemma3-270m" / "spectra.ipynb", effect("spectra-r2-change", -0.4))
     executed(tmp_path / "gemma3-270m" / "dynamics.ipynb", effect("dynamics-product-over-random", 0.3))
     assert line_of_gemma(tables.decoders_table("linear", tmp_path)) == [
-        *own, "+0.30 [+0.29, +0.32]", "-0.40 [-0.41, -0.38]", "–"
+        *own, "+0.30 [+0.29, +0.32]", "-0.40 [-0.41, -0.38]", "–", "–"
     ]  # fmt: skip
 
 

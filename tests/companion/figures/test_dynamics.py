@@ -106,6 +106,7 @@ def test_quoted_numbers_match_the_summary():
     assert found["product-trained-low"] == table.loc["trained", "low"]
     assert found["product-null-untrained"] == table.loc["untrained", "random"]
     assert found["product-null-trained-error"] == pytest.approx(0.003 / 5**0.5)
+    assert found["left-right-trained-low"] < table.loc["trained", "u.v"] < found["left-right-trained-high"]
     assert found["linear-part-trained"] == pytest.approx(np.median(TRAINED.linear_norm_ratio))
     lead = TRAINED.end_cosine.values[:, 1] - TRAINED.null_cosine.values[:, -1]
     assert found["product-over-random"] == pytest.approx(lead.mean()) and found["prompts"] == 5

@@ -151,7 +151,7 @@ def test_figure_1a_stands_beside_curve_and_measured_values(decisive):
     axes = nulls.draw_figure_1a(table).axes[0]
     lines = {line.get_label(): line for line in axes.lines}
     np.testing.assert_allclose(lines["the paper's figure 1a, digitised"].get_data(), POINTS[["width", "coupling"]].T)
-    (flat,) = [line for label, line in lines.items() if label.startswith("no coupling")]
+    (flat,) = [line for label, line in lines.items() if label.startswith("curve of width")]
     np.testing.assert_allclose(flat.get_ydata(), width_curve(flat.get_xdata()))
     assert to_hex(flat.get_color()) == style.colour(style.NULL)
     place = {"variant": "released_trace", "rule": "0.1 d", "pairs": "different"}

@@ -116,13 +116,15 @@ def test_quoted_numbers_match_the_summary():
     assert table.loc["by chance", "alignment"] == 0.16
     numbers = spectra.numbers_of(both(), fits(), nulls())
     assert numbers["alignment-trained-low"] == table.loc["trained", "low"]
+    assert numbers["stable-rank-trained-low"] < table.loc["trained", "stable rank"]
+    assert numbers["stable-rank-trained-high"] > table.loc["trained", "stable rank"]
     assert numbers["r2-untrained-high"] == table.loc["untrained", "R2 high"]
     assert numbers["decay-trained"] == pytest.approx(trained.decay_exponent.values.mean())
     assert (numbers["fit-from"], numbers["prompts"], numbers["alignment-null-error"]) == ("3", 5, 0.0)
     change = fits().r_squared.sel(network="trained") - fits().r_squared.sel(network="untrained")
     assert numbers["r2-change"] == pytest.approx(change.values.mean())
     assert numbers["aligned"] == pytest.approx(table.loc["trained", "alignment"])
-    assert len([name for name in numbers if not name.startswith(("aligned", "r2-change"))]) == 2 * 9 + 6
+    assert len([name for name in numbers if not name.startswith(("aligned", "r2-change"))]) == 2 * 11 + 6
 
 
 def test_one_fit_for_two_networks_is_refused():
