@@ -89,6 +89,14 @@ A column whose head ends with a blank holds plain numbers, any other effects wit
 """
 
 
+_HOURS = {
+    ("lenses", "qwen2.5-coder-0.5b"): 7,
+    ("lenses", "qwen2.5-coder-1.5b"): 25,
+    ("instruction", "qwen2.5-coder-1.5b"): 3,
+}
+"""Hours of one core that a missing measurement takes, estimated from the time of the smaller decoders."""
+
+
 def decoders_table(name: str, results: Path = paths.RESULTS) -> str:
     """Write a line for each decoder of which a notebook of a table was executed, and the command for the others."""
     columns, rows, absent = TABLES[name], [], []
@@ -102,7 +110,8 @@ def decoders_table(name: str, results: Path = paths.RESULTS) -> str:
             absent.append(NAMES[model])
     dash = ["A dash"] if any(_ABSENT in row for row in rows) else []
     text = table(("public decoder", "blocks and width", *(head for head, *_ in columns)), rows)
-    return text + _not_measured([*dash, *absent], "make decoders GGUF=FOLDER")
+    hours = [str(_HOURS[name, model]) for model in DECODERS if NAMES[model] in absent and (name, model) in _HOURS]
+    return text + _not_measured([*dash, *absent], "make decoders GGUF=FOLDER", " and ".join(hours))
 
 
 def _cell(numbers: Numbers, head: str, name: str, form: str) -> str:
@@ -127,5 +136,6 @@ def first_token_of_decoders(file: Path = paths.DATA / "bos.csv") -> str:
     return table(head, rows) + _not_measured(absent, "python workflow/bos.py MODEL")
 
 
-def _not_measured(names: list[str], command: str) -> str:
-    return f"\n{' and '.join(names)}: not measured here; `{command}` measures it.\n" if names else ""
+def _not_measured(names: list[str], command: str, hours: str = "") -> str:
+    time = f", in about {hours} hours of one core" if hours else ""
+    return f"\n{' and '.join(names)}: not measured here; `{command}` measures it{time}.\n" if names else ""

@@ -51,7 +51,7 @@ def measure_dynamics(
         - `null_cosine`, `null_norm_ratio` `(prompt, level)`: the same from level 0 with random singular vectors, mean
           over the prompt's own draws; `null_cosine_error` and `null_norm_ratio_error`, their standard errors;
         - `end_cosine`, `end_norm_ratio`, `end_relative_error` `(prompt, reading)`;
-        - `linear_norm_ratio` `(prompt, block)`: length of $J_l x^{l-1}$ over that of $f^l(x^{l-1})$; where a norm leaves
+        - `linear_norm_ratio` `(prompt, block)`: length of $J_l x^{l-1}$ over that of $f^l(x^{l-1})$; where a norm makes
           $J_l x^{l-1}$ almost 0, rounding decides its first digits;
         - `contribution` `(prompt, level)`: share of $x^L$ that comes from the embedding (level 0) and from the
           remainder of the block that ends at each level; they add up to 1;
