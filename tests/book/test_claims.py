@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 
 import claims
 import named_numbers
@@ -53,17 +54,15 @@ def test_evidence_comes_from_an_executed_notebook_and_decides(tmp_path, value, v
 def test_more_prompts_count_instead_of_fewer(tmp_path):
     more = LOCAL | {"effect": "depth-many", "measured": "many {depth-many:.2f}"}
     one = claim(more, LOCAL | {"unless": "depth-many"})
-    remembering(
-        tmp_path / "one", "depth-local", -1.0, **{"depth-many": 1.0, "depth-many-error": 0.1, "depth-many-n": 9}
-    )
+    many = {"depth-many": 1.0, "depth-many-error": 0.1, "depth-many-n": 9}
+    remembering(tmp_path / "one", "depth-local", -1.0, **many)
     remembering(tmp_path / "two", "depth-local", 1.0)
     given, found = decided(one, tmp_path)
-    assert given == "reproduced" and [judged.reading for judged in found] == [0, 0]
-    assert [judged.measured for judged in found] == ["many 1.00", "local 1.00, 5 prompts"]
+    texts = [(judged.reading, judged.measured) for judged in found]
+    assert given == "reproduced" and texts == [(0, "many 1.00"), (0, "local 1.00, 5 prompts")]
     shown = {"what": "size", "effect": "depth-many", "or": "depth-local", "form": ".1f"}
     ends = {f"{name}-{end}": 0.5 for name in ("depth-many", "depth-local") for end in ("low", "high")}
-    for judged in found:
-        judged.numbers |= ends
+    found = [replace(judged, numbers=judged.numbers | ends) for judged in found]
     ((_, values),) = scorecard._shown(one | {"shown": [shown]}, found)
     assert [value.partition("\u00a0")[0] for value in values] == ["one: 1.0", "two: 1.0"]
     (fault,) = claims.wrong([claim(LOCAL | {"unless": "depth-most"})], {})
@@ -296,9 +295,8 @@ def test_incomplete_claims_are_reported_in_one_line():
 
 
 def test_reading_beside_a_claim_decides_nothing(tmp_path):
-    remembering(
-        tmp_path / "one", "depth-local", 1.0, **{"depth-cause": -1.0, "depth-cause-error": 0.1, "depth-cause-n": 9}
-    )
+    cause = {"depth-cause": -1.0, "depth-cause-error": 0.1, "depth-cause-n": 9}
+    remembering(tmp_path / "one", "depth-local", 1.0, **cause)
     beside = {"effect": "depth-cause", "claims": "above", "measured": "{depth-cause:.1f}", "beside": "it is a cause"}
     both = claim(LOCAL | {"says": "local"}, beside | {"says": "cause"}) | {"models": ["one"]}
     given, found = decided(both, tmp_path)
