@@ -73,10 +73,7 @@ def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
 
 
 def detectable(error: float, freedom: float, lean: float = 0.0, level: float = 0.05, power: float = 0.8) -> float:
-    """Return the effect that is found with a given power, of the sign that takes more: towards the shorter tail.
-
-    `lean` is the skewness of the estimate, as in `tail`.
-    """
+    """Return the effect that is found with a given power, of the sign that takes more; `lean` as in `tail`."""
     against, quantile = abs(lean), scipy.special.stdtrit(freedom, 1 - level / 2)
     # The distance whose `tail` is half the level; the truth has to lie further out, to reach it so often.
     least = inverse_hall(quantile + against / 6, against)

@@ -142,7 +142,7 @@ def test_weights_lie_in_data_and_notebooks_stay_small():
     # peft writes those of a base that is offloaded below the folder in which it runs.
     kept = {path.relative_to(ROOT).parts[0] for path in tracked() if path.suffix == ".safetensors"}
     assert kept == {"data"}
-    assert sum(path.stat().st_size for path in NOTEBOOKS) < 6_000_000
+    assert sum(path.stat().st_size for path in NOTEBOOKS) < 6_200_000
 
 
 def test_no_tracked_text_names_a_machine_folder():

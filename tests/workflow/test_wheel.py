@@ -141,7 +141,7 @@ def environment(request, wheel, tmp_path_factory) -> tuple[str, Path]:
 
 
 def test_wheel_is_small_and_holds_one_checkpoint(wheel):
-    assert wheel.stat().st_size < 5_200_000
+    assert wheel.stat().st_size < 5_250_000
     listed = run([sys.executable, "-m", "zipfile", "-l", str(wheel)], wheel.parent)
     assert re.findall(r"data/(\S+\.safetensors)", listed) == ["checkpoints/nano-neox/model.safetensors"]
     assert {"models.csv", "suite.csv", "prompts/embedded.jsonl"} <= set(re.findall(r"coupling_lib/data/(\S+)", listed))
