@@ -83,14 +83,11 @@ KINDS = {
 
 _DIGITS = {"coupling": 4, "nats": 4, "nats per coupling": 3, "share": 3}
 """Digits behind the point, by unit; 2 of others."""
-
-
 _KNOWN_SINCE = {
-    (
-        "decoders",
-        "own lens",
-    ): "Of Gemma only means over all inner depths are recorded, not halfway, and the Qwen models' "
-    "lenses are not measured. The reason above was wrong: in SmolLM2 the own lens [is nearer](lenses.md)."
+    ("decoders", "own lens"): (
+        "Of Gemma only means over all inner depths are recorded, not halfway, and the Qwen models' lenses are not "
+        "measured. The reason above was wrong: in SmolLM2 the own lens [is nearer](lenses.md)."
+    )
 }
 """What is known of a question besides its registered conclusion, by experiment and question."""
 

@@ -26,10 +26,8 @@ def test_alternative_text_reports_diagonals_and_names_models():
 
 
 def test_alternative_text_averages_neither_over_networks_nor_over_quantities():
-    models, networks = (
-        [f"m{n}" for n in range(4) for _ in range(4)],
-        ["untrained", "untrained", "trained", "trained"] * 4,
-    )
+    models = [f"m{n}" for n in range(4) for _ in range(4)]
+    networks = ["untrained", "untrained", "trained", "trained"] * 4
     table = pd.DataFrame({"model": models, "network": networks, "coupling": [0.1, 0.2, 0.5, 0.6] * 4})
     told = "coupling from 0.1 at untrained to 0.6 at trained, mean 0.15 untrained and 0.55 trained."
     assert alternative_text(table) == " ".join(f"M{n}: {told}" for n in range(4))

@@ -21,10 +21,8 @@ def test_table_has_stored_effects_and_recorded_ones(tmp_path):
     table = number_table(tmp_path)
     stored = named_numbers.remembered(tmp_path / "nano-neox" / "depth.ipynb")
     row = table[(table["model"] == "nano-neox") & (table["name"] == "depth-coupled")].iloc[0]
-    assert (
-        float(row["value"]) == pytest.approx(stored["depth-coupled"], rel=1e-7)
-        and row["n"] == stored["depth-coupled-n"]
-    )
+    assert float(row["value"]) == pytest.approx(stored["depth-coupled"], rel=1e-7)
+    assert row["n"] == stored["depth-coupled-n"]
     assert [row["low"], row["high"]] == [stored["depth-coupled-low"], stored["depth-coupled-high"]]
     assert row["computed_by"] == "companion.figures.depth.numbers_of"
     assert {*table["model"]} == {"nano-neox", *decoders.MODELS}
