@@ -171,7 +171,7 @@ faults: $(READY) ## kill each sweep at random moments, resume and compare: make 
 
 # What the tests catch of changed operators and numbers; two tables of one seed are compared by `compare`.
 MUTANTS ?= results/mutants.csv
-mutants: $(READY) ## change single operators of the code, and see which changes the tests catch (hours; goes on if stopped)
+mutants: $(READY) ## change single operators of the code, and see which changes the tests catch (two hours; goes on if stopped)
 	@$(WARM) $(BIN)/python -m workflow.mutants run --jobs $(JOBS) --out "$(MUTANTS)"
 
 # Every number that the book rests on in one file, for a comparison with another: python workflow/golden.py compare OLD NEW

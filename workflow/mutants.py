@@ -4,8 +4,8 @@
     python -m workflow.mutants compare BEFORE.csv AFTER.csv
 
 A mutant is one file with one change: a comparison or an operator by its neighbour, a number by the next one, `and` by
-`or`, `min` by `max`, a `not` left out. Each is tried in a copy of what git tracks, by the tests that mirror the file
-and, if those pass, by the others of their folder. Rows are written as they come, and a run that was stopped goes on.
+`or`, `min` by `max`, a `not` left out. Each is tried in a copy of what git tracks, by the tests of the mirrored folder
+that execute its line. Rows are written as they come, and a run that was stopped goes on.
 `compare` fails where a mutant that one run caught survives in the other: tests that were rewritten have lost a check.
 """
 
@@ -14,16 +14,21 @@ from __future__ import annotations
 import argparse
 import ast
 import csv
+import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
+
+import coverage
 
 from coupling_lib.errors import ParameterError
 from coupling_lib.paths import RESULTS, ROOT
@@ -36,8 +41,8 @@ SWAPPED = {
     "//": "*", "%": "*", "**": "*", "and": "or", "or": "and", "min": "max", "max": "min",
 }  # fmt: skip
 CAUGHT, SURVIVED = "caught", "survived"
-# A loop that no longer ends counts as caught.
-_SECONDS = 1200
+_SECONDS = 600  # a loop that no longer ends counts as caught
+_MOST = 60.0  # seconds of tests against one mutant, so that 450 of them take two hours of two cores
 
 
 class Mutant(NamedTuple):
@@ -94,41 +99,103 @@ def drawn(patterns: list[str], n: int, seed: int) -> list[Mutant]:
 
 
 def tests_of(file: str, root: Path) -> list[str]:
-    """List the tests of a file of code: its doctests, its mirror, those that name it, the others of their folder."""
+    """List the tests of a file of code: its doctests, and those of the folder that mirrors its own."""
     source, folder = Path(file), root / "tests" / Path(file).parent
-    texts = {path: path.read_text(encoding="utf-8") for path in sorted(folder.glob("test_*.py"))}
     # The book's code lies in one folder, and so do its tests.
-    some = [path for path, text in texts.items() if source.parts[0] != "book" or source.stem in text]
-    some.sort(key=lambda path: (path.stem != f"test_{source.stem}", source.stem not in texts[path]))
+    some = (path for path in sorted(folder.glob("test_*.py")) if source.parts[0] != "book" or source.stem in path.stem)
     return [file, *(str(path.relative_to(root)) for path in some)]
 
 
-def passes(tests: list[str], root: Path, seconds: int | None = _SECONDS) -> bool:
-    """Run tests in a copy of the tree, until the first that fails; too slow is failed."""
-    # Most of a short run is the import of torch, which a fork has (`workflow/warm.py`); anyio's plugin fails after
-    # nnsight, and no test here needs it.
-    command = [sys.executable, str(ROOT / "workflow" / "warm.py"), "run", "-m", "pytest", "-q", "-x", "-p", "no:anyio"]
-    alone = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    chosen = [*command, "-p", "no:cacheprovider", "--hypothesis-seed=0", "-m", "not browser and not thorough", *tests]
+def run_tests(tests: list[str], root: Path, under: Sequence[str] = (), seconds: float | None = None, **set_: str):
+    """Run tests in a copy of the tree until the first that fails, and return the process that has ended."""
+    # Most of a short run is the import of torch, which a fork has (`workflow/warm.py`); coverage fails there.
+    warm = [] if under else [str(ROOT / "workflow" / "warm.py"), "run"]
+    # anyio's plugin fails after nnsight, and no test here needs it.
+    command = [sys.executable, *warm, *under, "-m", "pytest", "-q", "-x", "-p", "no:anyio", "-p", "no:cacheprovider"]
+    command += ["--hypothesis-seed=0", "-m", "not browser and not thorough"]
+    alone = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **set_}
+    return subprocess.run(
+        [*command, *tests], cwd=root, env=os.environ | alone, capture_output=True, timeout=seconds, check=False
+    )
+
+
+def passes(tests: list[str], root: Path) -> bool:
+    """Run tests in a copy of the tree; too slow is failed."""
     try:
-        ran = subprocess.run(
-            chosen, cwd=root, env=os.environ | alone, capture_output=True, timeout=seconds, check=False
-        )
+        ran = run_tests(tests, root, seconds=_SECONDS)
     except subprocess.TimeoutExpired:
         return False
-    if ran.returncode not in (0, 1, 2):  # 2: a file that no longer imports
+    # 2: a file that no longer imports; 4: so does the file of a test that is named
+    if ran.returncode not in (0, 1, 2, 4):
         raise ParameterError(f"pytest ended with status {ran.returncode}: {ran.stdout.decode()[-500:]}")
     return ran.returncode == 0
 
 
-def judge(mutant: Mutant, root: Path) -> str:
-    """Insert a mutant into a copy of the tree, run its tests, and remove it again."""
+class Executed(NamedTuple):
+    """Which tests execute a line of a file, and how many seconds each test takes."""
+
+    lines: dict[str, dict[str, list[str]]]
+    seconds: dict[str, float]
+
+    @classmethod
+    def record(cls, files: Iterable[str], root: Path, jobs: int) -> Executed:
+        """Run the tests of files once, folder by folder, and note what they execute."""
+        lines, seconds = defaultdict(dict), {}
+
+        def note(folder: str) -> None:
+            tests = sorted({test for file in files if os.path.dirname(file) == folder for test in tests_of(file, root)})
+            under = ["-m", "coverage", "run", f"--data-file={root}/{folder}.lines", f"--include={root}/{folder}/*"]
+            plugin = ["-p", "workflow.executed"]
+            ran = run_tests([*plugin, *tests], root, under, EXECUTED=f"{root}/{folder}.json")
+            if ran.returncode:
+                end = (ran.stdout + ran.stderr).decode()[-500:]
+                raise ParameterError(f"tests of {folder} fail as they are; mutants can be tried once they pass: {end}")
+            seconds.update(json.loads(Path(f"{root}/{folder}.json").read_text(encoding="utf-8")))
+            data = coverage.CoverageData(f"{root}/{folder}.lines")
+            data.read()
+            for file in data.measured_files():
+                for line, some in data.contexts_by_lineno(file).items():
+                    lines[str(Path(file).relative_to(root))][str(line)] = sorted(filter(None, some))
+
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(note, sorted({os.path.dirname(file) for file in files})))
+        return cls(lines, seconds)
+
+    def tests(self, mutant: Mutant, text: bytes, most: float = _MOST) -> list[str]:
+        """List the tests that execute a mutant's line, quick ones first, as many as some seconds hold."""
+        known = self.lines.get(mutant.file, {})
+        some = {test for line in statement(text, mutant.line) for test in known.get(str(line), ())}
+        # What an import alone executes counts as executed by every test that executes a line of the file.
+        some = some or {test for each in known.values() for test in each}
+        found = [test for test in self.seconds if {test, test.split("::")[0]} & some]
+        found.sort(key=self.seconds.get)
+        until = list(accumulate(self.seconds[test] for test in found))
+        return [test for test, total in zip(found, until, strict=True) if total <= most] or found[:1]
+
+
+def statement(text: bytes, line: int) -> range:
+    """Return the lines of the innermost statement at a line; of a compound one its head, of a function all."""
+    inner = max(
+        (
+            node
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.stmt) and node.lineno <= line <= node.end_lineno
+        ),
+        key=lambda node: node.lineno,
+    )
+    if isinstance(inner, ast.FunctionDef) or not getattr(inner, "body", None):
+        return range(inner.lineno, inner.end_lineno + 1)
+    return range(inner.lineno, inner.body[0].lineno)
+
+
+def judge(mutant: Mutant, root: Path, executed: Executed) -> str:
+    """Insert a mutant into a copy of the tree, run the tests that execute it, and remove it again."""
     path = root / mutant.file
-    text, tests = path.read_bytes(), tests_of(mutant.file, root)
-    end = mutant.start + len(mutant.before.encode())
+    text, end = path.read_bytes(), mutant.start + len(mutant.before.encode())
+    tests = executed.tests(mutant, text)
     path.write_bytes(text[: mutant.start] + mutant.after.encode() + text[end:])
     try:
-        return SURVIVED if passes(tests[:2], root) and (not tests[2:] or passes(tests[2:], root)) else CAUGHT
+        return SURVIVED if not tests or passes(tests, root) else CAUGHT
     finally:
         path.write_bytes(text)
 
@@ -158,16 +225,17 @@ def run(given: argparse.Namespace) -> None:
         copies = [Path(folder) / str(job) for job in range(given.jobs)]
         for copy in copies:
             subprocess.run(["git", "checkout-index", "--all", f"--prefix={copy}/"], cwd=ROOT, check=True)
-        for file in sorted({str(Path(mutant.file).parent): mutant.file for mutant in mutants}.values()):
-            if not passes(tests_of(file, copies[0]), copies[0], seconds=None):
-                raise ParameterError(
-                    f"tests of {Path(file).parent} fail as they are; mutants can be tried once they pass"
-                )
+        kept = given.out.with_suffix(".executed.json")
+        if kept.exists():
+            executed = Executed(*json.loads(kept.read_text(encoding="utf-8")))
+        else:
+            executed = Executed.record({mutant.file for mutant in mutants}, copies[0], given.jobs)
+            kept.write_text(json.dumps(executed), encoding="utf-8")
 
         def work(copy: Path) -> None:
             while not missing.empty():
                 mutant = missing.get()
-                row = [*mutant, judge(mutant, copy)]
+                row = [*mutant, judge(mutant, copy, executed)]
                 new = not given.out.exists()
                 with given.out.open("a", encoding="utf-8", newline="") as lines:
                     csv.writer(lines).writerows([[*Mutant._fields, "end"], row] if new else [row])

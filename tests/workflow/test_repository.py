@@ -88,7 +88,7 @@ MAY_IMPORT = {
     "notebooks": ("notebooks",),
     "benchmarks": ("notebooks",),
     "book": ("notebooks", "book"),
-    "workflow": ("notebooks", "book"),
+    "workflow": ("notebooks", "book", "test"),  # the last: `make mutants` runs tests
     "tests": LOCKED,
 }
 # Only whoever loads data sets from the hub needs the first; its absence has a message of its own. The others are peers,
