@@ -10,7 +10,7 @@ from counted import Counted
 from refusals import refused
 
 import coupling_lib as cl
-from coupling_lib import store
+from coupling_lib import paths, store
 from coupling_lib.blocks import placing
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
@@ -132,14 +132,13 @@ def test_damaged_files_are_measured_again(model, tmp_path):
 
 
 def test_shipped_measurements_are_read_by_default(model, tmp_path, monkeypatch):
-    measure, shipped = Counted(), tmp_path / "shipped"
-    wanted = cl.sweep(measure, model, TEXTS[:2], store=shipped)
-    monkeypatch.setattr("coupling_lib.paths.RESULTS", tmp_path / "results")
-    monkeypatch.setattr("coupling_lib.paths.SHIPPED", shipped)
+    measure = Counted()
+    for name in ("RESULTS", "SHIPPED"):
+        monkeypatch.setattr(paths, name, tmp_path / name)
+    wanted = cl.sweep(measure, model, TEXTS[:2], store=paths.SHIPPED)
     found = cl.sweep(measure, model, TEXTS)
-    assert measure.seen == TEXTS
+    assert measure.seen == TEXTS and store.listing().prompt.tolist() == TEXTS[2:]
     xr.testing.assert_equal(found.isel(prompt=[0, 1]), wanted)
-    assert [path.parent.parent.parent.name for path in tmp_path.glob("*/*/*/*")].count("results") == 1
     cl.sweep(measure, model, TEXTS[:1], store=tmp_path / "own")
     assert measure.seen == [*TEXTS, TEXTS[0]]
 
