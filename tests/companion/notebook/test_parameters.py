@@ -62,31 +62,30 @@ def test_text_of_another_type_is_refused(name, value):
     assert refusal(**{name: value}).startswith(f"parameter {name!r} is {value!r} ({type(value).__name__})")
 
 
-MEMORY = "it must be an amount of memory with its unit, or empty for what is free; pass -p memory 8GB"
-PRECISION = "it must be one of float32, bfloat16, float16, nf4, fp4, int8; pass -p precision float32"
 MIDDLE = "it must be a training step, or 0 for the most coupled; pass -p middle 4000"
 CENTRES = "it must be one to five blocks counted from 1, separated by commas, or empty"
+OUT_OF_RANGE = {
+    "'k' is 0 (int); it must be a whole number from 1 to the width of the model; pass -p k 10": 0,
+    "'prompts' is 0 (int); it must be a whole number of embedded prompts from 1": 0,
+    "'seed' is -1 (int); it must be a whole number from 0; pass -p seed 0": -1,
+    "'precision' is 'fp32' (str); it must be one of float32, bfloat16, float16, nf4, fp4, int8; "
+    "pass -p precision float32": "fp32",
+    "'model' is ' ' (str)": " ",
+    "'memory' is 8 (int); it must be an amount of memory with its unit, or empty for what is free; "
+    "pass -p memory 8GB": 8,
+    "'memory' is '8 gigs' (str)": "8 gigs",
+    f"'middle' is '4000 ' (str); {MIDDLE}": "4000 ",
+    f"'middle' is -1 (int); {MIDDLE}": -1,
+    "'turn' is -2 (int); it must be a block counted from 1, 0 for no line, or -1": -2,
+    f"'centres' is '0,3' (str); {CENTRES}": "0,3",
+    f"'centres' is '1,2,3,4,5,6' (str); {CENTRES}; pass -p centres 6,16,31": "1,2,3,4,5,6",
+    f"'centres' is 'last' (str); {CENTRES}": "last",
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("k", 0, "'k' is 0 (int); it must be a whole number from 1 to the width of the model; pass -p k 10"),
-        ("prompts", 0, "'prompts' is 0 (int); it must be a whole number of embedded prompts from 1"),
-        ("seed", -1, "'seed' is -1 (int); it must be a whole number from 0; pass -p seed 0"),
-        ("precision", "fp32", f"'precision' is 'fp32' (str); {PRECISION}"),
-        ("model", " ", "'model' is ' ' (str)"),
-        ("memory", 8, f"'memory' is 8 (int); {MEMORY}"),
-        ("memory", "8 gigs", "'memory' is '8 gigs' (str)"),
-        ("middle", "4000 ", f"'middle' is '4000 ' (str); {MIDDLE}"),
-        ("middle", -1, "'middle' is -1 (int)"),
-        ("turn", -2, "'turn' is -2 (int); it must be a block counted from 1, 0 for no line, or -1"),
-        ("centres", "0,3", f"'centres' is '0,3' (str); {CENTRES}"),
-        ("centres", "1,2,3,4,5,6", f"'centres' is '1,2,3,4,5,6' (str); {CENTRES}; pass -p centres 6,16,31"),
-        ("centres", "last", "'centres' is 'last' (str)"),
-    ],
-)
-def test_value_out_of_range_is_refused(name, value, expected):
+@pytest.mark.parametrize(("expected", "value"), OUT_OF_RANGE.items(), ids=[text[:20] for text in OUT_OF_RANGE])
+def test_value_out_of_range_is_refused(expected, value):
+    name = expected.split("'")[1]
     assert refusal((name,), **{name: value}).startswith(f"parameter {expected}")
 
 
@@ -105,70 +104,51 @@ def test_unknown_and_missing_names_are_refused():
     assert "parameter 'seed' is missing" in refusal(("k", "seed"), k=1)
 
 
-@pytest.mark.parametrize(
-    ("blocks", "n_blocks", "expected"),
-    [
-        ("", 12, [2, 3, 4, 5, 6, 7, 8, 9]),
-        ("", 3, [0, 1, 2]),
-        ("", 33, [12, 13, 14, 15, 16, 17, 18, 19]),
-        ("3, 1-2", 3, [2, 0, 1]),
-        (12, 12, [11]),
-    ],
-)
-def test_chosen_blocks_default_to_the_middle(blocks, n_blocks, expected):
-    assert choices.chosen_blocks(sized(n_blocks), blocks, 1) == expected
-
-
 def test_choices_within_the_model_are_accepted():
+    chosen = {
+        ("", 12): range(2, 10),
+        ("", 3): range(3),
+        ("", 33): range(12, 20),
+        ("3, 1-2", 3): (2, 0, 1),
+        (12, 12): (11,),
+    }
+    for (blocks, n_blocks), expected in chosen.items():
+        assert choices.chosen_blocks(sized(n_blocks), blocks, 1) == list(expected)
     assert [choices.chosen_middle(step, [0, 10, 100]) for step in (0, 10)] == [None, 10]
     assert [choices.chosen_turn(at, {"deep": 40, "model": 3}) for at in (0, 1, 3)] == [0, 1, 3]
     assert choices.chosen_turn(-1, {"deep": 40, "model": 4}) == -1  # searched where every model has four blocks
-    known = range(5, 31), "model"
-    assert [choices.chosen_centres(given, *known) for given in ("", "6,15,31")] == [[], [5, 14, 30]]
+    assert [choices.chosen_centres(given, range(5, 31), "model") for given in ("", "6,15,31")] == [[], [5, 14, 30]]
 
 
-TINY, TURN = (
-    sized(3, 8, "tiny"),
-    "it must be a block from 1 to {} (the depth of model), or 0 for no line; pass -p turn 0",
-)
+TURN = "it must be a block from 1 to {} (the depth of model), or 0 for no line; pass -p turn 0"
+BEYOND = {
+    "'k' is 9 (int); it must be a whole number from 1 to 8 (the width of tiny); pass -p k 8": (
+        choices.chosen_blocks,
+        sized(3, 8, "tiny"),
+        "",
+        9,
+    ),
+    "'blocks' is '2-4' (str); it must be blocks from 1 to 3 (the depth of tiny), and there is no block 4; "
+    "pass -p blocks 1-3": (choices.chosen_blocks, sized(3, 8, "tiny"), "2-4", 8),
+    "'blocks' is '2-99999999999999' (str); it must be blocks from 1 to 12 (the depth of model), and there is no block "
+    "13; pass -p blocks 1-8": (choices.chosen_blocks, sized(12), "2-99999999999999", 1),
+    "'middle' is 100 (int); it must be one of 10 (steps that are measured between the first and the last); "
+    "pass -p middle 10": (choices.chosen_middle, 100, [0, 10, 100]),
+    "'middle' is 100 (int); it must be 0, as no step lies between the first and last; pass -p middle 0": (
+        choices.chosen_middle,
+        100,
+        [0, 100],
+    ),
+    f"'turn' is 13 (int); {TURN.format(12)}": (choices.chosen_turn, 13, {"deep": 40, "model": 12}),
+    f"'turn' is -1 (int); {TURN.format(3)}": (choices.chosen_turn, -1, {"deep": 40, "model": 3}),
+    "'centres' is '5,15,30' (str); it must be blocks from 6 to 31, about which a window fits into model, and block 5 "
+    "is none of them; pass -p centres 6": (choices.chosen_centres, "5,15,30", range(5, 31), "model"),
+}
 
 
-@pytest.mark.parametrize(
-    ("choice", "given", "expected"),
-    [
-        (
-            *(choices.chosen_blocks, (TINY, "", 9)),
-            "'k' is 9 (int); it must be a whole number from 1 to 8 (the width of tiny); pass -p k 8",
-        ),
-        (
-            *(choices.chosen_blocks, (TINY, "2-4", 8)),
-            "'blocks' is '2-4' (str); it must be blocks from 1 to 3 (the depth of tiny), and there is no block 4; "
-            "pass -p blocks 1-3",
-        ),
-        (
-            *(choices.chosen_blocks, (sized(12), "2-99999999999999", 1)),
-            "'blocks' is '2-99999999999999' (str); it must be blocks from 1 to 12 (the depth of model), and there is "
-            "no block 13; pass -p blocks 1-8",
-        ),
-        (
-            *(choices.chosen_middle, (100, [0, 10, 100])),
-            "'middle' is 100 (int); it must be one of 10 (steps that are measured between the first and the last); "
-            "pass -p middle 10",
-        ),
-        (
-            *(choices.chosen_middle, (100, [0, 100])),
-            "'middle' is 100 (int); it must be 0, as no step lies between the first and last; pass -p middle 0",
-        ),
-        (choices.chosen_turn, (13, {"deep": 40, "model": 12}), f"'turn' is 13 (int); {TURN.format(12)}"),
-        (choices.chosen_turn, (-1, {"deep": 40, "model": 3}), f"'turn' is -1 (int); {TURN.format(3)}"),
-        (
-            *(choices.chosen_centres, ("5,15,30", range(5, 31), "model")),
-            "'centres' is '5,15,30' (str); it must be blocks from 6 to 31, about which a window fits into model, and "
-            "block 5 is none of them; pass -p centres 6",
-        ),
-    ],
-)
-def test_values_beyond_the_model_are_refused(choice, given, expected):
+@pytest.mark.parametrize(("expected", "call"), BEYOND.items(), ids=[text[:20] for text in BEYOND])
+def test_values_beyond_the_model_are_refused(expected, call):
+    choice, *given = call
     assert refused(ParameterError, "", choice, *given) == f"parameter {expected}"
 
 

@@ -108,9 +108,8 @@ def shipped(name: str) -> pd.DataFrame:
 
 def test_paper_grid_has_64_models_and_more_seeds():
     recipes, table = vit_grid.paper_grid(vit.RECIPES["digits"]), shipped("vit_grid")
-    assert len(recipes) == 64 + 16 == len({r.name for r in recipes}) and set(table["model"]) == {
-        r.name for r in recipes
-    }
+    names = {r.name for r in recipes}
+    assert len(recipes) == 64 + 16 == len(names) and set(table["model"]) == names
     crossed = set(product(vit_grid.WEIGHT_DECAYS, vit_grid.DROP_PATHS))
     assert {(r.weight_decay, r.drop_path) for r in recipes if r.seed == 0} == crossed
     assert {r.weight_decay for r in recipes if r.seed > 0} == {0.04}
