@@ -6,6 +6,7 @@ import jupytext
 import pytest
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
+from refusals import refused
 
 from companion.notebook import parameters
 from coupling_lib.errors import ParameterError
@@ -25,13 +26,11 @@ class Kernel:
 
     def run(self, *cells):
         for cell in cells:
-            result = self.shell.run_cell(cell, store_history=True, silent=False)
-            result.raise_error()
+            self.shell.run_cell(cell, store_history=True, silent=False).raise_error()
+        return vars(self.shell.user_ns["p"]) if "p" in self.shell.user_ns else {}
 
     def refusal(self, *cells):
-        with pytest.raises(ParameterError) as caught:
-            self.run(*cells)
-        return str(caught.value)
+        return refused(ParameterError, "", self.run, *cells)
 
 
 @pytest.fixture
@@ -45,8 +44,8 @@ def kernel(monkeypatch, tmp_path):
 
 def test_own_variables_are_never_taken_as_parameters(kernel):
     kernel.run("alpha = 0.05\nmodle = 'a'", PARAMETERS, "promts = 3", CHECK)
-    kernel.run("names, chosen = ['a'], [1, 2]\nsede = 4", CHECK, PARAMETERS, CHECK)
-    assert vars(kernel.shell.user_ns["p"]) == {"k": 10, "seed": 0}
+    found = kernel.run("names, chosen = ['a'], [1, 2]\nsede = 4", CHECK, PARAMETERS, CHECK)
+    assert found == {"k": 10, "seed": 0}
 
 
 def test_unknown_papermill_parameter_is_refused_every_time(kernel):
@@ -54,8 +53,7 @@ def test_unknown_papermill_parameter_is_refused_every_time(kernel):
     assert kernel.refusal(PARAMETERS, "# Parameters\nk = 4\nsede = 3\n", CHECK) == message
     assert kernel.refusal(CHECK) == message
     # A researcher opens what papermill wrote, mends its cell and runs that again; or has no such cell any more.
-    kernel.run("# Parameters\nk = 4\nseed = 3\n", CHECK)
-    assert vars(kernel.shell.user_ns["p"]) == {"k": 4, "seed": 3}
+    assert kernel.run("# Parameters\nk = 4\nseed = 3\n", CHECK) == {"k": 4, "seed": 3}
     assert kernel.refusal("# Parameters\nsede = 3\n", CHECK) == message
     kernel.run(PARAMETERS, CHECK)
 
@@ -68,10 +66,9 @@ def test_leftover_variables_without_kernel_are_no_parameters():
     assert vars(space["p"]) == {"k": 10, "seed": 0}
     for wrong, message in (("k = 'ten'", "parameter 'k' is 'ten'"), ("del k", "parameter 'k' is missing")):
         exec(wrong, space)
-        with pytest.raises(ParameterError, match=message):
-            exec(CHECK, space)
-    with pytest.raises(ParameterError, match="unknown parameter 'sede'"):
-        exec(CHECK, {"check_parameters": parameters.check_parameters, "k": 1, "seed": 0, "sede": 3})
+        refused(ParameterError, message, exec, CHECK, space)
+    space = {"check_parameters": parameters.check_parameters, "k": 1, "seed": 0, "sede": 3}
+    refused(ParameterError, "unknown parameter 'sede'", exec, CHECK, space)
 
 
 def test_declared_names_are_checked_wherever_they_were_set(kernel):
@@ -80,9 +77,8 @@ def test_declared_names_are_checked_wherever_they_were_set(kernel):
 
 
 def test_cell_with_syntax_error_sets_no_parameter(kernel):
-    kernel.run(PARAMETERS)
     with pytest.raises(SyntaxError):
-        kernel.run("# Parameters\nsede = = 3")
+        kernel.run(PARAMETERS, "# Parameters\nsede = = 3")
     kernel.run(CHECK)
 
 
@@ -92,14 +88,10 @@ def test_first_cells_of_every_notebook_run_twice(path, kernel):
     sources = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
     (at,) = [number for number, source in enumerate(sources) if "check_parameters(" in source]
     first, given = sources[: at + 1], "# Parameters\nmodel = 'nano-neox'\n"
-    kernel.run(first[0], given, *first[1:])
-    kernel.run(first[0], given, *first[1:])
-    before = vars(kernel.shell.user_ns["p"])
-    trees = [ast.walk(ast.parse(source)) for source in sources[at + 1 :]]
-    left = {
-        node.id for tree in trees for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+    for _ in range(2):
+        before = kernel.run(first[0], given, *first[1:])
+    nodes = [node for source in sources[at + 1 :] for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
+    left = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
     assert left, path.stem
     kernel.shell.user_ns.update(dict.fromkeys(left, "left by a later cell"))
-    kernel.run("alpha = 0.05\nnames = ['a', 'b']\nchosen = 3\npromts = 4", first[-1])
-    assert vars(kernel.shell.user_ns["p"]) == before
+    assert kernel.run("alpha = 0.05\nnames = ['a', 'b']\nchosen = 3\npromts = 4", first[-1]) == before

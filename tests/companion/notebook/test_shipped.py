@@ -19,26 +19,19 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_shipped_measurement_is_read_as_measured(folder):
-    model = cl.load_model("nano-neox")
-    assert shipped(cl.measure_trajectories, model, TEXTS) is None
-    kept = cl.sweep(cl.measure_trajectories, model, TEXTS, store=folder)
-    found = shipped(cl.measure_trajectories, model, TEXTS)
+def test_only_what_ships_is_read_as_measured(folder):
+    model, measure = cl.load_model("nano-neox"), cl.measure_trajectories
+    cl.sweep(measure, model, TEXTS, store=folder / "own")
+    assert shipped(measure, model, TEXTS) is None
+    kept = cl.sweep(measure, model, TEXTS, store=folder)
+    found = shipped(measure, model, TEXTS)
     assert found.prompt.values.tolist() == TEXTS
     np.testing.assert_array_equal(found.norm, kept.norm)
-    assert shipped(cl.measure_trajectories, model, [*TEXTS, "another"]) is None
-    assert shipped(cl.measure_trajectories, model, TEXTS, token=0) is None
-
-
-def test_unshipped_results_and_hooked_models_give_nothing(folder):
-    model = cl.load_model("nano-neox")
-    cl.sweep(cl.measure_trajectories, model, TEXTS, store=folder / "own")
-    assert shipped(cl.measure_trajectories, model, TEXTS) is None
-    cl.sweep(cl.measure_trajectories, model, TEXTS, store=folder)
+    assert shipped(measure, model, [*TEXTS, "another"]) is shipped(measure, model, TEXTS, token=0) is None
     hook = model.hf.register_forward_hook(lambda *_: None)
-    assert shipped(cl.measure_trajectories, model, TEXTS) is None
+    assert shipped(measure, model, TEXTS) is None
     hook.remove()
-    assert shipped(cl.measure_trajectories, model, TEXTS) is not None
+    assert shipped(measure, model, TEXTS).equals(found)
 
 
 def test_networks_are_read_only_if_all_prompts_ship(folder, monkeypatch):

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from companion.training import language, vit_grid
 from companion.training.__main__ import EXPERIMENTS, main
-
-
-def error_line(capsys: pytest.CaptureFixture[str]) -> str:
-    """The output of a command that failed: one line, and nothing else."""
-    out, err = capsys.readouterr()
-    assert out == "" and len(err.splitlines()) == 1
-    return err.strip()
-
 
 NO_TEXT = "no text at '{none}'; give a text file or a folder of .txt files"
 # Commands, without the folder of their run, and how the line begins in which they are refused.
 REFUSED = {
     "language nano-neox {none}": NO_TEXT,
     "suite --only neox-w32-d4": "there is no text; give a text file or a folder of .txt files, as the first argument",
+    "suite --only huge": "the model 'huge' is not in 'suite'; choose from tiny-neox",
     "quality {none}": NO_TEXT,
     "regularised {none}": NO_TEXT,
     "vit one digits --data {none}": "data is '{none}'; it must be 'digits', 'cifar10', a folder with CIFAR-10's",
@@ -27,6 +23,7 @@ REFUSED = {
     "vit one digits --weight-decay -1": "--weight-decay is -1.0; it must be a number from 0",
     "vit one digits --threads -1": "--threads is -1; it must be a whole number from 1",
     "vit grid digits --images -5": "--images is -5; it must be a whole number from 2 to",
+    "vit pairs digits --data nowhere": "there are no pairs of 'digits'; take cifar10-small",
     "suite {none} --table README.md": "'README.md' is no table",
     "suite {none} --table data/edits.csv": "the table has no column 'step'; give one that was written here",
 }
@@ -38,28 +35,25 @@ def test_command_that_cannot_run_ends_in_one_line(command, expected, tmp_path, c
     table = ["--table", str(tmp_path / "table.csv")] if name in EXPERIMENTS and "--table" not in given else []
     with pytest.raises(SystemExit) as stop:
         main([name, *given, "--run", str(tmp_path / "run"), *table])
-    line = f"error: {expected.format(none=tmp_path / 'none')}"
-    assert stop.value.code == 1 and error_line(capsys).startswith(line)
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out, len(err.splitlines())) == (1, "", 1)
+    assert err.startswith(f"error: {expected.format(none=tmp_path / 'none')}")
 
 
 def test_another_seed_trains_in_its_own_folder(monkeypatch):
-    from companion.training import language
-
     seen = []
     monkeypatch.setattr(language, "train", lambda *arguments: seen.append(arguments))
-    main(["language", "nano-llama", "text.txt"])
-    main(["language", "nano-llama", "text.txt", "--seed", "3"])
+    for more in ([], ["--seed", "3"]):
+        main(["language", "nano-llama", "text.txt", *more])
     (first, _, run), (other, _, other_run) = seen
     assert (first.seed, other.seed, other.width) == (0, 3, first.width)
-    assert (str(run), str(other_run)) == ("runs/nano-llama", "runs/nano-llama-seed3")
+    assert (run, other_run) == (Path("runs/nano-llama"), Path("runs/nano-llama-seed3"))
 
 
 def test_the_grid_takes_the_arguments_of_the_makefile(monkeypatch, tmp_path):
-    from companion.training import vit_grid
-
     seen = []
     monkeypatch.setattr(vit_grid, "run_grid", lambda *arguments: seen.append(arguments))
     main(["vit", "grid", "digits", "--table", str(tmp_path / "grid.csv"), "--epochs", "2", "--images", "3"])
-    ((recipes, data, run, table, images),) = seen
+    ((recipes, data, *more),) = seen
     assert (len(recipes), {recipe.epochs for recipe in recipes}, data.name) == (80, {2}, "digits")
-    assert (str(run), table, images) == ("runs/vit", tmp_path / "grid.csv", 3)
+    assert more == [Path("runs/vit"), tmp_path / "grid.csv", 3]

@@ -8,11 +8,15 @@ import tiny
 import torch
 import transformers
 from reference import brute_force_jacobian, coupling, miscoupling
+from refusals import refused
 
 import coupling_lib as cl
 from companion.training.drop_path import DropPath, depth_rates, draw_gates, fixed_gates, measure_drop_path
 from coupling_lib.errors import ParameterError, UnsupportedModelError
 from coupling_lib.provenance import prompts_hash
+
+PIXELS = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+IMAGES = list(PIXELS[:2, None].double())
 
 
 @pytest.fixture
@@ -22,58 +26,47 @@ def vit():
     return transformers.ViTForImageClassification._from_config(config).eval()
 
 
-@pytest.fixture
-def pixels():
-    return torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+def logits(vit, drop=None, seed=0, images=4):
+    if drop:
+        drop.generator.manual_seed(seed)
+    with torch.no_grad():
+        return vit(pixel_values=PIXELS[:images]).logits
 
 
-@torch.no_grad()
-def test_drop_path_acts_only_in_training(vit, pixels):
-    plain = vit(pixel_values=pixels).logits
+def test_drop_path_acts_only_in_training(vit):
+    plain = logits(vit)
     drop = DropPath(vit.vit.layers, 0.5)
-    assert torch.equal(vit(pixel_values=pixels).logits, plain)
+    assert torch.equal(logits(vit), plain)
     vit.train()
-    drop.generator.manual_seed(1)
-    first = vit(pixel_values=pixels).logits
-    drop.generator.manual_seed(1)
-    assert torch.equal(vit(pixel_values=pixels).logits, first) and not torch.allclose(first, plain)
+    first = logits(vit, drop, 1)
+    assert torch.equal(logits(vit, drop, 1), first) and not torch.allclose(first, plain)
     drop.remove()
-    assert torch.equal(vit(pixel_values=pixels).logits, plain)
+    assert torch.equal(logits(vit), plain)
 
 
-@torch.no_grad()
 def test_branches_drop_at_their_rate_keeping_the_mean():
-    class Block(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attention, self.mlp = torch.nn.Identity(), torch.nn.Identity()
-
-    blocks = [Block().train() for _ in range(3)]
+    blocks = [torch.nn.Module() for _ in range(3)]
+    for block in blocks:
+        block.attention, block.mlp = torch.nn.Identity(), torch.nn.Identity()
     drop = DropPath(blocks, 0.4)
     drop.generator.manual_seed(0)
-    ones = torch.ones(20_000, 1, 1)
     for block, p in zip(blocks, (0.0, 0.2, 0.4), strict=True):
-        out = block.mlp(ones)
+        out = block.mlp(torch.ones(20_000, 1, 1))
         assert (out == 0).float().mean() == pytest.approx(p, abs=0.02)
         assert out.mean() == pytest.approx(1, abs=0.03) and out.max() == pytest.approx(1 / (1 - p))
 
 
-@torch.no_grad()
-def test_fixed_gates_reproduce_a_draw_of_training_mode(vit, pixels):
+def test_fixed_gates_reproduce_a_draw_of_training_mode(vit):
     drop = DropPath(vit.vit.layers, 0.4)
-    vit.train()
-    drop.generator.manual_seed(7)
-    trained = vit(pixel_values=pixels[:1]).logits
-    generator = torch.Generator().manual_seed(7)
-    gates = torch.ones(3, 2)
+    trained = logits(vit.train(), drop, seed=7, images=1)
+    generator, gates = torch.Generator().manual_seed(7), torch.ones(3, 2)
     for block, p in enumerate(depth_rates(0.4, 3)):
         for branch in range(2):
             if p > 0:
                 gates[block, branch] = (torch.rand(1, generator=generator) >= p).float() / (1 - p)
     drop.remove()
-    vit.eval()
-    with fixed_gates(vit.vit.layers, gates):
-        torch.testing.assert_close(vit(pixel_values=pixels[:1]).logits, trained)
+    with fixed_gates(vit.eval().vit.layers, gates):
+        torch.testing.assert_close(logits(vit, images=1), trained)
 
 
 def test_drawn_gates_never_drop_a_whole_block():
@@ -86,19 +79,16 @@ def test_drawn_gates_never_drop_a_whole_block():
     assert (draws[:, 0] == 1).all() and (draws[:, 3] == 0).any()
 
 
-def test_invalid_rate_gates_and_modules_are_refused(vit):
-    with pytest.raises(ParameterError, match=r"rate is 1\.0; a rate of stochastic depth is from 0 to below 1"):
-        depth_rates(1.0, 3)
-    with pytest.raises(ParameterError, match=r"gates has shape \(2, 2\); \(3, 2\) is expected"):
-        with fixed_gates(vit.vit.layers, torch.ones(2, 2)):
-            pass
-    with pytest.raises(UnsupportedModelError, match="Linear has no branches named attention and mlp"):
-        DropPath([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)], 0.1)
-
-
-@pytest.fixture
-def images(pixels):
-    return list(pixels[:2, None].double())
+def test_invalid_rate_gates_modules_and_draws_are_refused(vit):
+    rate, shape = (
+        r"rate is 1\.0; a rate of stochastic depth is from 0 to below 1",
+        r"gates has shape \(2, 2\); \(3, 2\)",
+    )
+    refused(ParameterError, rate, depth_rates, 1.0, 3)
+    refused(ParameterError, f"{shape} is expected", fixed_gates(vit.vit.layers, torch.ones(2, 2)).__enter__)
+    branches = "Linear has no branches named attention and mlp"
+    refused(UnsupportedModelError, branches, DropPath, [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)], 0.1)
+    refused(ParameterError, "draws is 0", measure_drop_path, cl.wrap_model(vit.double()), IMAGES, draws=0)
 
 
 def brute_force(hf, image, k=4) -> float:
@@ -107,8 +97,8 @@ def brute_force(hf, image, k=4) -> float:
     return float(np.mean([miscoupling(coupling(a, b, k)) for a in J for b in J if a is not b]))
 
 
-def test_measured_drop_path_equals_brute_force(vit, images):
-    vit, image = vit.double(), images[0]
+def test_measured_drop_path_equals_brute_force(vit):
+    vit, image = vit.double(), IMAGES[0]
     ds = measure_drop_path(cl.wrap_model(vit), [image], rate=0.4, draws=2, k=4, seed=5)
     assert float(ds["off"][0]) == pytest.approx(brute_force(vit, image), abs=1e-6)
     generator = torch.Generator().manual_seed((5 + int(prompts_hash([image]), 16)) % 2**63)
@@ -118,12 +108,9 @@ def test_measured_drop_path_equals_brute_force(vit, images):
     assert not np.allclose(ds["on"], ds["off"])
 
 
-def test_measurement_at_rate_zero_changes_nothing(vit, images):
+def test_rate_zero_and_other_images_change_nothing(vit):
     model = cl.wrap_model(vit.double())
-    none = measure_drop_path(model, images, rate=0.0, draws=1, k=4)
+    none = measure_drop_path(model, IMAGES, rate=0.0, draws=1, k=4)
     np.testing.assert_allclose(none["on"][:, 0], none["off"])
-    many = measure_drop_path(model, images, rate=0.4, draws=3, k=4, seed=1)
-    alone = measure_drop_path(model, images[1:], rate=0.4, draws=3, k=4, seed=1)
+    many, alone = (measure_drop_path(model, given, rate=0.4, draws=3, k=4, seed=1) for given in (IMAGES, IMAGES[1:]))
     np.testing.assert_allclose(many["on"][1:], alone["on"])
-    with pytest.raises(ParameterError, match="draws is 0"):
-        measure_drop_path(model, images, draws=0)

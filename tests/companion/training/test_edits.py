@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 
 import numpy as np
 import pandas as pd
 import pytest
 import tiny
 import torch
+from refusals import refused
 from torch import nn
 from torch.nn import functional
 
@@ -87,19 +89,17 @@ def test_swapping_twice_restores_the_network(reading):
     assert editing.run(reading, twice) is reading.states[-1]
     same = editing.run(reading, editing.edited(reading.stages, "merge", 2, 2))
     torch.testing.assert_close(same, reading.states[-1], rtol=1e-5, atol=1e-6)
-    with pytest.raises(ParameterError, match="edit is 'turn'; expected one of skip, swap"):
-        editing.edited(reading.stages, "turn", 1, 3)
+    message = "edit is 'turn'; expected one of skip, swap"
+    refused(ParameterError, message, editing.edited, reading.stages, "turn", 1, 3)
 
 
 def test_cost_is_loss_rise_and_kl_divergence(model, reading):
     stages = editing.edited(reading.stages, "swap", 1, 3)
     own, other = logits_of(model.hf)[:, 5:-1], reading.head(editing.run(reading, stages))[:, 5:-1]
-    losses = [
-        functional.cross_entropy(one.transpose(1, 2), IDS[:, 6:], reduction="none").mean(1) for one in (own, other)
-    ]
+    rise = functional.cross_entropy(other.mT, IDS[:, 6:]) - functional.cross_entropy(own.mT, IDS[:, 6:])
     p, q = own.softmax(-1).double(), other.softmax(-1).double()
     cost = editing.cost(reading, stages)
-    assert cost["loss_rise"] == pytest.approx(float((losses[1] - losses[0]).mean()), abs=1e-6)
+    assert cost["loss_rise"] == pytest.approx(float(rise), abs=1e-6)
     assert cost["kl"] == pytest.approx(float((p * (p / q).log()).sum(-1).mean()), rel=1e-3)
     assert cost["loss_rise_low"] < cost["loss_rise"] < cost["loss_rise_high"]
     assert set(editing.cost(reading, reading.stages).values()) == {0.0}
@@ -107,16 +107,15 @@ def test_cost_is_loss_rise_and_kl_divergence(model, reading):
 
 def test_predictors_are_those_of_the_states_and_jacobians(model):
     known = editing.predictors(model)
-    one = editing.predicted(known, (2,)), editing.predicted(known, (1, 3))
+    one, two = editing.predicted(known, (2,)), editing.predicted(known, (1, 3))
     assert known["state_cosine"].shape == (BLOCKS, BLOCKS) and np.allclose(np.diag(known["state_cosine"]), 1)
-    cosines = [
-        functional.cosine_similarity(*cl.trace(model, p).hidden[2:4], dim=-1).mean() for p in cl.load_prompts(n=12)
-    ]
-    assert one[0]["influence"] == pytest.approx(1 - float(torch.stack(cosines).mean()), abs=1e-5)
-    assert one[1]["influence"] == pytest.approx((known["influence"][1] + known["influence"][3]) / 2)
-    assert one[1]["distance"] == 2 and "distance" not in one[0] and "state_cosine" not in one[0]
-    others = [known["normalized_miscoupling_k10"][2, place] for place in (0, 1, 3, 4)]
-    assert one[0]["normalized_miscoupling_k10"] == pytest.approx(np.mean(others))
+    states = [cl.trace(model, prompt).hidden for prompt in cl.load_prompts(n=12)]
+    cosines = [functional.cosine_similarity(x[2], x[3], dim=-1).mean() for x in states]
+    assert one["influence"] == pytest.approx(1 - float(torch.stack(cosines).mean()), abs=1e-5)
+    assert two["influence"] == pytest.approx((known["influence"][1] + known["influence"][3]) / 2)
+    assert two["distance"] == 2 and not {"distance", "state_cosine"} & {*one}
+    others = known["normalized_miscoupling_k10"][2, [0, 1, 3, 4]]
+    assert one["normalized_miscoupling_k10"] == pytest.approx(np.mean(others))
 
 
 def test_stopped_run_measures_only_missing_edits(tmp_path, monkeypatch):
@@ -124,7 +123,8 @@ def test_stopped_run_measures_only_missing_edits(tmp_path, monkeypatch):
     tiny.tokenizer().save_pretrained(tmp_path / "m")
     given = argparse.Namespace(near=2, orders=2, precision="float32", table=tmp_path / "edits.csv")
     monkeypatch.setattr(editing, "MOST_REMOVED", 2)
-    editing.measure(str(tmp_path / "m"), IDS, given)
+    measure = functools.partial(editing.measure, str(tmp_path / "m"))
+    measure(IDS, given)
     table = edits(given.table)
     counts = table.groupby("edit").size().to_dict()
     # 7 pairs up to two apart, and 3 beyond that are swapped; 5 predictors, the best and two random orders, twice each.
@@ -134,27 +134,16 @@ def test_stopped_run_measures_only_missing_edits(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(editing, "cost", lambda *given, real=editing.cost: asked.append(given) or real(*given))
     table.drop(index=[0, 12]).to_csv(given.table, index=False)
-    editing.measure(str(tmp_path / "m"), IDS, given)
+    measure(IDS, given)
     again = edits(given.table)
     assert set(again[KEY].itertuples(index=False)) == set(table[KEY].itertuples(index=False))
     # One that is there, those two, removal by five predictors, and the search for the best.
     assert len(asked) == 1 + 2 + 10 + 5 + 4
-    for precision, ids, message in (
-        (
-            "bfloat16",
-            IDS,
-            "has edits of .* in float32, and bfloat16 is asked for; take --precision float32, or another",
-        ),
-        (
-            "float32",
-            IDS[:2],
-            "skip 2 of .* raises the loss by .*, on these passages by .*; take the passages of before",
-        ),
+    asks, takes = "has edits of .* in float32, and bfloat16 is asked for; take", "take the passages of before"
+    for ids, changes, message in (
+        (IDS, {"precision": "bfloat16"}, f"{asks} --precision float32, or another"),
+        (IDS[:2], {}, f"skip 2 of .* raises the loss by .*, on these passages by .*; {takes}"),
+        (None, {"passages": -1}, "--passages is -1; it must be a whole number from 1"),
     ):
-        given.precision = precision
-        with pytest.raises(ParameterError, match=message):
-            editing.measure(str(tmp_path / "m"), ids, given)
-    given.passages = -1
-    with pytest.raises(ParameterError, match="--passages is -1; it must be a whole number from 1"):
-        editing.measure(str(tmp_path / "m"), None, given)
+        refused(ParameterError, message, measure, ids, argparse.Namespace(**vars(given) | changes))
     pd.testing.assert_frame_equal(edits(given.table), again)

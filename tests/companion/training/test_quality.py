@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import subprocess
 import tomllib
 from dataclasses import replace
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refused
 from torch.nn import functional
 
 from companion.tables import files
@@ -24,28 +26,19 @@ from coupling_lib.paths import DATA, ROOT
 
 FILE = DATA / "quality.csv"
 TABLE = read_table(FILE)
-PREDICTED = tomllib.loads(files.PREDICTIONS.read_text(encoding="utf-8"))["experiment"]["quality"]
-
-
-# -- the grid
+PREDICTED = tomllib.loads(files.PREDICTIONS.read_text(encoding="utf-8"))["experiment"]
 
 
 def test_grid_crosses_every_pair_of_factors():
     levels = pd.DataFrame([vars(recipe) for recipe in GRID.values()])
-    varied = ["corrupted", "unique_tokens", "learning_rate"]
-    assert len(GRID) == 26 == PREDICTED["n"]
-    assert [levels[name].nunique() for name in (*varied, "seed")] == [4, 3, 3, 3]
-    assert len({replace(recipe, seed=0) for recipe in GRID.values()}) == 24
+    varied = {"corrupted": 4, "unique_tokens": 3, "learning_rate": 3}
+    assert len(GRID) == 26 == PREDICTED["quality"]["n"] and levels[[*varied]].nunique().to_dict() == varied
+    assert levels["seed"].nunique() == 3 and len(levels.drop(columns="seed").astype(str).drop_duplicates()) == 24
     assert {recipe.seed for name, recipe in GRID.items() if name.startswith("centre")} == set(SEEDS)
-    for number, one in enumerate(varied):
-        for other in varied[number + 1 :]:
-            assert len(levels[[one, other]].drop_duplicates()) == levels[one].nunique() * levels[other].nunique()
+    for one, other in itertools.combinations(varied, 2):
+        assert len(levels[[one, other]].drop_duplicates()) == varied[one] * varied[other]
     shape = levels.drop(columns=[*varied, "seed"]).astype(str).drop_duplicates()
-    assert len(shape) == 1 and (shape.width.item(), shape.blocks.item()) == ("64", "8")
-    assert STEPS[-1] * 32 * 128 == 12_001_280
-
-
-# -- what is varied
+    assert (shape.width.item(), shape.blocks.item()) == ("64", "8") and STEPS[-1] * 32 * 128 == 12_001_280
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 1.0])
@@ -55,14 +48,14 @@ def test_exact_share_of_tokens_is_corrupted(share):
     assert int((found != ids).sum()) == round(share * 512) and 0 <= int(found.min()) <= int(found.max()) < 300
     torch.manual_seed(5)
     assert torch.equal(found, corrupt(ids, share, 1, 7, 300))
-    assert share == 0 or not torch.equal(found, corrupt(ids, share, 1, 8, 300))
-    assert share == 0 or not torch.equal(found, corrupt(ids, share, 2, 7, 300))
+    for seed, step in ((1, 8), (2, 7)):
+        assert torch.equal(found, corrupt(ids, share, seed, step, 300)) == (share == 0)
 
 
-@pytest.mark.parametrize("share", [1.1, -0.1, float("nan")])
-def test_invalid_corrupted_share_is_refused(share):
-    with pytest.raises(ParameterError, match="corrupted is .*; expected a share of the tokens, from 0 to 1"):
-        replace(quality.CENTRE, corrupted=share)
+def test_invalid_corrupted_share_is_refused():
+    for share in (1.1, -0.1, float("nan")):
+        message = f"corrupted is {share}; expected a share of the tokens, from 0 to 1"
+        refused(ParameterError, message, replace, quality.CENTRE, corrupted=share)
 
 
 def test_limited_text_spans_the_whole_text():
@@ -72,8 +65,8 @@ def test_limited_text_spans_the_whole_text():
     assert (found[0], found[-1]) == (0, 99_999) and np.ptp(found[4096:8192]) == 4095
     assert len(limited(stream, 100_000)) == 100_000 == len(set(limited(stream, 99_999))) + 1
     assert limited(stream, 0) is stream
-    with pytest.raises(ParameterError, match="the text has 100,000 tokens to train on; 100,001 are asked for"):
-        limited(stream, 100_001)
+    message = "the text has 100,000 tokens to train on; 100,001 are asked for"
+    refused(ParameterError, message, limited, stream, 100_001)
 
 
 @pytest.fixture
@@ -90,17 +83,15 @@ def test_whole_authors_are_held_out(library):
     train, held = text.read_texts(library, ("Held", "Early"), seed=0)
     assert list(train) == ["Late_One_1950.txt"]
     assert list(held) == ["Early_One_1900.txt", "Early_Two_1901.txt", "Held_One_1910.txt"]
-    with pytest.raises(ParameterError, match="has no file of the held-out author 'Nobody'; expected a folder of files"):
-        text.read_texts(library, ("Held", "Nobody"), seed=0)
-    with pytest.raises(ParameterError, match="are by held-out authors; there is nothing to train on"):
-        text.read_texts(library, ("Held", "Early", "Late"), seed=0)
+    for authors, message in (
+        (("Held", "Nobody"), "has no file of the held-out author 'Nobody'; expected a folder of files"),
+        (("Held", "Early", "Late"), "are by held-out authors; there is nothing to train on"),
+    ):
+        refused(ParameterError, message, text.read_texts, library, authors, seed=0)
 
 
-# -- scores of models that are known
-
-
-def uniform(vocabulary):
-    return lambda ids: torch.zeros(*ids.shape, vocabulary)
+def uniform(ids):
+    return torch.zeros(*ids.shape, 500)
 
 
 def test_induction_is_perfect_for_a_copying_model():
@@ -113,52 +104,34 @@ def test_induction_is_perfect_for_a_copying_model():
     right, gain = scores.induction(copying, 500, 64)
     assert len(right) == len(gain) == scores.SEQUENCES
     assert right.mean() == 1 and gain.mean() == pytest.approx(np.log(500), abs=1e-3)
-    right, gain = scores.induction(uniform(500), 500, 64)
+    right, gain = scores.induction(uniform, 500, 64)
     assert right.mean() < 0.01 and np.allclose(gain, 0, atol=1e-6)
 
 
 def test_uniform_model_loses_log_of_vocabulary_size():
-    windows = torch.randint(0, 500, (40, 32))
-    assert scores.nats(uniform(500), windows).shape == (40, 31)
-    assert scores.nats(uniform(500), windows).mean().item() == pytest.approx(np.log(500), abs=1e-5)
+    losses = scores.nats(uniform, torch.randint(0, 500, (40, 32)))
+    assert losses.shape == (40, 31) and losses.mean().item() == pytest.approx(np.log(500), abs=1e-5)
     found = scores.with_interval(cloze=np.array([0.2, 0.4, 0.3, 0.5]))
-    assert list(found) == ["cloze", "cloze_low", "cloze_high"]
-    assert found["cloze"] == pytest.approx(0.35)
+    assert list(found) == ["cloze", "cloze_low", "cloze_high"] and found["cloze"] == pytest.approx(0.35)
     assert found["cloze_low"] < 0.3 and found["cloze_high"] > 0.4
 
 
-@pytest.fixture(scope="module")
-def read_aloud():
-    """A tokenizer of the grammar's words, and windows of its text."""
-    tokenizer = text.train_tokenizer([grammar_text(200)], 500)
-    ids = torch.tensor(tokenizer(grammar_text(60))["input_ids"])
-    return tokenizer, ids[: len(ids) // 64 * 64].view(-1, 64)
-
-
-def test_cloze_is_one_for_a_perfect_model(read_aloud):
-    tokenizer, windows = read_aloud
-
+def test_cloze_is_one_for_a_perfect_model():
     def knowing(ids):
         return functional.one_hot(ids.roll(-1, dims=1), 500).float()
 
-    assert scores.cloze(knowing, windows, tokenizer).mean() == 1
-    assert scores.cloze(uniform(500), windows, tokenizer) == pytest.approx(0.2)
-    assert scores.cloze(lambda ids: -knowing(ids), windows, tokenizer).mean() == 0
-
-
-def test_a_blank_is_a_whole_word(read_aloud):
-    tokenizer, _ = read_aloud
+    tokenizer = text.train_tokenizer([grammar_text(200)], 500)
+    ids = torch.tensor(tokenizer(grammar_text(60))["input_ids"])
+    windows = ids[: len(ids) // 64 * 64].view(-1, 64)
+    for model, score in ((knowing, 1), (uniform, 0.2), (lambda ids: -knowing(ids), 0)):
+        assert scores.cloze(model, windows, tokenizer) == pytest.approx(score)
+    # A blank is a whole word.
     vocabulary = tokenizer.get_vocab()
     whole, after = scores.words(vocabulary)
-    assert whole[vocabulary["Ġthe"]] and not whole[vocabulary["Ġ"]] and not whole[vocabulary["s"]]
-    assert (
-        after[vocabulary["."]] and after[vocabulary["Ġthe"]] and after[vocabulary["Ċ"]] and not after[vocabulary["s"]]
-    )
-    with pytest.raises(ParameterError, match="the held-out text has blanks of 0 words; cloze needs 5, give more text"):
-        scores.cloze(uniform(500), torch.zeros(2, 64, dtype=torch.long), tokenizer)
-
-
-# -- runs
+    assert [bool(whole[vocabulary[token]]) for token in ("Ġthe", "Ġ", "s")] == [True, False, False]
+    assert [bool(after[vocabulary[token]]) for token in (".", "Ġthe", "Ċ", "s")] == [True, True, True, False]
+    message = "the held-out text has blanks of 0 words; cloze needs 5, give more text"
+    refused(ParameterError, message, scores.cloze, uniform, torch.zeros(2, 64, dtype=torch.long), tokenizer)
 
 
 @pytest.fixture
@@ -173,99 +146,90 @@ def small(monkeypatch, library, tmp_path):
     return models, [str(library), "--table", str(tmp_path / "table.csv"), "--run"], tmp_path
 
 
-def lasting(table):
-    """What does not depend on the clock, with the digits that a table keeps."""
-    return read_table(table).drop(columns=["measure_seconds", "train_seconds"])
-
-
-@pytest.mark.thorough  # the suite's, which is run by the same function, is killed in every run of the tests
+@pytest.mark.thorough
 def test_killed_run_ends_as_the_uninterrupted_one(small, killed_at, capsys):
     _, arguments, folder = small
+    table = folder / "table.csv"
+
+    def lasting():
+        """What does not depend on the clock, with the digits that a table keeps."""
+        return read_table(table).drop(columns=["measure_seconds", "train_seconds"])
+
     main(["quality", *arguments, str(folder / "whole")])
-    whole = lasting(folder / "table.csv")
+    whole = lasting()
     assert whole[["model", "step"]].values.tolist() == [[m, s] for m in ("one", "two") for s in (0, 2, 4)]
-    assert (whole.predictions_sha256 == files.predictions_sha256()).all()
+    assert (whole.predictions_sha256 == files.predictions_sha256()).all() and set(whole.text_name) == {"books"}
     assert whole.unique_tokens.tolist()[3:] == [2_000] * 3 and whole.corrupted.tolist() == [0] * 3 + [0.25] * 3
     assert whole.notna().all(axis=None)
-    unlike = whole.objective_loss != whole.seen_loss
-    assert unlike.tolist() == [False] * 3 + [True] * 3
+    assert (whole.objective_loss != whole.seen_loss).tolist() == [False] * 3 + [True] * 3
     shared = [name for name in whole if name.startswith("shared_") and name.endswith("_neighbours")]
-    assert len(shared) == 9 and (whole[shared] != whole[[name.removeprefix("shared_") for name in shared]].values).all(
-        axis=None
-    )
+    plain = [name.removeprefix("shared_") for name in shared]
+    assert len(shared) == 9 and (whole[shared] != whole[plain].values).all(axis=None)
 
-    (folder / "table.csv").rename(folder / "kept.csv")
+    table.rename(folder / "kept.csv")
+    capsys.readouterr()
     steps = killed_at(8, text, "batch", lambda stream, step, *_: step)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         main(["quality", *arguments, str(folder / "run")])
+    assert ended.value.code == 130 and set(read_table(table).model) == {"one"}
     main(["quality", *arguments, str(folder / "run")])
-    assert steps == [0, 1, 2, 3, 0, 1, 2, 3, 2, 3]
-    pd.testing.assert_frame_equal(lasting(folder / "table.csv"), whole)
-    assert "1 of 2 models were in" in capsys.readouterr().out
+    assert steps == [0, 1, 2, 3, 0, 1, 2, 3, 2, 3]  # killed in the second model's last step, resumed at its checkpoint
+    pd.testing.assert_frame_equal(lasting(), whole)
+    output = capsys.readouterr()
+    assert "interrupted; the same command goes on from the last checkpoint" in output.err.splitlines()
+    lines = [line.partition(":")[0] for line in output.out.splitlines() if line.startswith("[")]
+    assert lines == ["[1/2] one", "[1/1] two"] and "1 of 2 models were in" in output.out
     main(["quality", *arguments, str(folder / "third")])
     assert len(steps) == 10 and not (folder / "third").exists()
     assert "2 of 2 models were in" in capsys.readouterr().out
 
 
-def one_line(capsys, arguments):
-    with pytest.raises(SystemExit):
-        main(["quality", *arguments])
-    return capsys.readouterr().err.strip().splitlines()[-1]
-
-
 def test_foreign_runs_and_doubled_rows_are_refused(small, monkeypatch, capsys):
     _, arguments, folder = small
+
+    def line(run: str) -> str:
+        with pytest.raises(SystemExit):
+            main(["quality", *arguments, str(folder / run)])
+        return capsys.readouterr().err.strip().splitlines()[-1]
+
     (folder / "run" / "one").mkdir(parents=True)
     (folder / "run" / "one" / "recipe.json").write_text("{}")
-    assert "holds a run of another recipe" in one_line(capsys, [*arguments, str(folder / "run")])
-    files.merge(folder / "table.csv", [{"model": "one", "step": 2}], ["model", "step"], [], "")
-    with (folder / "table.csv").open("a") as table:
-        table.write("one,2\n")
-    message = one_line(capsys, [*arguments, str(folder / "new")])
-    assert message.endswith("the table holds two rows of model one, step 2; remove the one that was not measured")
-    (folder / "table.csv").unlink()
+    assert "holds a run of another recipe" in line("run")
+    (folder / "table.csv").write_text("model,step\none,2\none,2\n")
+    assert line("new").endswith("the table holds two rows of model one, step 2; remove the one that was not measured")
     monkeypatch.setattr(files, "PREDICTIONS", folder / "none.toml")
-    message = one_line(capsys, [*arguments, str(folder / "new")])
-    assert "there are no predictions at" in message and "write them down before the first measurement" in message
-    assert "the model 'huge' is not in 'quality'" in one_line(
-        capsys, [*arguments, str(folder / "new"), "--only", "huge"]
-    )
-
-
-# -- predictions and the table
+    assert "there are no predictions at" in (found := line("new"))
+    assert "write them down before the first measurement" in found
 
 
 def digests_of_beginnings(path):
     """Digests of a file up to the end of each line: where it is only appended to, those of all its versions."""
-    digest, found = hashlib.sha256(), set()
-    for line in path.read_bytes().splitlines(keepends=True):
-        digest.update(line)
-        found.add(digest.hexdigest())
-    return found
+    beginnings = itertools.accumulate(path.read_bytes().splitlines(keepends=True))
+    return {hashlib.sha256(beginning).hexdigest() for beginning in beginnings}
 
 
 def history(path):
     """Times of the commits that brought a file, the oldest first; none where there is no history at hand."""
-    command = ["git", "log", "--diff-filter=A", "--format=%ct", "--", str(path)]
-    shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True)
-    if shallow.returncode or shallow.stdout.strip() == "true":
+
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
         return []
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return sorted(map(int, run.stdout.split()))
+    return sorted(map(int, git("log", "--diff-filter=A", "--format=%ct", "--", str(path)).stdout.split()))
 
 
 def test_rows_were_measured_under_predictions_that_stand():
     assert not TABLE.duplicated(["model", "step"]).any() and set(TABLE["model"]) == set(GRID)
-    predictions = files.PREDICTIONS.read_text(encoding="utf-8")
-    experiments = tomllib.loads(predictions)["experiment"]
-    for name, predicted in experiments.items():
+    predictions, versions = files.PREDICTIONS.read_text(encoding="utf-8"), digests_of_beginnings(files.PREDICTIONS)
+    for name, predicted in PREDICTED.items():
         if name == "replication":  # for whoever has the weights; nothing is measured
             continue
         digests = set(read_table(ROOT / predicted["table"])["predictions_sha256"])
         # The file itself says which of its versions had lines that were withdrawn.
         withdrawn = {digest for digest in digests if f"digest begins with {digest[:12]}" in predictions}
         assert not withdrawn or name in ("cause", "phases")
-        assert digests and digests - withdrawn <= digests_of_beginnings(files.PREDICTIONS), name
+        assert digests and digests - withdrawn <= versions, name
     # Where the history is at hand, it says the same: the first prediction is no younger than the first row.
     predicted, measured = history(files.PREDICTIONS), history(FILE)
     assert not measured or (predicted and predicted[0] <= measured[0])
@@ -276,22 +240,18 @@ def test_only_a_rewritten_prediction_is_detected(tmp_path):
     path = tmp_path / "predictions.toml"
     path.write_text("a = 1\n")
     before = files.predictions_sha256(path)
-    path.write_text("a = 1\nb = 2\n")
-    assert before in digests_of_beginnings(path)
-    path.write_text("a = 3\nb = 2\n")
-    assert before not in digests_of_beginnings(path)
+    for content, appended in (("a = 1\nb = 2\n", True), ("a = 3\nb = 2\n", False)):
+        path.write_text(content)
+        assert (before in digests_of_beginnings(path)) == appended
 
 
 def test_every_model_has_all_steps_and_its_recipe():
+    kept = ["corrupted", "learning_rate", "seed", "windows", "context"]
     for name, rows in TABLE.groupby("model"):
-        recipe = GRID[name]
+        recipe, last = GRID[name], rows.iloc[-1]
         assert rows.step.tolist() == [0, *STEPS]
-        last = rows.iloc[-1]
-        assert [last[key] for key in ("corrupted", "learning_rate", "seed", "windows", "context")] == [
-            getattr(recipe, key) for key in ("corrupted", "learning_rate", "seed", "windows", "context")
-        ]
+        assert last[kept].to_dict() == {key: getattr(recipe, key) for key in kept}
         assert last.unique_tokens == recipe.unique_tokens or (not recipe.unique_tokens and last.unique_tokens > 12e6)
-        assert (rows.validation_low < rows.validation_loss).all() and (
-            rows.validation_loss < rows.validation_high
-        ).all()
+        assert (rows.validation_low < rows.validation_loss).all()
+        assert (rows.validation_loss < rows.validation_high).all()
         assert last.validation_loss < 0.8 * rows.iloc[0].validation_loss

@@ -18,13 +18,19 @@ TINY = RegularisedRecipe(
 )  # fmt: skip
 
 
+CHOSEN = replace(EXPERIMENT, recipes={"without": TINY, "with": replace(TINY, strength=1.0)})
+
+
+def rows(folder, name="table", **only):
+    experiment.run(CHOSEN, None, folder / "run", folder / f"{name}.csv", **only)
+    return pd.read_csv(folder / f"{name}.csv", comment="#").set_index(["model", "step"])
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """Both sides of one seed."""
     folder = tmp_path_factory.mktemp("pairs")
-    chosen = {"without": TINY, "with": replace(TINY, strength=1.0)}
-    experiment.run(replace(EXPERIMENT, recipes=chosen), None, folder / "run", folder / "table.csv")
-    return folder, chosen, pd.read_csv(folder / "table.csv", comment="#").set_index(["model", "step"])
+    return folder, rows(folder)
 
 
 def test_strength_is_zero_then_ramps_up():
@@ -43,7 +49,7 @@ def test_runs_of_a_seed_differ_only_in_regulariser():
 
 @pytest.mark.thorough
 def test_the_regularised_side_ends_elsewhere_and_more_coupled(finished):
-    _, _, table = finished
+    _, table = finished
     assert list(table.index) == [("without", 0), ("without", 12), ("with", 12)]
     without, with_it = table.loc["without", 12], table.loc["with", 12]
     assert with_it.coupling_loss < without.coupling_loss
@@ -51,39 +57,38 @@ def test_the_regularised_side_ends_elsewhere_and_more_coupled(finished):
 
 
 def test_a_finished_run_is_not_repeated(finished, monkeypatch):
-    folder, chosen, table = finished
+    folder, table = finished
     monkeypatch.setattr(experiment, "fit", lambda *_, **__: pytest.fail("trained again"))
-    experiment.run(replace(EXPERIMENT, recipes=chosen), None, folder / "run", folder / "again.csv", names=["with"])
-    again = pd.read_csv(folder / "again.csv", comment="#").set_index(["model", "step"])
+    again = rows(folder, "again", names=["with"])
     assert again.loc["with", 12].validation_loss == pytest.approx(table.loc["with", 12].validation_loss, rel=1e-5)
 
 
-def test_objective_adds_the_regulariser_with_its_sign(monkeypatch):
-    model, ids = build(TINY), torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(0))
-    plain = cross_entropy(model, ids, 0, TINY)
-    assert torch.equal(regularised.objective(model, ids, 11, TINY), plain)
-    assert torch.equal(regularised.objective(model, ids, 0, replace(TINY, strength=1.0)), plain)
-    assert regularised.objective(model, ids, 11, replace(TINY, strength=1.0)) > plain
-    assert regularised.objective(model, ids, 11, replace(TINY, strength=-1.0)) < plain
+IDS = torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(0))
+
+
+def test_objective_adds_the_regulariser_with_its_sign():
+    model, strong = build(TINY), replace(TINY, strength=1.0)
+    plain = cross_entropy(model, IDS, 0, TINY)
+    for step, recipe in ((11, TINY), (0, strong)):
+        assert torch.equal(regularised.objective(model, IDS, step, recipe), plain)
+    assert regularised.objective(model, IDS, 11, strong) > plain
+    assert regularised.objective(model, IDS, 11, replace(TINY, strength=-1.0)) < plain
 
 
 def test_sham_gradient_has_equal_norm_and_other_direction():
-    ids, found = torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(0)), {}
-    for name, recipe in {"plain": TINY, "real": replace(TINY, strength=0.5)}.items():
-        found[name] = gradients(recipe, ids)
-    found["sham"] = gradients(replace(TINY, strength=0.5, sham=True), ids)
-    value, plain = (regularised.objective(build(r), ids, 11, r) for r in (replace(TINY, strength=0.5, sham=True), TINY))
-    assert value.item() == pytest.approx(plain.item(), rel=1e-5)
-    for weight, plain in found["plain"].items():
-        real, sham = found["real"][weight] - plain, found["sham"][weight] - plain
-        if real.norm() > 1e-5:
-            assert float(sham.norm()) == pytest.approx(float(real.norm()), rel=2e-2), weight
-        if real.numel() > 200 and real.norm() > 1e-5:
-            assert abs(float((sham * real).sum() / sham.norm() / real.norm())) < 0.5, weight
+    def gradients(recipe):
+        model = build(recipe)
+        torch.manual_seed(3)
+        value = regularised.objective(model, IDS, 11, recipe)
+        value.backward()
+        return value.item(), {name: weight.grad for name, weight in model.named_parameters()}
 
-
-def gradients(recipe, ids):
-    model = build(recipe)
-    torch.manual_seed(3)
-    regularised.objective(model, ids, 11, recipe).backward()
-    return {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    value, plain = gradients(TINY)
+    _, real = gradients(replace(TINY, strength=0.5))
+    same, sham = gradients(replace(TINY, strength=0.5, sham=True))
+    assert same == pytest.approx(value, rel=1e-5)
+    for name, weight in plain.items():
+        ours, theirs = sham[name] - weight, real[name] - weight
+        if theirs.norm() > 1e-5:
+            assert float(ours.norm()) == pytest.approx(float(theirs.norm()), rel=2e-2), name
+            assert weight.numel() <= 200 or abs(float((ours * theirs).sum() / ours.norm() / theirs.norm())) < 0.5, name

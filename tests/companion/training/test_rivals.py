@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 import coupling_lib as cl
@@ -40,42 +40,28 @@ def test_weight_spectra_follow_their_definitions():
 def test_influence_is_one_minus_mean_cosine():
     model, prompt = cl.load_model("nano-neox"), cl.load_prompts(n=1)[0]
     hidden = cl.trace(model, prompt).hidden.double().numpy()
-    cosines = [
-        a @ b / np.linalg.norm(a) / np.linalg.norm(b)
-        for before, after in pairwise(hidden)
-        for a, b in zip(before, after, strict=True)
-    ]
+    unit = hidden / np.linalg.norm(hidden, axis=-1, keepdims=True)
+    cosines = (unit[:-1] * unit[1:]).sum(axis=-1)
     assert rivals.influence(model, [prompt]) == pytest.approx(1 - np.mean(cosines), abs=1e-6)
 
 
 def test_measured_models_are_not_measured_again(tmp_path, monkeypatch):
     asked: list[str] = []
-
-    def models(names):
-        return lambda *_: ((name, name, []) for name in names)
-
-    def measured(model, inputs):
-        asked.append(model)
-        return {"alpha": 2.0}
-
-    monkeypatch.setattr(rivals, "language_models", models(["a", "b"]))
-    monkeypatch.setattr(rivals, "vision_models", models(["a"]))
-    monkeypatch.setattr(rivals, "measured", measured)
+    monkeypatch.setattr(rivals, "measured", lambda model, inputs: asked.append(model) or {"alpha": 2.0})
     given = argparse.Namespace(suite=tmp_path, vits=tmp_path, data=tmp_path, table=tmp_path / "rivals.csv")
-    rivals.measure(given)
-    monkeypatch.setattr(rivals, "vision_models", models(["a", "c"]))
-    rivals.measure(given)
+    for photographs in ("a", "ac"):
+        monkeypatch.setattr(rivals, "language_models", lambda *_: ((name, name, []) for name in "ab"))
+        monkeypatch.setattr(rivals, "vision_models", lambda *_, names=photographs: ((name, name, []) for name in names))
+        rivals.measure(given)
     assert asked == ["a", "b", "a", "c"]
-    table = read_table(given.table)
-    assert list(zip(table["set"], table["model"], strict=True)) == [
-        ("suite", "a"), ("suite", "b"), ("photographs", "a"), ("photographs", "c")
-    ]  # fmt: skip
+    table, both = read_table(given.table), ["suite", "photographs"]
+    assert table[["set", "model"]].values.tolist() == [[both[0], "a"], [both[0], "b"], [both[1], "a"], [both[1], "c"]]
     assert table["predictions_sha256"].str.len().eq(64).all()
 
 
 def test_folder_without_runs_is_refused(tmp_path):
-    with pytest.raises(ParameterError, match="give the folder in which the models were trained"):
-        next(rivals.language_models(tmp_path))
+    message = "give the folder in which the models were trained"
+    refused(ParameterError, message, next, rivals.language_models(tmp_path))
 
 
 def test_shipped_table_holds_models_of_both_sets():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from contextlib import nullcontext
 from dataclasses import replace
@@ -9,12 +10,13 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
+from refusals import refused
 
 import coupling_lib as cl
 from companion.tables import files
 from companion.tables.files import read_table
 from companion.training import columns, experiment, text
-from companion.training.__main__ import EXPERIMENTS, main
+from companion.training.__main__ import main
 from companion.training.experiment import EMBEDDED, build
 from companion.training.suite import BASE, EXPERIMENT, SUITE, TINY
 from companion.training.text import grammar_text
@@ -98,16 +100,15 @@ def test_the_table_holds_every_model_at_every_checkpoint():
 
 
 def test_the_suite_varies_what_it_says():
-    models = NOVELS.reset_index().drop_duplicates("model")
-    assert len(models) >= 24
+    rows = NOVELS.reset_index()
+    models = rows.drop_duplicates("model")
+    assert len(models) >= 24 and set(models.architecture) == {"neox", "llama"}
     least = {"width": 4, "blocks": 3, "weight_decay": 4, "dropout": 3, "stochastic_depth": 4, "learning_rate": 4}
-    assert all(models[column].nunique() >= count for column, count in least.items())
-    assert set(models.architecture) == {"neox", "llama"}
-    crossed = models[(models.architecture == "neox") & (models.seed == 0)].groupby(["width", "blocks"]).size()
-    assert all((width, blocks) in crossed.index for width in (32, 48, 64, 96) for blocks in (4, 8, 12))
-    settings = [name for name, recipe in SUITE.items() if replace(recipe, seed=0) == BASE]
-    assert len(settings) >= 3
-    assert NOVELS.reset_index().groupby("model").tokens.nunique().drop("nano-llama").min() >= 5
+    assert (models[[*least]].nunique() >= pd.Series(least)).all()
+    crossed = models.query("architecture == 'neox' and seed == 0")[["width", "blocks"]].itertuples(index=False)
+    assert {*itertools.product((32, 48, 64, 96), (4, 8, 12))} <= {*map(tuple, crossed)}
+    assert sum(replace(recipe, seed=0) == BASE for recipe in SUITE.values()) >= 3
+    assert rows.groupby("model").tokens.nunique().drop("nano-llama").min() >= 5
 
 
 def test_training_lowers_loss_and_couples_beyond_chance():
@@ -128,40 +129,9 @@ def test_embedded_losses_match_their_cards():
             assert row.bits_per_byte == pytest.approx(point["bits_per_byte"], abs=3e-3)
 
 
-@pytest.fixture
-def two_models(monkeypatch, tmp_path):
-    """A suite of two models on a text of one's own, and the arguments of its command."""
-    small = replace(TINY, corpus="given", blocks=2, steps=4, checkpoints=(2, 4), context=32, vocabulary=300)
-    models = {"one": small, "two": replace(small, architecture="llama", mlp_width=88)}
-    monkeypatch.setitem(EXPERIMENTS, "suite", replace(EXPERIMENT, recipes=models))
-    source = tmp_path / "own.txt"
-    source.write_text(grammar_text(60))
-    return [str(source), "--run", str(tmp_path / "run"), "--table", str(tmp_path / "table.csv")], tmp_path
-
-
-@pytest.mark.thorough
-def test_killed_suite_repeats_no_finished_model(two_models, killed_at, capsys):
-    arguments, folder = two_models
-    steps = killed_at(8, text, "batch", lambda stream, step, *_: step)
-    names = ["--only", "one", "two"]
-    with pytest.raises(SystemExit) as ended:
-        main(["suite", *arguments, *names])
-    assert ended.value.code == 130
-    assert set(read_table(folder / "table.csv").model) == {"one"}
-    main(["suite", *arguments, *names])
-    assert steps == [0, 1, 2, 3, 0, 1, 2, 3, 2, 3]  # killed in the second model's last step, resumed at its checkpoint
-    table = read_table(folder / "table.csv")
-    assert table[["model", "step"]].values.tolist() == [[m, s] for m in ("one", "two") for s in (0, 2, 4)]
-    assert set(table.text_name) == {"own.txt"}
-    output = capsys.readouterr()
-    assert "interrupted; the same command goes on from the last checkpoint" in output.err.splitlines()
-    lines = [line for line in output.out.splitlines() if line.startswith("[")]
-    assert [line.split(":")[0] for line in lines] == ["[1/2] one", "[1/1] two"]
-
-
 @pytest.mark.parametrize("own", [False, True])
-def test_embedded_model_needs_text_of_its_tokens(own, two_models, monkeypatch):
-    _, folder = two_models
+def test_embedded_model_needs_text_of_its_tokens(own, tmp_path, monkeypatch):
+    (tmp_path / "own.txt").write_text(grammar_text(60))
     row = dict.fromkeys(("step", "validation_loss", "normalized_miscoupling_k10", "normalized_miscoupling_k10_null"), 0)
     monkeypatch.setattr(experiment, "rows_of", lambda _, name, *more: [{"model": name} | row])
     if own:
@@ -169,20 +139,15 @@ def test_embedded_model_needs_text_of_its_tokens(own, two_models, monkeypatch):
     suite = replace(EXPERIMENT, recipes={"nano-neox": replace(TINY, corpus="given")})
     left_out = "nano-neox is left out: the tokens of .*own.txt' are not those that it reads"
     with nullcontext() if own else pytest.warns(UserWarning, match=left_out):
-        experiment.run(suite, folder / "own.txt", folder / "run", folder / "table.csv")
-    assert (folder / "table.csv").exists() is own
-
-
-def test_unknown_model_is_refused(tmp_path):
-    with pytest.raises(ParameterError, match="the model 'huge' is not in 'suite'; choose from tiny-neox"):
-        experiment.run(EXPERIMENT, None, tmp_path, tmp_path / "table.csv", names=["huge"])
+        experiment.run(suite, tmp_path / "own.txt", tmp_path / "run", tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").exists() is own
 
 
 def test_rows_take_the_place_of_earlier_ones(tmp_path):
     path = tmp_path / "table.csv"
-    how = (["model", "step"], ["a", "b"], "What it holds.")
-    files.merge(path, [{"model": "b", "step": 0, "x": 1.0}, {"model": "b", "step": 9, "x": 2.0}], *how)
-    files.merge(path, [{"model": "b", "step": 9, "x": 3.0}, {"model": "a", "step": 0, "x": 4.0}], *how)
+    for rows in ([("b", 0, 1.0), ("b", 9, 2.0)], [("b", 9, 3.0), ("a", 0, 4.0)]):
+        named = [dict(zip(("model", "step", "x"), row, strict=True)) for row in rows]
+        files.merge(path, named, ["model", "step"], ["a", "b"], "What it holds.")
     assert read_table(path).values.tolist() == [["a", 0, 4.0], ["b", 0, 1.0], ["b", 9, 3.0]]
     assert path.read_text().startswith("# What it holds.\n")
 
@@ -203,8 +168,8 @@ def test_branches_are_dropped_only_in_training():
 
 
 def test_dropout_is_set_where_supported_else_refused():
-    with pytest.raises(ParameterError, match="dropout is 0.1; the architecture 'llama' has none"):
-        build(replace(SUITE["tiny-llama-w32-d3"], dropout=0.1))
+    without = "dropout is 0.1; the architecture 'llama' has none"
+    refused(ParameterError, without, build, replace(SUITE["tiny-llama-w32-d3"], dropout=0.1))
     with pytest.raises(ParameterError, match="stochastic_depth is 1.0"):
         build(replace(TINY, stochastic_depth=1.0))
     drops = [module.p for module in build(replace(TINY, dropout=0.1)).modules() if isinstance(module, torch.nn.Dropout)]

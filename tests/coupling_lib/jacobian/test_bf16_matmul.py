@@ -34,13 +34,11 @@ def test_each_product_is_the_exact_one_rounded_once(dtype, rounding):
 
 def test_rounded_products_leave_other_types_alone():
     a, b, *_ = matrices(torch.float32)
+    half = a.bfloat16()
     with RoundedProducts():
         assert torch.equal(a @ b, torch.mm(a, b)) and (a.double() @ b.double()).dtype == torch.float64
-        half = a.bfloat16()
         assert torch.equal(half + half, 2 * half)
-    a, b, *_ = matrices(torch.bfloat16)
-    a.requires_grad_(True)
-    with RoundedProducts():
-        (gradient,) = torch.autograd.grad((a @ b).sum(), a)
+        a, b, *_ = matrices(torch.bfloat16)
+        (gradient,) = torch.autograd.grad((a.requires_grad_(True) @ b).sum(), a)
     wanted = b.double().sum(dim=1).expand(40, 300)
     torch.testing.assert_close(gradient.double(), wanted, rtol=2.0**-8, atol=1e-4)

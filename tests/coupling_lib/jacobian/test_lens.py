@@ -13,6 +13,11 @@ from coupling_lib.errors import ParameterError, UnsupportedModelError
 
 CAUSAL = [family for family in FAMILIES if not family.bidirectional]
 IDS = torch.randint(1, 64, (1, 9), generator=torch.Generator().manual_seed(1))
+EYE = torch.eye(32, dtype=torch.float64)
+
+
+def traced_by(name: str) -> cl.Trace:
+    return cl.trace(loaded(named(name), torch.float64), IDS)
 
 
 def whole_model(model, depth: int, token: int) -> torch.Tensor:
@@ -35,45 +40,35 @@ def test_lens_equals_autograd_in_every_causal_family(family):
     model = loaded(family, torch.float64)
     for token in (-1, 5):
         found = cl.lens(cl.trace(model, IDS), token)
-        assert found.shape == (4, 32, 32) and torch.equal(found[-1], torch.eye(32, dtype=torch.float64))
+        assert found.shape == (4, 32, 32) and torch.equal(found[-1], EYE)
         for depth in range(3):
             wanted = whole_model(model, depth, token % 9)
             assert relative_error(found[depth], wanted) < (1e-6 if family.wide else 1e-5)
 
 
-def test_off_by_one_and_transposed_lenses_differ():
-    """One block too many, a transposed matrix, and states after the final norm are each far from autograd."""
-    model = loaded(named("llama"), torch.float64)
-    traced = cl.trace(model, IDS)
-    found, wanted = cl.lens(traced).dense(), whole_model(model, 1, 8)
-    assert relative_error(found[1], wanted) < 1e-6
-    assert relative_error(found[0], wanted) > 0.1  # off by one block
-    assert relative_error(found[1].T, wanted) > 0.1
-    after = traced.jacobian(2, boundary="hidden_states").dense() + torch.eye(32, dtype=torch.float64)
-    other = after @ (traced.jacobian(1).dense() + torch.eye(32, dtype=torch.float64))
-    assert relative_error(other, wanted) > 0.1
+def assert_products_equal(found, formed, v, x) -> None:
+    """Products both ways, and with the states, are those of the matrices."""
+    M = formed.dense()
+    for ours, theirs in ((found @ v, M @ v), (found.of(v), M.mT @ v), (found.states(), (M @ x[:, :, None])[..., 0])):
+        assert ours.shape == (4, 32) and relative_error(ours, theirs) < 1e-12
 
 
 def test_lens_products_equal_those_of_formed_matrices():
-    traced = cl.trace(loaded(named("gpt2"), torch.float64), IDS)
+    traced = traced_by("gpt2")
     free, formed = cl.lens(traced), cl.lens(traced)
-    formed.dense()
     v = torch.randn(32, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    for ours, theirs in ((free @ v, formed @ v), (free.of(v), formed.of(v)), (free.states(), formed.states())):
-        assert ours.shape == (4, 32) and relative_error(ours, theirs) < 1e-12
+    for lens in (free, formed):
+        assert_products_equal(lens, formed, v, traced.hidden[:, -1])
     assert "_dense" not in vars(free)
-    assert relative_error(formed @ v, torch.stack([M @ v for M in formed.dense()])) < 1e-12
-    assert relative_error(formed.of(v), torch.stack([M.T @ v for M in formed.dense()])) < 1e-12
     assert relative_error(free @ v.numpy(), free @ v) == 0 and np.asarray(formed).shape == (4, 32, 32)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt-neox", "granite", "gemma2-window", "cohere"])
 def test_readout_applies_the_models_head_to_lens(kind):
     """Granite divides its logits, Cohere multiplies them, Gemma-2 caps them."""
-    model = loaded(named(kind), torch.float64)
-    traced = cl.trace(model, IDS)
-    found, logits = cl.lens(traced), model.hf(input_ids=IDS).logits[0, -1]
-    read = found.readout(k=3)
+    traced = traced_by(kind)
+    model = traced.model
+    read, logits = cl.lens(traced).readout(k=3), model.hf(input_ids=IDS).logits[0, -1]
     assert read.ids.shape == read.logits.shape == (4, 3) and read.tokens is None
     if kind == "gemma2-window":
         assert read.ids[-1].tolist() == logits.topk(3).indices.tolist()
@@ -90,11 +85,10 @@ def test_readout_applies_the_models_head_to_lens(kind):
 
 
 def test_linearised_readouts_are_derivatives_of_the_logits():
-    model = loaded(named("gpt-neox"), torch.float64)
-    traced = cl.trace(model, IDS)
+    traced = traced_by("gpt-neox")
     last, step = traced.hidden[-1, -1], 1e-6
     read, states = cl.lens(traced).readout(k=4, norm="linearised"), cl.lens(traced).states()
-    head, norm = model.hf.get_output_embeddings(), traced.final_norm
+    head, norm = traced.model.hf.get_output_embeddings(), traced.final_norm
     for depth in range(4):
         slope = (head(norm(last + step * states[depth])) - head(norm(last - step * states[depth]))) / (2 * step)
         torch.testing.assert_close(read.logits[depth], slope[read.ids[depth]], rtol=1e-5, atol=1e-7)
@@ -110,8 +104,9 @@ def test_linearised_readouts_are_derivatives_of_the_logits():
 def test_a_bidirectional_model_is_refused_with_the_reason(family):
     model = loaded(family, torch.float64)
     given = IDS if model.hf.main_input_name == "input_ids" else torch.randn(1, 3, 16, 16, dtype=torch.float64)
-    message = "is bidirectional: .* a lens is for causal decoders"
-    refused(UnsupportedModelError, message, cl.lens, cl.trace(model, given))
+    message, traced = "is bidirectional: .* a lens is for causal decoders", cl.trace(model, given)
+    refused(UnsupportedModelError, message, cl.lens, traced)
+    refused(UnsupportedModelError, "is bidirectional", cl.lens(traced, targets="later", skip=0).dense)
 
 
 def every_pair(model, depth: int) -> torch.Tensor:
@@ -125,44 +120,36 @@ def every_pair(model, depth: int) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["llama", pytest.param("qwen3-next", marks=pytest.mark.thorough)])
 def test_lens_with_later_targets_matches_brute_force(kind):
     """1/|V| sum of d x^L_t' / d x^l_t over t and t' of V, t' >= t."""
-    model = loaded(named(kind), torch.float64)
-    traced = cl.trace(model, IDS)
-    pairs, found = every_pair(model, 1), cl.lens(traced, targets="later", skip=3)
+    traced = traced_by(kind)
+    pairs, found = every_pair(traced.model, 1), cl.lens(traced, targets="later", skip=3)
     valid = range(3, 8)
     wanted = sum(pairs[later, t] for t in valid for later in valid if later >= t) / len(valid)
     assert relative_error(found[1], wanted) < 1e-4 and relative_error(pairs[8, 8], found[1]) > 0.1
-    assert torch.equal(found[3], torch.eye(32, dtype=torch.float64))
-    v, x = torch.randn(32, dtype=torch.float64), traced.hidden[:, -1]
-    assert relative_error(found @ v, torch.stack([M @ v for M in found.dense()])) < 1e-12
-    assert relative_error(found.of(v), torch.stack([M.T @ v for M in found.dense()])) < 1e-12
-    assert relative_error(found.states(), torch.einsum("lij,lj->li", found.dense(), x)) < 1e-12
+    assert torch.equal(found[3], EYE)
+    assert_products_equal(found, found, torch.randn(32, dtype=torch.float64), traced.hidden[:, -1])
 
 
 def test_lens_with_later_targets_includes_shared_states():
     """Targets of a single token are that token's own whole derivative, shared keys and values with it."""
-    hf = tiny_families.build("causal", "zaya", alone=False)
-    model = cl.wrap_model(hf.double())
+    model = cl.wrap_model(tiny_families.build("causal", "zaya", alone=False).double())
     found = cl.lens(cl.trace(model, IDS), targets="later", skip=7)
     for depth in range(3):
         assert relative_error(found[depth], whole_model(model, depth, 7)) < 1e-5
 
 
-def test_bad_arguments_are_refused():
-    traced = cl.trace(loaded(named("llama"), torch.float64), IDS)
-    refused(ParameterError, "token is 9; this input has 9 tokens", cl.lens, traced, token=9)
-    for v, message in (
-        (torch.ones(31), r"shape \(31,\)"),
-        (torch.ones(32, 2), r"shape \(32, 2\); \(32,\) is expected"),
-        (torch.full((32,), torch.nan), "NaN"),
-    ):
-        with pytest.raises(ParameterError, match=message):
-            cl.lens(traced) @ v
-    for settings, message in (
-        (dict(targets="all"), "targets is 'all'; it must be 'own' or 'later'"),
-        (dict(targets="later"), "skip is 16; of 9 tokens so many and the last are left out, so it must .* from 0 to 7"),
-    ):
-        refused(ParameterError, message, cl.lens, traced, **settings)
-    with pytest.raises(UnsupportedModelError, match="is bidirectional"):
-        cl.lens(cl.trace(loaded(named("bert")), IDS), targets="later", skip=0).dense()
-    refused(ParameterError, "norm is 'none'; it must be", cl.lens(traced).readout, norm="none")
-    refused(ParameterError, "k is 65", cl.lens(traced).readout, k=65)
+LATER = "skip is 16; of 9 tokens so many and the last are left out, so it must .* from 0 to 7"
+REFUSED = {
+    "token": (lambda traced: cl.lens(traced, token=9), "token is 9; this input has 9 tokens"),
+    "length": (lambda traced: cl.lens(traced) @ torch.ones(31), r"shape \(31,\)"),
+    "columns": (lambda traced: cl.lens(traced) @ torch.ones(32, 2), r"shape \(32, 2\); \(32,\) is expected"),
+    "nan": (lambda traced: cl.lens(traced) @ torch.full((32,), torch.nan), "NaN"),
+    "targets": (lambda traced: cl.lens(traced, targets="all"), "targets is 'all'; it must be 'own' or 'later'"),
+    "skip": (lambda traced: cl.lens(traced, targets="later"), LATER),
+    "norm": (lambda traced: cl.lens(traced).readout(norm="none"), "norm is 'none'; it must be"),
+    "k": (lambda traced: cl.lens(traced).readout(k=65), "k is 65"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_bad_arguments_are_refused(call, message):
+    refused(ParameterError, message, call, traced_by("llama"))

@@ -6,6 +6,7 @@ import os
 import pytest
 import xarray as xr
 from counted import Counted
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib import store
@@ -14,10 +15,6 @@ from coupling_lib.store.sweep import in_shard, stream
 from coupling_lib.store.sweep import prompt_numbers as numbered
 
 TEXTS = [f"It was the {word} of times" for word in ("best", "worst", "first", "last", "age", "season", "epoch")]
-
-
-def netcdf(ds: xr.Dataset) -> bytes:
-    return bytes(ds.to_netcdf(engine="scipy"))
 
 
 def files_of(root) -> dict[str, int]:
@@ -38,17 +35,20 @@ def test_merged_shards_equal_a_plain_run(model, tmp_path, name, measure, setting
     texts[9] = texts[2]
     parts = numbered(texts)
     assert parts == [*range(9), 2, *range(9, 22)]
-    whole = cl.sweep(measure, model, texts, store=tmp_path / "plain", **settings)
-    for count in (2, 3):
-        store_of = tmp_path / str(count)
-        for number in reversed(range(1, count + 1)):
-            part = cl.sweep(measure, model, texts, store=store_of, shard=f"{number}/{count}", **settings)
-            mine = [text for text, its in zip(texts, parts, strict=True) if its % count == number - 1]
+
+    def swept(root: str, shard: str | None = None) -> xr.Dataset:
+        return cl.sweep(measure, model, texts, store=tmp_path / root, shard=shard, **settings)
+
+    whole = swept("plain").to_netcdf(engine="scipy")
+    for count in ("2", "3"):
+        for number in reversed(range(int(count))):
+            part = swept(count, f"{number + 1}/{count}")
+            mine = [text for text, its in zip(texts, parts, strict=True) if its % int(count) == number]
             assert part.prompt.values.tolist() == mine and part.attrs["n_prompts"] == len(mine)
-        before = files_of(store_of)
-        merged = cl.sweep(measure, model, texts, store=store_of, **settings)
-        assert netcdf(merged) == netcdf(whole) and merged.prompt.values.tolist() == texts
-        assert files_of(store_of) == before and len(before) == 22
+        before = files_of(tmp_path / count)
+        merged = swept(count)
+        assert merged.to_netcdf(engine="scipy") == whole and merged.prompt.values.tolist() == texts
+        assert files_of(tmp_path / count) == before and len(before) == 22
 
 
 def test_each_prompt_is_measured_by_one_shard(model, tmp_path):
@@ -60,19 +60,17 @@ def test_each_prompt_is_measured_by_one_shard(model, tmp_path):
     ds = cl.sweep(counted, model, twice, store=tmp_path)
     assert ds.prompt.values.tolist() == twice and len(counted.seen) == len(TEXTS)
     homes = [in_shard(twice, f"{number}/5") for number in range(1, 6)]
-    assert sorted(itertools.chain(*homes)) == list(enumerate(twice))
-    assert in_shard(twice, None) == list(enumerate(twice))
+    assert sorted(itertools.chain(*homes)) == list(enumerate(twice)) == in_shard(twice, None)
 
 
 def test_invalid_or_empty_shards_are_refused(model, tmp_path):
+    def swept(shard, texts=TEXTS) -> xr.Dataset:
+        return cl.sweep(Counted(), model, texts, store=tmp_path, shard=shard)
+
     for shard in ["0/2", "3/2", "1/0", "1", "-1/2", "1/2/3", " 1/2", "a/b", "1.0/2", "", 1, (1, 2), "²/3"]:
-        with pytest.raises(ParameterError, match=r"it must be a text i/n with i from 1 to n, such as '2/3'"):
-            cl.sweep(Counted(), model, TEXTS, store=tmp_path, shard=shard)
+        refused(ParameterError, r"it must be a text i/n with i from 1 to n, such as '2/3'", swept, shard)
         assert store.listing(root=tmp_path).empty
-    first, second = (cl.sweep(Counted(), model, TEXTS, store=tmp_path, shard=shard) for shard in ("1/2", "2/2"))
-    assert "shared" in first and "shared" not in second
+    assert "shared" in swept("1/2") and "shared" not in swept("2/2")
     assert list(stream(Counted(), model, TEXTS[:2], store=tmp_path, shard="3/3")) == []
-    with pytest.raises(ParameterError, match=r"shard 3/3 of 2 prompts is empty; make at most 2 shards$"):
-        cl.sweep(Counted(), model, TEXTS[:2], store=tmp_path, shard="3/3")
-    with pytest.raises(ParameterError, match=r"shard 2/2 of 3 prompts is empty; make at most 1 shard$"):
-        cl.sweep(Counted(), model, TEXTS[:1] * 3, store=tmp_path, shard="2/2")
+    refused(ParameterError, r"shard 3/3 of 2 prompts is empty; make at most 2 shards$", swept, "3/3", TEXTS[:2])
+    refused(ParameterError, r"shard 2/2 of 3 prompts is empty; make at most 1 shard$", swept, "2/2", TEXTS[:1] * 3)

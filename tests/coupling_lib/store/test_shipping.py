@@ -1,5 +1,6 @@
 """What ships with the project: unpacked once, read in part by whoever asks for that part, and whole by nobody."""
 
+import functools
 import io
 import tarfile
 from pathlib import Path
@@ -36,17 +37,16 @@ def packed(key: dict, ds: xr.Dataset, single: bool = False) -> Path:
 
 def test_shipped_archives_are_unpacked_once(tmp_path, monkeypatch):
     assert files.shipped("tiny") == paths.SHIPPED
-    packed(KEY, xr.Dataset({"x": ("prompt", [1.0])}))
+    packed(KEY, ds := xr.Dataset({"x": ("prompt", [1.0])}))
     first = files.shipped("tiny")
     assert first == files.shipped("tiny") == files.shipped() and files.shipped("other") == paths.SHIPPED
     assert store.read(first, KEY)[0].x.item() == 1 and len(store.listing(root=first)) == 1
     packed(KEY, xr.Dataset({"x": ("prompt", [2.0, 3.0])}))
     assert store.read(files.shipped("tiny"), KEY)[0].x.values.tolist() == [2, 3]
-    ds = xr.Dataset({"x": ("noise", [1 / 3])}, {"noise": [0.03]})
-    packed(KEY, ds, single=True)
-    found, _ = store.read(files.shipped("tiny"), KEY)
+    packed(KEY, xr.Dataset({"x": ("noise", [1 / 3])}, {"noise": [0.03]}), single=True)
+    found = store.read(files.shipped("tiny"), KEY)[0]
     assert found.x.dtype == np.float64 and found.x.item() == np.float32(1 / 3) and found.noise.item() == 0.03
-    packed(KEY, xr.Dataset({"x": ("prompt", [1.0])}))
+    packed(KEY, ds)
     (tmp_path / "file").touch()
     monkeypatch.setattr(paths, "CACHE", tmp_path / "file" / "cache")
     found = files.shipped("tiny")
@@ -71,14 +71,13 @@ def test_variables_that_do_not_ship_are_measured(tmp_path):
         calls.append(prompts)
         return xr.Dataset({name: ("prompt", [1.5] * len(prompts)) for name in "xyz"}, {"prompt": ["a"]})
 
-    whole = cl.sweep(measure_three, model, ["a"], store=tmp_path / "elsewhere")
+    sweep = functools.partial(cl.sweep, measure_three, model, ["a"])
+    whole = sweep(store=tmp_path / "elsewhere")
     record, ds = files.open_file(Path(store.listing(root=tmp_path / "elsewhere").path[0]))
     packed(record["key"], (ds.drop_vars("z") + 0.25).assign_attrs({files.NOT_SHIPPED: "z"}))
-    found = cl.sweep(measure_three, model, ["a"], variables=("x", "y"))
+    found = sweep(variables=("x", "y"))
     assert len(calls) == 1 and found.x.item() == 1.75 and list(found.data_vars) == ["x", "y"]
-    assert cl.sweep(measure_three, model, ["a"], variables=("x",), store=tmp_path / "own").x.item() == 1.5
-    assert len(calls) == 2
+    assert sweep(variables=("x",), store=tmp_path / "own").x.item() == 1.5 and len(calls) == 2
     # All of it, or what does not ship, is measured anew; from then on that is read.
-    xr.testing.assert_equal(cl.sweep(measure_three, model, ["a"]), whole)
-    assert cl.sweep(measure_three, model, ["a"], variables=("z",)).z.item() == 1.5
-    assert cl.sweep(measure_three, model, ["a"], variables=("x",)).x.item() == 1.5 and len(calls) == 3
+    xr.testing.assert_equal(sweep(), whole)
+    assert [sweep(variables=(name,))[name].item() for name in "zx"] == [1.5, 1.5] and len(calls) == 3

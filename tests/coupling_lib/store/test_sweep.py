@@ -1,56 +1,41 @@
 """Sweeps: the same numbers as one call, each prompt kept, nothing repeated, whatever stops them."""
 
 import os
-import subprocess
-import sys
-import warnings
-from pathlib import Path
 
 import pytest
 import tiny
 import torch
-import transformers
 import xarray as xr
 from counted import Counted
 from refusals import refused
 
 import coupling_lib as cl
-from coupling_lib import store
+from coupling_lib import paths, store
 from coupling_lib.blocks import placing
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompt_arguments import prompt_inputs
-from coupling_lib.store import files
 from coupling_lib.store.sweep import stream
 
 TEXTS = ["It was the best of times", "it was the worst of times, it was", "What is the capital of France?"]
 
 
-def assert_same(swept: xr.Dataset, direct: xr.Dataset, values=xr.testing.assert_equal, **tolerances: float) -> None:
-    values(swept, direct, **tolerances)
-    assert list(swept.data_vars) == list(direct.data_vars) and list(swept.dims) == list(direct.dims)
-    for name, variable in direct.variables.items():
-        assert swept[name].dtype == variable.dtype and swept[name].dims == variable.dims
+def assert_same(swept: xr.Dataset, direct: xr.Dataset) -> None:
     assert swept.attrs.pop("command") is not None and direct.attrs.pop("command") is not None
-    assert swept.attrs == direct.attrs and list(swept.attrs) == list(direct.attrs)
+    xr.testing.assert_identical(swept, direct)
+    assert list(swept.data_vars) == list(direct.data_vars) and list(swept.dims) == list(direct.dims)
+    assert {n: v.dtype for n, v in swept.variables.items()} == {n: v.dtype for n, v in direct.variables.items()}
+    assert list(swept.attrs) == list(direct.attrs)
 
 
-@pytest.mark.parametrize(
-    ("measure", "settings"),
-    [
-        (cl.measure_depth, {"ks": (2, 5)}),
-        (cl.measure_spectra, {"k": 4, "token": 1}),
-        (cl.measure_trajectories, {}),
-    ],
-)
+SWEPT = {cl.measure_depth: {"ks": (2, 5)}, cl.measure_spectra: {"k": 4, "token": 1}, cl.measure_trajectories: {}}
+
+
+@pytest.mark.parametrize(("measure", "settings"), SWEPT.items())
 def test_a_sweep_first_and_again_equals_one_call(model, tmp_path, measure, settings):
     prompts = [cl.Prompt("a", "b", TEXTS[0]), TEXTS[1], torch.tensor([[5, 6, 7, 8]])]
-    for _ in range(2):
-        assert_same(cl.sweep(measure, model, prompts, store=tmp_path, **settings), measure(model, prompts, **settings))
-    assert len(store.listing(root=tmp_path)) == 3
-    single = cl.sweep(measure, model, TEXTS[0], store=tmp_path, **settings)
-    alone = measure(model, TEXTS[0], **settings)
-    assert_same(single, alone)
-    assert len(store.listing(root=tmp_path)) == 3
+    for given in (prompts, prompts, TEXTS[0]):
+        assert_same(cl.sweep(measure, model, given, store=tmp_path, **settings), measure(model, given, **settings))
+        assert len(store.listing(root=tmp_path)) == 3
 
 
 def test_images_and_offloaded_models_are_swept(folder, model, tmp_path):
@@ -67,63 +52,58 @@ def test_images_and_offloaded_models_are_swept(folder, model, tmp_path):
 
 
 def test_finished_prompts_are_not_measured_again(model, tmp_path):
-    counted = Counted()
+    counted, (one, two, three) = Counted(), TEXTS
     cl.sweep(counted, model, TEXTS[:2], store=tmp_path)
-    ds = cl.sweep(counted, model, [TEXTS[2], TEXTS[1], TEXTS[0], TEXTS[2]], store=tmp_path)
-    assert counted.seen == [TEXTS[0], TEXTS[1], TEXTS[2]]
-    assert ds.prompt.values.tolist() == [TEXTS[2], TEXTS[1], TEXTS[0], TEXTS[2]]
+    ds = cl.sweep(counted, model, [three, two, one, three], store=tmp_path)
+    assert counted.seen == TEXTS and ds.prompt.values.tolist() == [three, two, one, three]
     assert ds.length.values.tolist() == [len(name) for name in ds.prompt.values.tolist()]
+    counted, root = Counted(), tmp_path / "shared"
+    cl.sweep(counted, model, TEXTS, store=root)
+    ds = cl.sweep(counted, model, TEXTS[1:], store=root)
+    assert ds.shared.values.tolist() == [1, 2] and counted.seen == [*TEXTS, two]
+    found = [sorted(part.data_vars) for part in stream(counted, model, TEXTS, store=root)]
+    assert found == [["gap", "length", "shared"], ["gap", "length"], ["gap", "length"]] and len(counted.seen) == 4
+
+
+@pytest.fixture
+def times(tmp_path):
+    """How often a sweep of one prompt measures it."""
+
+    def measured(counted: Counted, network: cl.Model, prompts=TEXTS[:1], **settings) -> int:
+        before = len(counted.seen)
+        cl.sweep(counted, network, prompts, store=tmp_path / "store", **settings)
+        return len(counted.seen) - before
+
+    return measured
+
+
+def test_other_settings_versions_and_weights_are_measured_anew(folder, model, times):
     counted = Counted()
-    cl.sweep(counted, model, TEXTS, store=(tmp_path := tmp_path / "shared"))
-    ds = cl.sweep(counted, model, TEXTS[1:], store=tmp_path)
-    assert ds.shared.values.tolist() == [1, 2] and counted.seen == [*TEXTS, TEXTS[1]]
-    assert [sorted(part.data_vars) for part in stream(counted, model, TEXTS, store=tmp_path)] == [
-        ["gap", "length", "shared"],
-        ["gap", "length"],
-        ["gap", "length"],
-    ]
-    assert len(counted.seen) == 4
-
-
-def test_other_settings_versions_and_weights_are_measured_anew(folder, model, tmp_path):
-    def times(network, measure, **settings):
-        before = len(measure.seen)
-        cl.sweep(measure, network, TEXTS[:1], store=tmp_path, **settings)
-        return len(measure.seen) - before
-
-    counted = Counted()
-    assert times(model, counted) == 1
-    assert times(model, counted, scale=1.0) == 0  # the default, named
-    assert times(model, counted, scale=2.0) == 1
+    # A scale of 1 is the default, named.
+    assert [times(counted, model, **more) for more in ({}, {"scale": 1.0}, {"scale": 2.0})] == [1, 0, 1]
     counted.version = 2
-    assert times(model, counted) == 1 and times(model, counted) == 0
-    assert times(cl.load_model(folder), counted) == 0
+    assert times(counted, model) == 1 and times(counted, model) == times(counted, cl.load_model(folder)) == 0
     for changes in ({"precision": "bfloat16"}, {"untrained": True}, {"untrained": True, "seed": 1}):
-        assert times(cl.load_model(folder, **changes), counted) == 1
+        assert times(counted, cl.load_model(folder, **changes)) == 1
 
 
-def test_changed_weights_and_tokenizers_give_no_old_numbers(tmp_path):
+def test_changed_weights_and_tokenizers_give_no_old_numbers(tmp_path, times):
     counted = Counted()
-    tiny.save_llama(tmp_path / "m")
-    cl.sweep(counted, cl.load_model(tmp_path / "m"), TEXTS[:1], store=tmp_path)
-    changed = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "m")
+    hf = tiny.save_llama(tmp_path / "m")
+    assert times(counted, cl.load_model(tmp_path / "m")) == 1
     with torch.no_grad():
-        changed.model.layers[1].mlp.up_proj.weight[3, 4] += 1e-3
-    changed.save_pretrained(tmp_path / "m")
-    cl.sweep(counted, cl.load_model(tmp_path / "m"), TEXTS[:1], store=tmp_path)
-    assert len(counted.seen) == 2
+        hf.model.layers[1].mlp.up_proj.weight[3, 4] += 1e-3
+    hf.save_pretrained(tmp_path / "m")
     network = cl.load_model(tmp_path / "m")
+    assert times(counted, network) == 1
     network.tokenizer.add_tokens(["best"])
-    cl.sweep(counted, network, TEXTS[:1], store=tmp_path)
-    assert len(counted.seen) == 3
-    counted = Counted()
-    for seed, calls in ((0, 1), (0, 1), (1, 2)):
+    assert times(counted, network) == 1
+    ids = torch.tensor([[1, 2, 3]])
+    for seed, expected in ((0, 1), (0, 0), (1, 1)):
         network = cl.wrap_model(tiny.llama(seed))
-        cl.sweep(counted, network, torch.tensor([[1, 2, 3]]), store=tmp_path)
-        assert len(counted.seen) == calls
+        assert times(counted, network, ids) == expected
     network.hf.model.norm.weight.data.mul_(2)  # changed after it was loaded
-    cl.sweep(counted, network, torch.tensor([[1, 2, 3]]), store=tmp_path)
-    assert len(counted.seen) == 3
+    assert times(counted, network, ids) == 1
 
 
 def test_damaged_files_are_measured_again(model, tmp_path):
@@ -132,8 +112,7 @@ def test_damaged_files_are_measured_again(model, tmp_path):
     spoilt = store.listing(root=tmp_path).set_index("prompt").path[TEXTS[1]]
     os.truncate(spoilt, os.path.getsize(spoilt) // 2)
     with pytest.warns(store.StoreWarning, match="is damaged"):
-        again = cl.sweep(counted, model, TEXTS, store=tmp_path)
-    assert_same(again, wanted)
+        assert_same(cl.sweep(counted, model, TEXTS, store=tmp_path), wanted)
     assert counted.seen == [*TEXTS, TEXTS[1]] and os.path.exists(spoilt + ".damaged") and os.path.exists(spoilt)
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(store.StoreWarning, match="File exists|Not a directory.*; measuring goes on") as caught:
@@ -153,14 +132,13 @@ def test_damaged_files_are_measured_again(model, tmp_path):
 
 
 def test_shipped_measurements_are_read_by_default(model, tmp_path, monkeypatch):
-    measure, shipped = Counted(), tmp_path / "shipped"
-    wanted = cl.sweep(measure, model, TEXTS[:2], store=shipped)
-    monkeypatch.setattr("coupling_lib.paths.RESULTS", tmp_path / "results")
-    monkeypatch.setattr("coupling_lib.paths.SHIPPED", shipped)
+    measure = Counted()
+    for name in ("RESULTS", "SHIPPED"):
+        monkeypatch.setattr(paths, name, tmp_path / name)
+    wanted = cl.sweep(measure, model, TEXTS[:2], store=paths.SHIPPED)
     found = cl.sweep(measure, model, TEXTS)
-    assert measure.seen == TEXTS
+    assert measure.seen == TEXTS and store.listing().prompt.tolist() == TEXTS[2:]
     xr.testing.assert_equal(found.isel(prompt=[0, 1]), wanted)
-    assert [path.parent.parent.parent.name for path in tmp_path.glob("*/*/*/*")].count("results") == 1
     cl.sweep(measure, model, TEXTS[:1], store=tmp_path / "own")
     assert measure.seen == [*TEXTS, TEXTS[0]]
 
@@ -174,31 +152,3 @@ def test_refused_prompt_keeps_measurements_before_it(model, tmp_path):
     texts = ["one", "two", torch.zeros(1, 0, dtype=torch.long), "four"]
     refused(ParameterError, "the input has shape", cl.sweep, cl.measure_depth, model, texts, store=tmp_path, ks=(2,))
     assert store.listing(root=tmp_path).prompt.tolist() == ["one", "two"]
-
-
-PROGRAM = """
-import sys, time
-import coupling_lib as cl
-
-def measure_slowly(model, prompts):
-    time.sleep(0.02)
-    return cl.measure_trajectories(model, prompts)
-
-measure_slowly.version = 1
-ds = cl.sweep(measure_slowly, cl.load_model(sys.argv[1]), [f"prompt {i}" for i in range(8)], store=sys.argv[2])
-print(ds.line_shape_score.values.tolist())
-"""
-
-
-@pytest.mark.thorough
-def test_two_processes_share_a_store_without_damage(folder, model, tmp_path):
-    command, environment = [sys.executable, "-c", PROGRAM, folder, tmp_path], os.environ | {"OMP_NUM_THREADS": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]
-    outputs = [process.communicate(timeout=600) for process in both]
-    scores = cl.measure_trajectories(model, [f"prompt {i}" for i in range(8)]).line_shape_score.values.tolist()
-    assert [out for out, _ in outputs] == [f"{scores}\n"] * 2
-    with warnings.catch_warnings(action="error"):
-        kept = [files.open_file(Path(path))[1] for path in store.listing(root=tmp_path).path]
-    assert sorted(float(ds.line_shape_score[0]) for ds in kept) == sorted(scores)
-    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".partial", ".damaged")]
