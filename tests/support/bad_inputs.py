@@ -43,6 +43,7 @@ class Rig:
 
     def file(self, name: str, content: str | bytes) -> Path:
         path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
         return path
 
@@ -55,9 +56,8 @@ class Rig:
         (copy / "config.json").write_text(json.dumps(stored | config))
         return copy
 
-    def picture(self, content: bytes) -> Path:
-        (self.folder / "pictures").mkdir(exist_ok=True)
-        return self.file("pictures/one.png", content).parent
+    def images(self, pictures: Any = "digits", n: Any = 1) -> Any:
+        return cl.load_images(pictures, self.vision.hf.config, n)
 
 
 class Bad(NamedTuple):
@@ -74,11 +74,6 @@ def spoilt_in_memory(value: float) -> transformers.PreTrainedModel:
     return hf
 
 
-def without_blocks() -> transformers.PreTrainedModel:
-    config = transformers.LlamaConfig(**tiny.STACK | {"num_hidden_layers": 0}, vocab_size=50, num_key_value_heads=2)
-    return transformers.LlamaForCausalLM(config)
-
-
 def loading(name: Any, message: str, **arguments: Any) -> Bad:
     row = f"model {str(name)[:30]!a} {arguments or ''}"
     return Bad(row, lambda rig: cl.load_model(name, device="cpu", **arguments), message)
@@ -92,15 +87,16 @@ def spoilt(what: str, change: Callable[[Path], Any], message: str) -> Bad:
     return Bad(what, lambda rig: [change(folder := rig.copied()), cl.load_model(folder)], message)
 
 
+def gguf_file(what: str, content: bytes, message: str) -> Bad:
+    return Bad(f"a GGUF {what}", lambda rig: cl.load_model(rig.file("a.gguf", content)), message)
+
+
+def wrapped(what: str, make: Callable[[], Any], message: str, *tokenizer: Any) -> Bad:
+    return Bad(what, lambda rig: cl.wrap_model(make(), *tokenizer), message)
+
+
 def read(name: str, content: str | bytes, message: str) -> Bad:
     return Bad(f"prompts in {name}", lambda rig: cl.load_prompts(rig.file(name, content)), message)
-
-
-def pictured(content: bytes) -> Bad:
-    def call(rig: Rig) -> Any:
-        return cl.load_images(rig.picture(content), rig.vision.hf.config, 1)
-
-    return Bad(f"picture {content!r}", call, "the picture .* cannot be read")
 
 
 def traced(what: str, given: Any, message: str) -> Bad:
@@ -119,6 +115,14 @@ def tokens(message: str, **settings: Any) -> Bad:
 def moved(message: str, **settings: Any) -> Bad:
     return Bad(f"noise with {settings}", lambda rig: cl.measure_perturbation(rig.model, [TEXT], **settings), message)
 
+
+def steps(what: str, given: str, message: str) -> Bad:
+    return Bad(f"steps of {what}", lambda rig: cl.measure_emergence("nano-neox", [TEXT], given), message)
+
+
+NO_BLOCKS = transformers.LlamaConfig(**tiny.STACK | {"num_hidden_layers": 0}, vocab_size=50, num_key_value_heads=2)
+CONVOLUTIONS = transformers.ResNetConfig(hidden_sizes=[8], depths=[1])
+ZEROS = torch.zeros(1, 1, 8, 8)
 
 LIBRARY = [
     # Names of models: none may become a path outside, a system call that fails, or a command.
@@ -157,25 +161,15 @@ LIBRARY = [
     spoilt("a folder as config", lambda f: [(f / "config.json").unlink(), (f / "config.json").mkdir()], DAMAGED),
     spoilt("a config of brackets", lambda f: (f / "config.json").write_text("[" * 100_000), DAMAGED),
     spoilt("a damaged tokenizer", lambda f: (f / "tokenizer.json").write_text("{no"), UNLOADED),
-    Bad("a GGUF of zeros", lambda rig: cl.load_model(rig.file("zeros.gguf", b"GGUF" + bytes(60))), "zeros.gguf.*damag"),
-    Bad(
-        "a GGUF with endless tables",
-        lambda rig: cl.load_model(rig.file("endless.gguf", b"GGUF\x03\0\0\0" + b"\xff" * 16)),
-        "endless.gguf.*damaged or truncated",
-    ),
+    gguf_file("of zeros", b"GGUF" + bytes(60), "a.gguf.*damag"),
+    gguf_file("with endless tables", b"GGUF\x03\0\0\0" + b"\xff" * 16, "a.gguf.*damaged or truncated"),
     # Models from memory.
-    Bad("no model", lambda rig: cl.wrap_model(None), "hf_model is a NoneType; a transformers model or nn.Module"),
-    Bad(
-        "a layer",
-        lambda rig: cl.wrap_model(torch.nn.Linear(2, 2)),
-        "is a Linear and no transformers model, and has no list",
-    ),
-    Bad("a text as tokenizer", lambda rig: cl.wrap_model(tiny.llama(), "gpt2"), "tokenizer is 'gpt2'; a transformers"),
-    Bad("a model without blocks", lambda rig: cl.wrap_model(without_blocks()), "has no list of 0 blocks"),
-    Bad(
-        "a convolutional network",
-        lambda rig: cl.wrap_model(transformers.ResNetModel(transformers.ResNetConfig(hidden_sizes=[8], depths=[1]))),
-        "ResNetModel does not say how large its images are",
+    wrapped("no model", lambda: None, "hf_model is a NoneType; a transformers model or nn.Module"),
+    wrapped("a layer", lambda: torch.nn.Linear(2, 2), "is a Linear and no transformers model, and has no list"),
+    wrapped("a text as tokenizer", tiny.llama, "tokenizer is 'gpt2'; a transformers", "gpt2"),
+    wrapped("a model without blocks", lambda: transformers.LlamaForCausalLM(NO_BLOCKS), "has no list of 0 blocks"),
+    wrapped(
+        "convolutions", lambda: transformers.ResNetModel(CONVOLUTIONS), "ResNetModel does not say how large its im"
     ),
     Bad(
         "NaN in the embedding of one token",
@@ -213,11 +207,6 @@ LIBRARY = [
     Bad("k True of matrices", lambda rig: top_triplets_stacked(MATRICES, True), "k is True; a .* Jacobian has 8"),
     # Measures.
     Bad("no measure", lambda rig: cl.sweep("depth", rig.model, [TEXT]), "measure is 'depth'; pass a function"),
-    Bad(
-        "variables as a text",
-        lambda rig: cl.sweep(cl.measure_depth, rig.model, [TEXT], variables="mismatch"),
-        "variables is 'mismatch'; expected a list of names",
-    ),
     Bad("the loss of a name", lambda rig: cl.coupling_loss("nano-neox", MATRICES), "model is a str; expected a transf"),
     Bad(
         "the loss of a plain network",
@@ -240,21 +229,15 @@ LIBRARY = [
     Bad("an unknown variant", lambda rig: cl.depth_summary(rig.depth, "misc"), "the variant 'misc' is unknown; choose"),
     Bad("the null of a number", lambda rig: cl.null_of(rig.depth, 3), "names is 3; expected a list of names"),
     Bad(
-        "the null of one draw",
-        lambda rig: cl.null_of(rig.depth, n_samples=1),
-        "n_samples is 1; a standard error takes 2",
+        "the null of one draw", lambda rig: cl.null_of(rig.depth, n_samples=1), "n_samples is 1; a standard error take"
     ),
     Bad(
-        "a precision that is none",
+        "fp8",
         lambda rig: cl.measure_precision("nano-neox", [TEXT], ["fp8"], k=3),
-        "precisions has 'fp8'; give a list of some of float32",
+        "precisions has 'fp8'; give a list of",
     ),
-    Bad("steps of words", lambda rig: cl.measure_emergence("nano-neox", [TEXT], "a,b"), "'steps' is 'a,b'; it"),
-    Bad(
-        "steps of 5,000 digits",
-        lambda rig: cl.measure_emergence("nano-neox", [TEXT], "0," + "9" * 5000),
-        r"parameter 'steps' is '0,999.*\(5,004 characters\); it must be",
-    ),
+    steps("words", "a,b", "'steps' is 'a,b'; it"),
+    steps("5,000 digits", "0," + "9" * 5000, r"parameter 'steps' is '0,999.*\(5,004 characters\); it must be"),
     # Files of prompts, and pictures.
     read("header.csv", "prompt,rating\n", "holds no prompt; expected one a line"),
     read("unclosed.csv", 'prompt\n"never closed\nlost\n', r"is no table \(unexpected end of data\)"),
@@ -276,12 +259,19 @@ LIBRARY = [
     Bad("half a prompt", lambda rig: cl.load_prompts(n=1.5), "n is 1.5; the set has 120 prompts"),
     Bad("a word as seed", lambda rig: cl.load_prompts(n=3, seed="a"), "seed is 'a'; it must be a whole number from 0"),
     Bad("a number as folder", lambda rig: cl.load_prompts("arc", folder=3), "folder is 3; expected a name or a path"),
-    *map(pictured, (b"no picture", b"", b"\x89PNG\r\n\x1a\n" + bytes(20))),
-    Bad("half a picture", lambda rig: cl.load_images("digits", rig.vision.hf.config, 1.5), "images is 1.5; it must be"),
-    Bad("pictures of nothing", lambda rig: cl.load_images(None, rig.vision.hf.config), "pictures is None; it must be"),
+    *(
+        Bad(
+            f"picture {b!r}",
+            lambda rig, b=b: rig.images(rig.file("pictures/one.png", b).parent),
+            "the picture .* cannot be read",
+        )
+        for b in (b"no picture", b"", b"\x89PNG\r\n\x1a\n" + bytes(20))
+    ),
+    Bad("half a picture", lambda rig: rig.images(n=1.5), "images is 1.5; it must be"),
+    Bad("pictures of nothing", lambda rig: rig.images(None), "pictures is None; it must be"),
     Bad(
         "a rate in quotes",
-        lambda rig: measure_drop_path(rig.vision, torch.zeros(1, 1, 8, 8), rate="0.3"),
-        "rate is '0.3'; a rate of stochastic depth is from 0 to below 1",
+        lambda rig: measure_drop_path(rig.vision, ZEROS, rate="0.3"),
+        "rate is '0.3'; a rate of stoch",
     ),
 ]
