@@ -32,7 +32,6 @@ SWEEPS = [
     swept("variables as a text", "variables is 'mismatch'; expected a list of names", variables="mismatch"),
     swept("an empty store", "store is ''; it must be a folder", store=""),
     swept("a store of bytes", "store is b'x'; it must be a folder", store=b"x"),
-    swept("an empty shard", r"shard 2/2 of 1 prompts is empty; make at most 1 shard", shard="2/2"),
     swept("shard 0", "shard is '0/2'; it must be a text i/n with i from 1 to n", shard="0/2"),
     swept("shard of code", 'shard is "__import__.*touch ran.*; it must be a text i/n', shard=CODE),
     Bad(
