@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 import tiny
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib import paths, store
@@ -77,8 +78,7 @@ def test_shard_measured_twice_is_refused(job, tmp_path):
     job.measure("2/2", store=str(tmp_path / "other"), root=str(tmp_path / "other" / "sweep"))
     journal = tmp_path / "other" / "sweep" / "journals" / job.name / "2-of-2.jsonl"
     shutil.copy(journal, job.file("journals", job.name, "2-of-2-elsewhere.jsonl"))
-    with pytest.raises(CouplingError, match=r"3 prompts were measured twice, the first \(depth-.*\) by .* and .* at"):
-        job.merged()
+    refused(CouplingError, r"3 prompts were measured twice, the first \(depth-.*\) by .* and .* at", job.merged)
 
 
 def test_damaged_or_removed_files_are_measured_again(job):
@@ -86,8 +86,7 @@ def test_damaged_or_removed_files_are_measured_again(job):
     damaged, removed, _ = [next(paths.RESULTS.rglob(file)) for file in each("file", receipt)]
     damaged.write_bytes(damaged.read_bytes()[:100])
     removed.unlink()
-    with pytest.raises(CouplingError, match="of prompt 1 is not|is not what its shard wrote"):
-        job.merged()
+    refused(CouplingError, "of prompt 1 is not|is not what its shard wrote", job.merged)
     with pytest.warns(store.StoreWarning, match="is damaged"):
         job.measure("1/2")
     job.merged()
@@ -97,8 +96,7 @@ def test_damaged_or_removed_files_are_measured_again(job):
 
 def test_what_is_missing_is_named(job):
     first, second = job.measure("1/2"), job.file("measured", job.name, "2-of-2.json")
-    with pytest.raises(CouplingError, match=r"2-of-2\.json' cannot be read .*; run make sweep again"):
-        job.merged()
+    refused(CouplingError, r"2-of-2\.json' cannot be read .*; run make sweep again", job.merged)
     content = job.measure("2/2")
     for changes, message in (
         ({"files": content["files"][:1]}, "prompt 4 of 6 is in no shard; measure it again"),
@@ -106,11 +104,9 @@ def test_what_is_missing_is_named(job):
         ({"job": "another"}, "the receipt 2-of-2.json is of 'another'; measure that shard"),
     ):
         records.write(second, content | changes)
-        with pytest.raises(CouplingError, match=message):
-            job.merged()
+        refused(CouplingError, message, job.merged)
     second.write_text("[1")
-    with pytest.raises(CouplingError, match="cannot be read"):
-        job.merged()
+    refused(CouplingError, "cannot be read", job.merged)
 
 
 def test_truncated_journal_lines_are_skipped(job):
@@ -132,21 +128,17 @@ def test_early_stop_is_noted_in_the_record(job, tmp_path):
 
 
 def test_unknown_job_version_or_unwritable_store_is_refused(job, tmp_path, monkeypatch):
-    with pytest.raises(CouplingError, match=f"the plan has no job 'x'; it has {job.name}"):
-        measuring.measure(job.plan, "x", "1/1")
-    with pytest.raises(CouplingError, match="it must be a text i/n"):
-        job.measure("3/2")
+    refused(CouplingError, f"the plan has no job 'x'; it has {job.name}", measuring.measure, job.plan, "x", "1/1")
+    refused(CouplingError, "it must be a text i/n", job.measure, "3/2")
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(store.StoreWarning), pytest.raises(CouplingError, match="could not be written, so that prompt 1"):
         job.measure("1/2", store=str(tmp_path / "file" / "below"))
     monkeypatch.setattr(cl.measure_depth, "version", 99)
-    with pytest.raises(CouplingError, match="was planned with version .*, and the library has 99 now"):
-        job.measure("1/2")
+    refused(CouplingError, "was planned with version .*, and the library has 99 now", job.measure, "1/2")
 
 
 def test_commands_end_in_one_line(job, tmp_path, capsys):
     file = records.write(tmp_path / "plan.json", job.plan)
-
     run = partial(records.run_command, merge._run, "merge", [str(file), job.name], plan=None, job=None)
     assert run() == 1
     assert capsys.readouterr().err.startswith("error: the record ")

@@ -143,7 +143,10 @@ def test_names_of_models_are_what_they_were():
     assert {one: settings._slug({"model": one[0], "revision": one[1]}) for one in NAMES} == NAMES
 
 
-def test_revision_is_told_from_another_model():
-    made = planned(["org/a-b", {"model": "org/a", "revision": "b"}, "org/a-b", "nano-neox"])
-    assert len(made["weights"]) == len(made["jobs"]) == len(made["figures"]) == 3 and "nano-neox" in made["weights"]
+def test_each_model_of_a_plan_has_its_name():
+    places = ["org/a-b", "org/a", "nano-neox", "llama3-8b", "org/repo/file-Q4.gguf"]
+    made = planned([*places, {"model": "org/a", "revision": "b"}, "org/a-b"])
+    assert [model["model"] for model in made["weights"].values()] == [*places, "org/a"]
+    assert len(made["jobs"]) == len(made["figures"]) == 6 and {"nano-neox", "llama3-8b"} <= made["weights"].keys()
+    assert all(SAFE.fullmatch(label) for label in made["weights"])
     assert {job["weights"] for job in made["jobs"].values()} == made["weights"].keys()

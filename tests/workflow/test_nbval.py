@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from nbval.plugin import IPyNbFile, coalesce_streams
 from papermill.inspection import inspect_notebook
+from refusals import refused
 
 from coupling_lib.errors import CouplingError
 from coupling_lib.paths import ROOT
@@ -23,6 +24,7 @@ from notebooks.conftest import MOST, SPREADS, allowed, near, rounded_up, texts_o
 from workflow import spreads
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+MIME = "application/papermill.record/text/plain"
 
 
 @pytest.mark.browser
@@ -42,8 +44,6 @@ def test_built_notebooks_show_the_committed_outputs(path, request):
     }
     assert differing == {}
 
-
-# -- a notebook of one measurement
 
 CELLS = (
     "from pathlib import Path\nfrom coupling_lib.store.files import open_file\n"
@@ -85,17 +85,10 @@ def test_nbval_fails_when_one_measured_number_changes(tmp_path):
     assert re.findall(r"^FAILED (.* \d) - ", run.stdout, re.M) == [f"changed/demo.ipynb::Cell {n}" for n in (1, 2)]
 
 
-# -- which texts agree
-
-
 ALIKE = [
-    ("0.9061", "0.9062"),  # one digit in the last place
-    ("0.08873232397218833", "0.088732323972188"),
-    ("mean -0.12345678,  0.5", "mean -0.12345679, 0.5"),
+    *(("0.9061", "0.9062"), ("0.08873232397218833", "0.088732323972188"), ("1e-05", "9.9e-06"), ("-1e-09", "3e-17")),
+    *(("mean -0.12345678,  0.5", "mean -0.12345679, 0.5"), ("nano-neox step1000 nan 3.11.7",) * 2),
     ("9.99  a\n0.5   b", "10.0 a\n0.5  b"),  # a shorter number moves a column
-    ("1e-05", "9.9e-06"),
-    ("-1e-09", "3e-17"),
-    ("nano-neox step1000 nan 3.11.7", "nano-neox step1000 nan 3.11.7"),
 ]
 UNLIKE = [
     *(("0.9060", "0.9062"), ("0.9063", "0.906"), ("264 numbers", "263 numbers"), ("12", "-12"), ("0.25", "-0.25")),
@@ -104,9 +97,9 @@ UNLIKE = [
 ]
 
 
-@pytest.mark.parametrize(("fresh", "stored", "agree"), [(*p, True) for p in ALIKE] + [(*p, False) for p in UNLIKE])
-def test_only_numbers_that_differ_in_last_digits_agree(fresh, stored, agree):
-    assert (near(fresh, stored) == stored) is agree
+def test_only_numbers_with_other_last_digits_agree():
+    assert [pair for pair in ALIKE if near(*pair) != pair[1]] == []
+    assert [pair for pair in UNLIKE if near(*pair) == pair[1]] == []
 
 
 def test_numbers_may_differ_by_their_measured_spread():
@@ -114,26 +107,19 @@ def test_numbers_may_differ_by_their_measured_spread():
     assert near("0.123460", "0.123456", 3e-5) == "0.123460" == near("0.123460", "0.123456")
     assert near("step1001", "step1000", math.inf) == "step1000"
 
-    def text(name: str) -> str:
+    for name, text in {"depth-local-skew": "-0.017", "depth-local-low": "-0.0171064916"}.items():
         output = new_output("display_data", {MIME: "-0.0171064916"}, metadata={"scrapbook": {"name": name}})
-        return texts_of(output).popitem()[1]
-
-    assert text("depth-local-skew") == "-0.017" and text("depth-local-low") == "-0.0171064916"
-
-
-# -- the table of what was measured
+        assert texts_of(output).popitem()[1] == text
 
 
 def test_spread_table_covers_every_notebook(tmp_path):
     table = spreads.read()
     assert sorted(table) == [path.stem for path in NOTEBOOKS]
     for path in NOTEBOOKS:
-        limits = allowed(path)
-        assert max(limits["shown"], limits["remembered"]) <= MOST
-        assert len(limits["alone"]) == len(table[path.stem].get("alone", {}))
+        limits, measured = allowed(path), table[path.stem]
+        assert len(limits["alone"]) == len(measured.get("alone", {}))
         for kind in ("shown", "remembered"):
-            limit = limits[kind]
-            assert table[path.stem][kind] <= limit < max(10.01 * table[path.stem][kind], 1e-30)
+            assert measured[kind] <= limits[kind] < max(10.01 * measured[kind], 1e-30) and limits[kind] <= MOST
     assert spreads.written(table) == SPREADS.read_text(encoding="utf-8")
     with pytest.raises(KeyError, match="the spread of new is unknown; measure it: make spreads ONLY=new"):
         allowed(tmp_path / "new.ipynb")
@@ -144,20 +130,18 @@ def test_spreads_round_up_to_powers_of_ten():
         assert rounded_up(spread) == pytest.approx(limit, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("setting", "capability", "threads", "most"),
-    [("default, 1 thread", "DEFAULT", 1, set()), ("avx2, 4 threads", "AVX2", 4, {"X86_V3"})],
-)
-def test_a_setting_reaches_torch_and_numpy(setting, capability, threads, most):
+SETTINGS = {"default, 1 thread": ("DEFAULT", 1, set()), "avx2, 4 threads": ("AVX2", 4, {"X86_V3"})}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_reaches_torch_and_numpy(setting):
     asks = "import numpy, torch; print(torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), "
     asks += "*numpy.show_config('dicts')['SIMD Extensions'].get('found') or [])"
     environment = os.environ | spreads.SETTINGS[setting]
     run = subprocess.run([sys.executable, "-c", asks], env=environment, capture_output=True, text=True, check=True)
     instructions, count, *sets = run.stdout.split()
+    capability, threads, most = SETTINGS[setting]
     assert (instructions, int(count)) == (capability, threads) and set(sets) <= most
-
-
-MIME = "application/papermill.record/text/plain"
 
 
 def executed(remembered: str, shown: str = "0.5001 of 3") -> nbformat.NotebookNode:
@@ -209,7 +193,6 @@ def test_spreads_are_the_largest_differences_between_settings(runs, tmp_path):
 
 def test_spreads_refuse_other_words_and_unknown_notebooks(runs, tmp_path):
     runs["old"] = executed("2.000000", "0.5001 of 4")  # no rounding allows another word
-    with pytest.raises(CouplingError, match="no spread was written for depth; see above"):
-        spreads.spreads(["depth"], tmp_path / "spreads.json")
-    with pytest.raises(CouplingError, match="there is no notebook 'dept'; choose from card, depth"):
-        spreads.spreads(["dept"], tmp_path / "spreads.json")
+    table, unknown = tmp_path / "spreads.json", "there is no notebook 'dept'; choose from card, depth"
+    refused(CouplingError, "no spread was written for depth; see above", spreads.spreads, ["depth"], table)
+    refused(CouplingError, unknown, spreads.spreads, ["dept"], table)

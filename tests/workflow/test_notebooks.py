@@ -18,7 +18,7 @@ from papermill.parameterize import parameterize_notebook
 from tiny import save_llama, save_vit
 
 from companion.notebook.parameters import RULES
-from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.errors import ParameterError
 from coupling_lib.paths import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -135,11 +135,6 @@ def test_a_paired_text_runs_as_a_program(name, folders, capsys, monkeypatch):
     assert f"papermill notebooks/{name}.ipynb out.ipynb" in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_emergence_refuses_a_folder_with_one_state(folders, shell):
-    with pytest.raises(CouplingError, match=re.escape(str(folders["text"]))):
-        execute(shell, "emergence", model=str(folders["text"]), prompts=2)
-
-
 @each_notebook
 def test_figure_and_number_names_begin_with_the_notebook(path):
     kept = records(path)
@@ -149,12 +144,10 @@ def test_figure_and_number_names_begin_with_the_notebook(path):
 
 WIDTH = "a whole number from 1 to 32 (the width of MODEL); pass -p k 10"
 BLOCKS = "blocks from 1 to 3 (the depth of MODEL), and there is no block 4; pass -p blocks 1-3"
-WHOLE = "a whole number from 0; pass -p seed 0"
 TAKEN = "model, precision, memory, revision, prompts, k, blocks, token, seed, others"
 WRONG = {
     "k above the width": ({"k": 33}, f"parameter 'k' is 33 (int); it must be {WIDTH}"),
     "no such block": ({"blocks": "2-4"}, f"parameter 'blocks' is '2-4' (str); it must be {BLOCKS}"),
-    "text for a number": ({"seed": "false"}, f"parameter 'seed' is 'false' (str); it must be {WHOLE}"),
     "unknown name": (
         {"promts": 3},
         f"unknown parameter 'promts'; this notebook takes {TAKEN}; did you mean 'prompts'?",

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
@@ -82,6 +83,12 @@ MAY_IMPORT = {
 OPTIONAL = {"datasets", "transformer_lens", "curvlinops"}
 
 
+@cache
+def homes() -> dict[str, set[str]]:
+    """The packages that a module may be of."""
+    return {name: set(map(canonicalize_name, houses)) for name, houses in packages_distributions().items()}
+
+
 def imported(folder: str) -> dict[str, str]:
     """Every module from outside that the files of a folder import anywhere, with a file that does."""
     # Scripts of the book import each other by their names, and so do tests, which import the book's as well.
@@ -100,10 +107,9 @@ def imported(folder: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("folder", sorted(MAY_IMPORT))
 def test_every_import_is_a_declared_requirement(folder):
-    homes = {name: set(map(canonicalize_name, houses)) for name, houses in packages_distributions().items()}
     asked = {canonicalize_name(Requirement(line).name) for line in requirements(MAY_IMPORT[folder])}
     used = {name: path for name, path in imported(folder).items() if name not in OPTIONAL}
-    assert {name: path for name, path in used.items() if not homes.get(name, set()) & asked} == {}
+    assert {name: path for name, path in used.items() if not homes().get(name, set()) & asked} == {}
 
 
 def test_every_package_folder_is_listed_in_pyproject():

@@ -4,8 +4,6 @@ What is small is really installed, from the package index. What is large (torch,
 lent by this environment, as far as the library asks for it: an extra is not there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -76,17 +74,11 @@ MESSAGES = [
 ]
 
 
-def run(command: list[str], folder: Path, **variables: str) -> str:
+def run(command: list[str], folder: Path) -> str:
     """Run a program as a user's shell would, and return what it prints."""
     usual = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "COUPLING_RESULTS")}
-    ended = subprocess.run(
-        command,
-        cwd=folder,
-        env={**usual, "OMP_NUM_THREADS": "1", **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    how = {"cwd": folder, "env": usual | {"OMP_NUM_THREADS": "1"}}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, **how)
     assert ended.returncode == 0, (ended.stdout + ended.stderr)[-3000:]
     return ended.stdout
 
@@ -148,15 +140,11 @@ def test_wheel_is_small_and_holds_one_checkpoint(wheel):
     assert "companion/figures/depth.py" in listed and "measurements/" not in listed
 
 
-@pytest.fixture(scope="module")
-def of_the_checkout(tmp_path_factory) -> dict:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return json.loads(forked.run(MEASURE, environment, cwd=tmp_path_factory.mktemp("here")).stdout)
-
-
 @pytest.mark.thorough
-def test_wheel_measures_the_same_as_the_checkout(environment, of_the_checkout, tmp_path):
-    (which, python), here = environment, of_the_checkout
+def test_wheel_measures_the_same_as_the_checkout(environment, tmp_path):
+    which, python = environment
+    of_the_checkout = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    here = json.loads(forked.run(MEASURE, of_the_checkout, cwd=tmp_path).stdout)
     there = json.loads(run([str(python), "-c", MEASURE], tmp_path))
     assert Path(here["file"]).is_relative_to(ROOT) and Path(there["file"]).is_relative_to(python.parents[1])
     lowest = {name: SpecifierSet(ASKED[name].removeprefix(name).replace(">=", "==")) for name in LIGHT}
