@@ -56,8 +56,14 @@ class Rig:
         (copy / "config.json").write_text(json.dumps(stored | config))
         return copy
 
+    def loaded(self, **config: Any) -> cl.Model:
+        return cl.load_model(self.copied(**config))
+
     def images(self, pictures: Any = "digits", n: Any = 1) -> Any:
         return cl.load_images(pictures, self.vision.hf.config, n)
+
+    def picture(self, content: bytes) -> Any:
+        return self.images(self.file("pictures/one.png", content).parent)
 
 
 class Bad(NamedTuple):
@@ -73,19 +79,8 @@ def loading(name: Any, message: str, **arguments: Any) -> Bad:
     return Bad(row, lambda rig: cl.load_model(name, device="cpu", **arguments), message)
 
 
-def of_folder(what: str, message: str, **config: Any) -> Bad:
-    return Bad(f"config with {what}", lambda rig: cl.load_model(rig.copied(**config), device="cpu"), message)
-
-
 def spoilt(what: str, change: Callable[[Path], Any], message: str) -> Bad:
     return Bad(what, lambda rig: [change(folder := rig.copied()), cl.load_model(folder)], message)
-
-
-def pictured(content: bytes) -> Bad:
-    def call(rig: Rig) -> Any:
-        return rig.images(rig.file("pictures/one.png", content).parent)
-
-    return Bad(f"picture {content!r}", call, "the picture .* cannot be read")
 
 
 def calling(what: str, message: str, call: Callable, *given: Any, **named: Any) -> Bad:
@@ -94,10 +89,6 @@ def calling(what: str, message: str, call: Callable, *given: Any, **named: Any) 
 
 def measured(message: str, measure: Callable, **settings: Any) -> Bad:
     return Bad(f"{measure.__name__} with {settings}", lambda rig: measure(rig.model, [TEXT], **settings), message)
-
-
-def read_gguf(name: str, content: bytes, message: str) -> Bad:
-    return Bad(f"a model in {name}", lambda rig: cl.load_model(rig.file(name, content)), message)
 
 
 def read(name: str, content: str | bytes, message: str) -> Bad:
@@ -116,6 +107,7 @@ WITH_NAN = tiny.llama()
 WITH_NAN.model.embed_tokens.weight.data[5, 3] = np.nan
 RESNET = transformers.ResNetModel(transformers.ResNetConfig(hidden_sizes=[8], depths=[1]))
 IDS, BLACK, BEYOND = torch.tensor([[1, 2]]), torch.zeros(1, 1, 8, 8), "0," + "9" * 5000
+ENDLESS = b"GGUF\x03\0\0\0" + b"\xff" * 16
 
 LIBRARY = [
     # Names of models: none may become a path outside, a system call that fails, or a command.
@@ -146,15 +138,15 @@ LIBRARY = [
     loading("nano-neox", "memory is nan; it must be a text", memory=float("nan")),
     loading("nano-neox", "'nano-neox' needs .* and memory allows 0.0 MB", memory="1KB"),
     # Files of a model that do not say what is in them.
-    of_folder("code as activation", "KeyError.*touch ran.*check its values", hidden_act=CODE),
-    of_folder("an unknown rotation", "KeyError.*check its values", rope_scaling={"type": "nonsense"}),
-    of_folder("a list as quantisation", r"are quantised already \(\[1\]\)", quantization_config=[1]),
-    of_folder("a list as type", r"model type \['llama'\]: transformers .* has no such model", model_type=["llama"]),
+    Bad("code as activation", lambda rig: rig.loaded(hidden_act=CODE), "KeyError.*touch ran.*check its values"),
+    Bad("an unknown rotation", lambda rig: rig.loaded(rope_scaling={"type": "nonsense"}), "KeyError.*check its values"),
+    Bad("a list as bits", lambda rig: rig.loaded(quantization_config=[1]), r"are quantised already \(\[1\]\)"),
+    Bad("a list as type", lambda rig: rig.loaded(model_type=["llama"]), r"type \['llama'\]: .* has no such model"),
     spoilt("a folder as config", lambda f: [(f / "config.json").unlink(), (f / "config.json").mkdir()], DAMAGED),
     spoilt("a config of brackets", lambda f: (f / "config.json").write_text("[" * 100_000), DAMAGED),
     spoilt("a damaged tokenizer", lambda f: (f / "tokenizer.json").write_text("{no"), UNLOADED),
-    read_gguf("zeros.gguf", b"GGUF" + bytes(60), "zeros.gguf.*damag"),
-    read_gguf("endless.gguf", b"GGUF\x03\0\0\0" + b"\xff" * 16, "endless.gguf.*damaged or truncated"),
+    Bad("a GGUF of zeros", lambda rig: cl.load_model(rig.file("zeros.gguf", b"GGUF" + bytes(60))), "zeros.gguf.*damag"),
+    Bad("endless tables", lambda rig: cl.load_model(rig.file("endless.gguf", ENDLESS)), "endless.gguf.*damaged or"),
     # Models from memory.
     calling("a layer", "a Linear and no transformers model, and has no list", cl.wrap_model, torch.nn.Linear(2, 2)),
     calling("a text as tokenizer", "tokenizer is 'gpt2'; a transformers", cl.wrap_model, tiny.llama(), "gpt2"),
@@ -240,7 +232,9 @@ LIBRARY = [
     calling("half a prompt", "n is 1.5; the set has 120 prompts", cl.load_prompts, n=1.5),
     calling("a word as seed", "seed is 'a'; it must be a whole number from 0", cl.load_prompts, n=3, seed="a"),
     calling("a number as folder", "folder is 3; expected a name or a path", cl.load_prompts, "arc", folder=3),
-    *(pictured(content) for content in (b"no picture", b"", b"\x89PNG\r\n\x1a\n" + bytes(20))),
+    Bad("no picture", lambda rig: rig.picture(b"no picture"), "the picture .* cannot be read"),
+    Bad("an empty picture", lambda rig: rig.picture(b""), "the picture .* cannot be read"),
+    Bad("a cut picture", lambda rig: rig.picture(b"\x89PNG\r\n\x1a\n" + bytes(20)), "the picture .* cannot be read"),
     Bad("half a picture", lambda rig: rig.images(n=1.5), "images is 1.5; it must be"),
     Bad("pictures of nothing", lambda rig: rig.images(None), "pictures is None; it must be"),
     Bad("a rate in quotes", lambda rig: measure_drop_path(rig.vision, BLACK, rate="0.3"), "rate is '0.3'; a rate of"),

@@ -99,12 +99,10 @@ class Trial:
                 break
             except ProcessLookupError:  # it was done in the meantime
                 passed.add(first)
-        done = len(list(lines(first)))
-        self.log(f"killed SLURM job {line['slurm']} when {done} of {SHARD} prompts of its shard were done")
+        self.log(f"killed SLURM job {line['slurm']} when {self.journals()[first]} of {SHARD} prompts were done")
         second = self.begun(sweep, besides={first})
         self.cluster.kill("slurmd")
-        done = len(list(lines(second)))
-        self.log(f"killed the node's daemon when {done} of {SHARD} prompts of another shard were done")
+        self.log(f"killed the node's daemon when {self.journals()[second]} of {SHARD} prompts of another were done")
         time.sleep(3)
         self.cluster.start("slurmd")
         self.cluster.wait_idle()

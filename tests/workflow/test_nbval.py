@@ -106,7 +106,6 @@ def test_numbers_may_differ_by_their_measured_spread():
     assert near("0.123460", "0.123456", 4e-5) == "0.123456"
     assert near("0.123460", "0.123456", 3e-5) == "0.123460" == near("0.123460", "0.123456")
     assert near("step1001", "step1000", math.inf) == "step1000"
-
     for name, text in {"depth-local-skew": "-0.017", "depth-local-low": "-0.0171064916"}.items():
         output = new_output("display_data", {MIME: "-0.0171064916"}, metadata={"scrapbook": {"name": name}})
         assert texts_of(output).popitem()[1] == text

@@ -25,18 +25,13 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 # What makes a notebook quick on a random model of 3 blocks; the other parameters keep their defaults.
 SMALL = {
-    "card": {"prompts": 2},
+    **{name: {"prompts": 2} for name in ("card", "lenses", "trajectories")},
+    **{name: {"prompts": 2, "k": 4} for name in ("dynamics", "nulls", "readings", "spectra")},
     "depth": {"prompts": 2, "k": 4, "blocks": 3},
-    "dynamics": {"prompts": 2, "k": 4},
-    "nulls": {"prompts": 2, "k": 4},
     "perturbation": {"prompts": 2, "noise": "0.1,1", "draws": 2},
-    "lenses": {"prompts": 2},
     "precision": {"prompts": 2, "k": 4, "precisions": "bfloat16"},
     "prompts": {"prompts": 12, "questions": 3, "k": 4},
-    "readings": {"prompts": 2, "k": 4},
-    "spectra": {"prompts": 2, "k": 4},
     "tokens": {"prompts": 2, "k": 4, "tokens": 3},
-    "trajectories": {"prompts": 2},
     "vision": {"images": 2, "k": 4},
 }
 OF_MANY_MODELS = ("edits", "emergence", "generalization")

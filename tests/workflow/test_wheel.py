@@ -140,11 +140,15 @@ def test_wheel_is_small_and_holds_one_checkpoint(wheel):
     assert "companion/figures/depth.py" in listed and "measurements/" not in listed
 
 
+@pytest.fixture(scope="module")
+def of_the_checkout(tmp_path_factory) -> dict:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return json.loads(forked.run(MEASURE, environment, cwd=tmp_path_factory.mktemp("here")).stdout)
+
+
 @pytest.mark.thorough
-def test_wheel_measures_the_same_as_the_checkout(environment, tmp_path):
-    which, python = environment
-    of_the_checkout = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    here = json.loads(forked.run(MEASURE, of_the_checkout, cwd=tmp_path).stdout)
+def test_wheel_measures_the_same_as_the_checkout(environment, of_the_checkout, tmp_path):
+    (which, python), here = environment, of_the_checkout
     there = json.loads(run([str(python), "-c", MEASURE], tmp_path))
     assert Path(here["file"]).is_relative_to(ROOT) and Path(there["file"]).is_relative_to(python.parents[1])
     lowest = {name: SpecifierSet(ASKED[name].removeprefix(name).replace(">=", "==")) for name in LIGHT}
