@@ -36,13 +36,14 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         self.folder, self.store = folder, folder / "store"
         self.model, self.vision = cl.load_model("nano-neox"), cl.load_model("nano-vit")
-        self.bare = cl.wrap_model(tiny.llama(), name="bare")
+        self.bare, self.plain = cl.wrap_model(tiny.llama(), name="bare"), cl.wrap_model(GPT(), blocks="transformer.h")
         self.trace = cl.trace(self.model, TEXT)
         self.depth = cl.sweep(cl.measure_depth, self.model, [TEXT], ks=(3,), store=self.store)
         tiny.save_llama(folder / "llama")
 
     def file(self, name: str, content: str | bytes) -> Path:
         path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
         return path
 
@@ -55,9 +56,14 @@ class Rig:
         (copy / "config.json").write_text(json.dumps(stored | config))
         return copy
 
-    def picture(self, content: bytes) -> Path:
-        (self.folder / "pictures").mkdir(exist_ok=True)
-        return self.file("pictures/one.png", content).parent
+    def loaded(self, **config: Any) -> cl.Model:
+        return cl.load_model(self.copied(**config))
+
+    def images(self, pictures: Any = "digits", n: Any = 1) -> Any:
+        return cl.load_images(pictures, self.vision.hf.config, n)
+
+    def picture(self, content: bytes) -> Any:
+        return self.images(self.file("pictures/one.png", content).parent)
 
 
 class Bad(NamedTuple):
@@ -68,39 +74,25 @@ class Bad(NamedTuple):
     message: str
 
 
-def spoilt_in_memory(value: float) -> transformers.PreTrainedModel:
-    hf = tiny.llama()
-    hf.model.embed_tokens.weight.data[5, 3] = value
-    return hf
-
-
-def without_blocks() -> transformers.PreTrainedModel:
-    config = transformers.LlamaConfig(**tiny.STACK | {"num_hidden_layers": 0}, vocab_size=50, num_key_value_heads=2)
-    return transformers.LlamaForCausalLM(config)
-
-
 def loading(name: Any, message: str, **arguments: Any) -> Bad:
     row = f"model {str(name)[:30]!a} {arguments or ''}"
     return Bad(row, lambda rig: cl.load_model(name, device="cpu", **arguments), message)
-
-
-def of_folder(what: str, message: str, **config: Any) -> Bad:
-    return Bad(f"config with {what}", lambda rig: cl.load_model(rig.copied(**config), device="cpu"), message)
 
 
 def spoilt(what: str, change: Callable[[Path], Any], message: str) -> Bad:
     return Bad(what, lambda rig: [change(folder := rig.copied()), cl.load_model(folder)], message)
 
 
+def calling(what: str, message: str, call: Callable, *given: Any, **named: Any) -> Bad:
+    return Bad(what, lambda rig: call(*given, **named), message)
+
+
+def measured(message: str, measure: Callable, **settings: Any) -> Bad:
+    return Bad(f"{measure.__name__} with {settings}", lambda rig: measure(rig.model, [TEXT], **settings), message)
+
+
 def read(name: str, content: str | bytes, message: str) -> Bad:
     return Bad(f"prompts in {name}", lambda rig: cl.load_prompts(rig.file(name, content)), message)
-
-
-def pictured(content: bytes) -> Bad:
-    def call(rig: Rig) -> Any:
-        return cl.load_images(rig.picture(content), rig.vision.hf.config, 1)
-
-    return Bad(f"picture {content!r}", call, "the picture .* cannot be read")
 
 
 def traced(what: str, given: Any, message: str) -> Bad:
@@ -111,20 +103,16 @@ def seen(what: str, image: Any, message: str) -> Bad:
     return Bad(f"image with {what}", lambda rig: cl.trace(rig.vision, image), message)
 
 
-def tokens(message: str, **settings: Any) -> Bad:
-    arguments = {"block": 1, "k": 3} | settings
-    return Bad(f"measure_tokens {settings}", lambda rig: cl.measure_tokens(rig.model, [TEXT], **arguments), message)
-
-
-def moved(message: str, **settings: Any) -> Bad:
-    return Bad(f"noise with {settings}", lambda rig: cl.measure_perturbation(rig.model, [TEXT], **settings), message)
-
+WITH_NAN = tiny.llama()
+WITH_NAN.model.embed_tokens.weight.data[5, 3] = np.nan
+RESNET = transformers.ResNetModel(transformers.ResNetConfig(hidden_sizes=[8], depths=[1]))
+IDS, BLACK, BEYOND = torch.tensor([[1, 2]]), torch.zeros(1, 1, 8, 8), "0," + "9" * 5000
+ENDLESS = b"GGUF\x03\0\0\0" + b"\xff" * 16
 
 LIBRARY = [
     # Names of models: none may become a path outside, a system call that fails, or a command.
     loading("../../etc", "'../../etc' is no alias, no folder and no Hugging Face id; an id has the form"),
     loading("/etc", "'/etc' has no config.json; choose a model in the transformers format"),
-    loading("nano_neox", "no model is called 'nano_neox'; did you mean 'nano-neox'"),
     loading("a/b/c", "'a/b/c' is no alias, no folder and no Hugging Face id"),
     loading("https://huggingface.co/gpt2", "is no alias, no folder and no Hugging Face id"),
     loading("nano-neox\0", r"model is 'nano-neox\\x00'; a name has printable characters"),
@@ -150,36 +138,22 @@ LIBRARY = [
     loading("nano-neox", "memory is nan; it must be a text", memory=float("nan")),
     loading("nano-neox", "'nano-neox' needs .* and memory allows 0.0 MB", memory="1KB"),
     # Files of a model that do not say what is in them.
-    of_folder("code as activation", "KeyError.*touch ran.*check its values", hidden_act=CODE),
-    of_folder("an unknown rotation", "KeyError.*check its values", rope_scaling={"type": "nonsense"}),
-    of_folder("a list as quantisation", r"are quantised already \(\[1\]\)", quantization_config=[1]),
-    of_folder("a list as type", r"model type \['llama'\]: transformers .* has no such model", model_type=["llama"]),
+    Bad("code as activation", lambda rig: rig.loaded(hidden_act=CODE), "KeyError.*touch ran.*check its values"),
+    Bad("an unknown rotation", lambda rig: rig.loaded(rope_scaling={"type": "nonsense"}), "KeyError.*check its values"),
+    Bad("a list as bits", lambda rig: rig.loaded(quantization_config=[1]), r"are quantised already \(\[1\]\)"),
+    Bad("a list as type", lambda rig: rig.loaded(model_type=["llama"]), r"type \['llama'\]: .* has no such model"),
     spoilt("a folder as config", lambda f: [(f / "config.json").unlink(), (f / "config.json").mkdir()], DAMAGED),
     spoilt("a config of brackets", lambda f: (f / "config.json").write_text("[" * 100_000), DAMAGED),
     spoilt("a damaged tokenizer", lambda f: (f / "tokenizer.json").write_text("{no"), UNLOADED),
     Bad("a GGUF of zeros", lambda rig: cl.load_model(rig.file("zeros.gguf", b"GGUF" + bytes(60))), "zeros.gguf.*damag"),
-    Bad(
-        "a GGUF with endless tables",
-        lambda rig: cl.load_model(rig.file("endless.gguf", b"GGUF\x03\0\0\0" + b"\xff" * 16)),
-        "endless.gguf.*damaged or truncated",
-    ),
+    Bad("endless tables", lambda rig: cl.load_model(rig.file("endless.gguf", ENDLESS)), "endless.gguf.*damaged or"),
     # Models from memory.
-    Bad("no model", lambda rig: cl.wrap_model(None), "hf_model is a NoneType; a transformers model or nn.Module"),
-    Bad(
-        "a layer",
-        lambda rig: cl.wrap_model(torch.nn.Linear(2, 2)),
-        "is a Linear and no transformers model, and has no list",
-    ),
-    Bad("a text as tokenizer", lambda rig: cl.wrap_model(tiny.llama(), "gpt2"), "tokenizer is 'gpt2'; a transformers"),
-    Bad("a model without blocks", lambda rig: cl.wrap_model(without_blocks()), "has no list of 0 blocks"),
-    Bad(
-        "a convolutional network",
-        lambda rig: cl.wrap_model(transformers.ResNetModel(transformers.ResNetConfig(hidden_sizes=[8], depths=[1]))),
-        "ResNetModel does not say how large its images are",
-    ),
+    calling("a layer", "a Linear and no transformers model, and has no list", cl.wrap_model, torch.nn.Linear(2, 2)),
+    calling("a text as tokenizer", "tokenizer is 'gpt2'; a transformers", cl.wrap_model, tiny.llama(), "gpt2"),
+    calling("a convolutional network", "ResNetModel does not say how large its images are", cl.wrap_model, RESNET),
     Bad(
         "NaN in the embedding of one token",
-        lambda rig: cl.measure_depth(cl.wrap_model(spoilt_in_memory(np.nan)), [torch.tensor([[4, 5, 6, 5]])], ks=(3,)),
+        lambda rig: cl.measure_depth(cl.wrap_model(WITH_NAN), [torch.tensor([[4, 5, 6, 5]])], ks=(3,)),
         "the state at position 1 holds NaN or infinite values before block 1, in the embedding",
     ),
     # What a model is asked to read.
@@ -208,52 +182,34 @@ LIBRARY = [
         Bad(f"svd with k {k!r}", lambda rig, k=k: rig.trace.jacobian(0).svd(k), WHOLE_K)
         for k in (0, -1, 97, 2.5, "5", True, None)
     ),
-    Bad("triplets of a text", lambda rig: cl.top_triplets("J", 1), "is a str; a matrix or an object"),
-    Bad("k 1.5 of a matrix", lambda rig: cl.top_triplets(MATRICES[0], 1.5), "k is 1.5; .*, so it must be .* 1 to 8"),
-    Bad("k True of matrices", lambda rig: top_triplets_stacked(MATRICES, True), "k is True; a .* Jacobian has 8"),
+    calling("triplets of a text", "is a str; a matrix or an object", cl.top_triplets, "J", 1),
+    calling("k 1.5 of a matrix", "k is 1.5; .*, so it must be .* 1 to 8", cl.top_triplets, MATRICES[0], 1.5),
+    calling("k True of matrices", "k is True; a .* Jacobian has 8", top_triplets_stacked, MATRICES, True),
     # Measures.
     Bad("no measure", lambda rig: cl.sweep("depth", rig.model, [TEXT]), "measure is 'depth'; pass a function"),
-    Bad(
-        "variables as a text",
-        lambda rig: cl.sweep(cl.measure_depth, rig.model, [TEXT], variables="mismatch"),
-        "variables is 'mismatch'; expected a list of names",
-    ),
-    Bad("the loss of a name", lambda rig: cl.coupling_loss("nano-neox", MATRICES), "model is a str; expected a transf"),
-    Bad(
-        "the loss of a plain network",
-        lambda rig: cl.coupling_loss(cl.wrap_model(GPT(), blocks="transformer.h"), torch.tensor([[1, 2]])),
-        "model is a GPT; expected a transformers model",
-    ),
-    Bad("a measure of a name", lambda rig: cl.measure_depth("nano-neox", [TEXT]), "model is .*; pass what"),
-    Bad("one name for several", lambda rig: measure_models("nano-neox", [TEXT], ks=(3,)), r"such as \['nano-neox'\]"),
-    tokens("block is '1'; nano-neox has 12 blocks, counted from 0, so it must", block="1"),
-    tokens("tokens is 2.5; a comparison takes 2 at least, so", tokens=2.5),
-    moved(r"noise is \[nan\]; it must be relative noise levels above 0", noise=(np.nan,)),
-    moved(r"noise is \[inf\]; it must be relative noise levels", noise=(np.inf,)),
-    moved("noise is '0.1'; it must be relative noise levels", noise="0.1"),
-    moved(r"noise is \[0.1, 0.0\]; it must be relative noise levels", noise=(0.1, 0.0)),
-    moved(r"noise is \[\]; it must be relative noise levels", noise=()),
-    moved("draws is 0; it must be a whole number from 1", draws=0),
-    moved("draws is 1.5; it must be a whole number from 1", draws=1.5),
-    moved("seed is -1; it must be a whole number from 0", seed=-1),
-    Bad("window '3'", lambda rig: cl.measure_trajectories(rig.model, [TEXT], window="3"), "window is '3'; exp"),
-    Bad("an unknown variant", lambda rig: cl.depth_summary(rig.depth, "misc"), "the variant 'misc' is unknown; choose"),
+    calling("the loss of a name", "model is a str; expected a transf", cl.coupling_loss, "nano-neox", MATRICES),
+    Bad("the loss of plain torch", lambda rig: cl.coupling_loss(rig.plain, IDS), "model is a GPT; expected a transf"),
+    calling("a measure of a name", "model is .*; pass what", cl.measure_depth, "nano-neox", [TEXT]),
+    calling("one name for several", r"such as \['nano-neox'\]", measure_models, "nano-neox", [TEXT], ks=(3,)),
+    measured("block is '1'; nano-neox has 12 blocks, counted from 0, so it must", cl.measure_tokens, block="1", k=3),
+    measured("tokens is 2.5; a comparison takes 2 at least, so", cl.measure_tokens, tokens=2.5, block=1, k=3),
+    measured(r"noise is \[nan\]; it must be relative noise levels above 0", cl.measure_perturbation, noise=(np.nan,)),
+    measured(r"noise is \[inf\]; it must be relative noise levels", cl.measure_perturbation, noise=(np.inf,)),
+    measured("noise is '0.1'; it must be relative noise levels", cl.measure_perturbation, noise="0.1"),
+    measured(r"noise is \[0.1, 0.0\]; it must be relative noise levels", cl.measure_perturbation, noise=(0.1, 0.0)),
+    measured(r"noise is \[\]; it must be relative noise levels", cl.measure_perturbation, noise=()),
+    measured("draws is 0; it must be a whole number from 1", cl.measure_perturbation, draws=0),
+    measured("draws is 1.5; it must be a whole number from 1", cl.measure_perturbation, draws=1.5),
+    measured("seed is -1; it must be a whole number from 0", cl.measure_perturbation, seed=-1),
+    measured("window is '3'; exp", cl.measure_trajectories, window="3"),
     Bad("the null of a number", lambda rig: cl.null_of(rig.depth, 3), "names is 3; expected a list of names"),
-    Bad(
-        "the null of one draw",
-        lambda rig: cl.null_of(rig.depth, n_samples=1),
-        "n_samples is 1; a standard error takes 2",
+    Bad("the null of one draw", lambda rig: cl.null_of(rig.depth, n_samples=1), "n_samples is 1; a standard error"),
+    calling(
+        "fp8", "precisions has 'fp8'; give a list of some", cl.measure_precision, "nano-neox", [TEXT], ["fp8"], k=3
     ),
-    Bad(
-        "a precision that is none",
-        lambda rig: cl.measure_precision("nano-neox", [TEXT], ["fp8"], k=3),
-        "precisions has 'fp8'; give a list of some of float32",
-    ),
-    Bad("steps of words", lambda rig: cl.measure_emergence("nano-neox", [TEXT], "a,b"), "'steps' is 'a,b'; it"),
-    Bad(
-        "steps of 5,000 digits",
-        lambda rig: cl.measure_emergence("nano-neox", [TEXT], "0," + "9" * 5000),
-        r"parameter 'steps' is '0,999.*\(5,004 characters\); it must be",
+    calling("steps of words", "'steps' is 'a,b'; it", cl.measure_emergence, "nano-neox", [TEXT], "a,b"),
+    calling(
+        "steps beyond", r"'0,999.*\(5,004 characters\); it must", cl.measure_emergence, "nano-neox", [TEXT], BEYOND
     ),
     # Files of prompts, and pictures.
     read("header.csv", "prompt,rating\n", "holds no prompt; expected one a line"),
@@ -271,17 +227,15 @@ LIBRARY = [
         lambda rig: [os.mkfifo(p := rig.folder / "pipe.txt"), cl.load_prompts(p)],
         r"pipe.txt' cannot be read \(it is a pipe or a device\)",
     ),
-    Bad("a prompt set of code", lambda rig: cl.load_prompts(CODE), "the prompt set .*touch ran.* is unknown; choose"),
-    Bad("no prompt set", lambda rig: cl.load_prompts(None), "the prompt set is None; expected a name or a path"),
-    Bad("half a prompt", lambda rig: cl.load_prompts(n=1.5), "n is 1.5; the set has 120 prompts"),
-    Bad("a word as seed", lambda rig: cl.load_prompts(n=3, seed="a"), "seed is 'a'; it must be a whole number from 0"),
-    Bad("a number as folder", lambda rig: cl.load_prompts("arc", folder=3), "folder is 3; expected a name or a path"),
-    *map(pictured, (b"no picture", b"", b"\x89PNG\r\n\x1a\n" + bytes(20))),
-    Bad("half a picture", lambda rig: cl.load_images("digits", rig.vision.hf.config, 1.5), "images is 1.5; it must be"),
-    Bad("pictures of nothing", lambda rig: cl.load_images(None, rig.vision.hf.config), "pictures is None; it must be"),
-    Bad(
-        "a rate in quotes",
-        lambda rig: measure_drop_path(rig.vision, torch.zeros(1, 1, 8, 8), rate="0.3"),
-        "rate is '0.3'; a rate of stochastic depth is from 0 to below 1",
-    ),
+    calling("a prompt set of code", "the prompt set .*touch ran.* is unknown; choose", cl.load_prompts, CODE),
+    calling("no prompt set", "the prompt set is None; expected a name or a path", cl.load_prompts, None),
+    calling("half a prompt", "n is 1.5; the set has 120 prompts", cl.load_prompts, n=1.5),
+    calling("a word as seed", "seed is 'a'; it must be a whole number from 0", cl.load_prompts, n=3, seed="a"),
+    calling("a number as folder", "folder is 3; expected a name or a path", cl.load_prompts, "arc", folder=3),
+    Bad("no picture", lambda rig: rig.picture(b"no picture"), "the picture .* cannot be read"),
+    Bad("an empty picture", lambda rig: rig.picture(b""), "the picture .* cannot be read"),
+    Bad("a cut picture", lambda rig: rig.picture(b"\x89PNG\r\n\x1a\n" + bytes(20)), "the picture .* cannot be read"),
+    Bad("half a picture", lambda rig: rig.images(n=1.5), "images is 1.5; it must be"),
+    Bad("pictures of nothing", lambda rig: rig.images(None), "pictures is None; it must be"),
+    Bad("a rate in quotes", lambda rig: measure_drop_path(rig.vision, BLACK, rate="0.3"), "rate is '0.3'; a rate of"),
 ]

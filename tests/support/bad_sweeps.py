@@ -29,9 +29,9 @@ SWEEPS = [
     swept("a token too far", r"token is -99; this input has \d tokens", token=-99),
     swept("half a token", "token is 0.5; this input has", token=0.5),
     swept("an unknown boundary", "boundary is 'end'; it must be", boundary="end"),
+    swept("variables as a text", "variables is 'mismatch'; expected a list of names", variables="mismatch"),
     swept("an empty store", "store is ''; it must be a folder", store=""),
     swept("a store of bytes", "store is b'x'; it must be a folder", store=b"x"),
-    swept("an empty shard", r"shard 2/2 of 1 prompts is empty; make at most 1 shard", shard="2/2"),
     swept("shard 0", "shard is '0/2'; it must be a text i/n with i from 1 to n", shard="0/2"),
     swept("shard of code", 'shard is "__import__.*touch ran.*; it must be a text i/n', shard=CODE),
     Bad(

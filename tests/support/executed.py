@@ -21,14 +21,10 @@ def executed(
     seconds: float | None = None,
 ) -> None:
     """Write one; `prompts` is 5 in it, where its default is 12."""
-    outputs = [
-        new_output(
-            "display_data",
-            {f"{_KEPT}text/plain": repr(value)},
-            metadata={"scrapbook": {"name": name, "mime_prefix": _KEPT}},
-        )
-        for name, value in (numbers or {}).items()
-    ]
+    outputs = []
+    for name, value in (numbers or {}).items():
+        kept = {"scrapbook": {"name": name, "mime_prefix": _KEPT}}
+        outputs.append(new_output("display_data", {f"{_KEPT}text/plain": repr(value)}, metadata=kept))
     outputs += [new_output("display_data", {"text/html": figure.data}) for figure in figures]
     cells = [
         new_code_cell("prompts: int = 12  # how many", metadata={"tags": ["parameters"]}),

@@ -75,46 +75,35 @@ class Family:
 
     def build(self, seed: int = 0) -> PreTrainedModel:
         """Build the model in float64 with random weights, large enough that no block is nearly linear."""
-        dtype = torch.float64
         torch.manual_seed(seed)
         config = getattr(transformers, self.config)(**self.arguments)
         config._experts_implementation = "eager"
-        if self.model:
-            hf = getattr(transformers, self.model)._from_config(config, dtype=dtype)
-        else:
-            hf = AutoModelForCausalLM.from_config(config, dtype=dtype)
-        generator = torch.Generator().manual_seed(seed)
+        make = getattr(transformers, self.model)._from_config if self.model else AutoModelForCausalLM.from_config
+        hf, generator = make(config, dtype=torch.float64), torch.Generator().manual_seed(seed)
         with torch.no_grad():
-            for parameter in hf.parameters():
-                if parameter.ndim >= 2:
-                    noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-                    parameter.add_((0.15 * noise).to(parameter.dtype))
+            for parameter in (parameter for parameter in hf.parameters() if parameter.ndim >= 2):
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.add_((0.15 * noise).to(parameter.dtype))
         return hf.eval().requires_grad_(False)
 
 
+def alike(arguments: dict, names: dict[str, str], **more) -> list[Family]:
+    """Families of the same arguments, by the beginnings of their configurations' names."""
+    return [Family(name, f"{config}Config", arguments, **more) for name, config in names.items()]
+
+
+_GATED = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "phi3": "Phi3", "gemma": "Gemma", "olmo": "Olmo"}
+_GATED |= {"cohere": "Cohere", "granite": "Granite", "glm4": "Glm4", "smollm3": "SmolLM3"}
+_WINDOWED = {"mistral": "Mistral", "gemma2": "Gemma2", "gemma3": "Gemma3Text", "cohere2": "Cohere2"}
+
 FAMILIES = [
-    Family("llama", "LlamaConfig", GQA),
-    Family("qwen2", "Qwen2Config", GQA),
-    Family("qwen3", "Qwen3Config", GQA),
-    Family("phi3", "Phi3Config", GQA),
-    Family("gemma", "GemmaConfig", GQA),
-    Family("olmo", "OlmoConfig", GQA),
-    Family("cohere", "CohereConfig", GQA),
-    Family("granite", "GraniteConfig", GQA),
-    Family("glm4", "Glm4Config", GQA),
-    Family("smollm3", "SmolLM3Config", GQA),
-    Family("mistral-window", "MistralConfig", _WINDOW),
-    Family("gemma2-window", "Gemma2Config", _WINDOW),
-    Family("gemma3-window", "Gemma3TextConfig", _WINDOW),
-    Family("cohere2-window", "Cohere2Config", _WINDOW),
+    *alike(GQA, _GATED),
+    *alike(_WINDOW, {f"{name}-window": config for name, config in _WINDOWED.items()}),
     Family("phi", "PhiConfig", BASE),
     Family("gpt-neox", "GPTNeoXConfig", BASE),
     Family("gpt-neox-sequential", "GPTNeoXConfig", dict(BASE, use_parallel_residual=False)),
     Family("opt", "OPTConfig", dict(BASE, ffn_dim=64, word_embed_proj_dim=32)),
-    Family("olmo2", "Olmo2Config", GQA),
-    Family("stablelm", "StableLmConfig", GQA),
-    Family("starcoder2", "Starcoder2Config", GQA),
-    Family("nemotron", "NemotronConfig", GQA),
+    *alike(GQA, {"olmo2": "Olmo2", "stablelm": "StableLm", "starcoder2": "Starcoder2", "nemotron": "Nemotron"}),
     Family("gpt2", "GPT2Config", _GPT2, wide=True),
     Family("mixtral", "MixtralConfig", dict(GQA, **_LOCAL_EXPERTS)),
     Family("qwen3-moe", "Qwen3MoeConfig", dict(GQA, **_EXPERTS, moe_intermediate_size=32, decoder_sparse_step=1)),
@@ -128,20 +117,19 @@ FAMILIES = [
     Family("gptj", "GPTJConfig", dict(_GPT2, rotary_dim=4), route=JOINED),
     Family("gpt-neo", "GPTNeoConfig", _GPT_NEO, route="cache"),
     Family("bert", "BertConfig", BASE, wide=True, bidirectional=True, model="BertModel"),
-    Family("vit", "ViTConfig", VISION, bidirectional=True, model="ViTModel"),
-    Family("deit", "DeiTConfig", VISION, bidirectional=True, model="DeiTModel"),
-    Family("dinov2", "Dinov2Config", VISION, bidirectional=True, model="Dinov2Model"),
+    *(
+        Family(name.lower(), f"{name}Config", VISION, bidirectional=True, model=f"{name}Model")
+        for name in ("ViT", "DeiT", "Dinov2")
+    ),
     Family("roberta", "RobertaConfig", BASE, bidirectional=True, model="RobertaModel"),
     Family("gpt-bigcode", "GPTBigCodeConfig", dict(_GPT2, **_IDS)),
     Family("codegen", "CodeGenConfig", dict(_GPT2, **_IDS, rotary_dim=4), route=JOINED),
     Family("persimmon", "PersimmonConfig", BASE),
     Family("olmo3-window", "Olmo3Config", _WINDOW),
     Family("exaone4", "Exaone4Config", _WINDOW),
-    Family("ernie4.5", "Ernie4_5Config", GQA),
-    Family("helium", "HeliumConfig", GQA),
+    *alike(GQA, {"ernie4.5": "Ernie4_5", "helium": "Helium"}),
     Family("qwen2-moe", "Qwen2MoeConfig", dict(GQA, **_EXPERTS, **_SHARED_EXPERT)),
-    Family("mamba", "MambaConfig", _PURE, route="state"),
-    Family("falcon-mamba", "FalconMambaConfig", _PURE, route="state"),
+    *alike(_PURE, {"mamba": "Mamba", "falcon-mamba": "FalconMamba"}, route="state"),
     Family("mamba2", "Mamba2Config", _PURE_2, route="state"),
     Family("mamba2-bounded", "Mamba2Config", dict(_PURE_2, time_step_limit=(0.5, 1.0)), route="sequence"),
     Family("qwen3-next", "Qwen3NextConfig", dict(_NEXT, layer_types=_MIXED), route="attention and state"),
@@ -179,13 +167,9 @@ def named(name: str) -> Family:
 
 def each_family(families: Iterable[Family] = FAMILIES) -> pytest.MarkDecorator:
     """Run a test for the families that stand for all, and for the others where all are asked for."""
-    return pytest.mark.parametrize(
-        "family",
-        [
-            pytest.param(one, id=one.name, marks=[pytest.mark.thorough] * (one.name not in REPRESENTATIVE))
-            for one in families
-        ],
-    )
+    marks = {name: [] for name in REPRESENTATIVE}
+    rows = [pytest.param(one, id=one.name, marks=marks.get(one.name, pytest.mark.thorough)) for one in families]
+    return pytest.mark.parametrize("family", rows)
 
 
 _LOADED: dict[tuple[str, torch.dtype], Model] = {}

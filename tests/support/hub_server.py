@@ -38,8 +38,8 @@ class Hub:
             raise ValueError(unknown)
         self.requests: list[str] = []
         self.released = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self._server.hub, self._server.daemon_threads = self, True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     @property
@@ -71,64 +71,59 @@ class Hub:
         self._server.server_close()
 
 
-def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
 
-        def do_HEAD(self):
-            self.answer()
+    def do_HEAD(self) -> None:
+        path, token, hub = unquote(urlsplit(self.path).path), self.headers.get("Authorization"), self.server.hub
+        hub.requests.append(f"{self.command} {path}")
+        parts = path.removeprefix("/api/models").split("/")
+        repo_id, (what, revision, *rest) = "/".join(parts[1:3]), (*parts[3:], "", "")[: max(2, len(parts) - 3)]
+        mode = hub.modes.get(repo_id, "404")
+        if mode == "silent":
+            hub.released.wait()
+            self.close_connection = True
+        elif mode == "not-a-hub":
+            self.send(200, b"<html>Please log in</html>")
+        elif mode == "gated" and token != f"Bearer {TOKEN}":
+            self.send(403 if token else 401, code="GatedRepo")
+        elif mode in REFUSALS:
+            self.send(REFUSALS[mode][0], code=REFUSALS[mode][1])
+        elif (found := hub.found(revision or "main")) is None:
+            self.send(404, code="RevisionNotFound")
+        else:
+            self.send_part(repo_id, what, "/".join(rest), *found)
 
-        def do_GET(self):
-            self.answer()
+    def do_GET(self) -> None:
+        self.do_HEAD()
 
-        def log_message(self, *_: object) -> None:
-            pass
+    def send_part(self, repo_id: str, what: str, name: str, commit: str, folder: Path) -> None:
+        files = {f.relative_to(folder).as_posix(): f for f in sorted(folder.rglob("*")) if f.is_file()}
+        if what == "tree":
+            sizes = {n: {"size": file.stat().st_size, "oid": tag(file)} for n, file in files.items()}
+            self.send(200, json.dumps([{"type": "file", "path": n} | size for n, size in sizes.items()]).encode())
+        elif what != "resolve":
+            info = {"id": repo_id, "sha": commit, "siblings": [{"rfilename": n} for n in files]}
+            self.send(200, json.dumps(info).encode())
+        elif name not in files:
+            self.send(404, code="EntryNotFound")
+        else:
+            self.send(200, files[name].read_bytes(), commit=commit, etag=tag(files[name]))
 
-        def answer(self) -> None:
-            path, token = unquote(urlsplit(self.path).path), self.headers.get("Authorization")
-            hub.requests.append(f"{self.command} {path}")
-            parts = path.removeprefix("/api/models").split("/")
-            repo_id, (what, revision, *rest) = "/".join(parts[1:3]), (*parts[3:], "", "")[: max(2, len(parts) - 3)]
-            mode = hub.modes.get(repo_id, "404")
-            if mode == "silent":
-                hub.released.wait()
-                self.close_connection = True
-                return None
-            if mode == "not-a-hub":
-                return self.send(200, b"<html>Please log in</html>")
-            if mode == "gated" and token != f"Bearer {TOKEN}":
-                return self.send(403 if token else 401, code="GatedRepo")
-            if mode in REFUSALS:
-                status, code = REFUSALS[mode]
-                return self.send(status, code=code)
-            if (found := hub.found(revision or "main")) is None:
-                return self.send(404, code="RevisionNotFound")
-            commit, folder = found
-            files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
-            names = [file.relative_to(folder).as_posix() for file in files]
-            if what == "tree":
-                pairs = zip(names, files, strict=True)
-                tree = [{"type": "file", "path": n, "size": f.stat().st_size, "oid": tag(f)} for n, f in pairs]
-                return self.send(200, json.dumps(tree).encode())
-            if what != "resolve":
-                info = {"id": repo_id, "sha": commit, "siblings": [{"rfilename": name} for name in names]}
-                return self.send(200, json.dumps(info).encode())
-            if (name := "/".join(rest)) not in names:
-                return self.send(404, code="EntryNotFound")
-            return self.send(200, (folder / name).read_bytes(), commit=commit, etag=tag(folder / name))
+    def send(
+        self, status: int, content: bytes = b"", code: str | None = None, commit: str = "", etag: str = ""
+    ) -> None:
+        headers = {"X-Error-Code": code, "X-Error-Message": code, "X-Repo-Commit": commit, "ETag": etag}
+        self.send_response(status)
+        for name, value in (headers | {"Content-Length": str(len(content))}).items():
+            if value:
+                self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
 
-        def send(self, status: int, content: bytes = b"", code: str | None = None, commit="", etag="") -> None:
-            headers = {"X-Error-Code": code, "X-Error-Message": code, "X-Repo-Commit": commit, "ETag": etag}
-            self.send_response(status)
-            for name, value in headers.items():
-                if value:
-                    self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
-
-    return Handler
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 def tag(file: Path) -> str:

@@ -16,10 +16,9 @@ _CLOSED.bind(("127.0.0.1", 0))
 
 def user(home: Path, endpoint: str, **settings: str) -> dict[str, str]:
     """Environment of a user whose only hub is the given one and who has no token."""
-    hub = ("HF_", "HUGGING", "TRANSFORMERS_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(hub)}
+    kept = {name: os.environ[name] for name in os.environ if not name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))}
     own = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return {**kept, **own, **settings}
+    return kept | own | settings
 
 
 def run(code: str, environment: dict[str, str], *arguments: str) -> CompletedProcess[str]:

@@ -39,15 +39,9 @@ class GPT(nn.Module):
 
     def __init__(self, vocabulary: int = 65, width: int = 24, heads: int = 4, blocks: int = 3, longest: int = 32):
         super().__init__()
-        self.transformer = nn.ModuleDict(
-            {
-                "wte": nn.Embedding(vocabulary, width),
-                "wpe": nn.Embedding(longest, width),
-                "drop": nn.Dropout(0.1),
-                "h": nn.ModuleList(Block(width, heads) for _ in range(blocks)),
-                "ln_f": nn.LayerNorm(width),
-            }
-        )
+        parts = {"wte": nn.Embedding(vocabulary, width), "wpe": nn.Embedding(longest, width), "drop": nn.Dropout(0.1)}
+        parts["h"] = nn.ModuleList(Block(width, heads) for _ in range(blocks))
+        self.transformer = nn.ModuleDict(parts | {"ln_f": nn.LayerNorm(width)})
         self.lm_head = nn.Linear(width, vocabulary, bias=False)
         self.lm_head.weight = self.transformer["wte"].weight
 

@@ -46,8 +46,7 @@ def brute_force_jacobian(
     """
     leaf, read = [], [block.get_submodule(name) for name in ends] or [block]
     with torch.enable_grad():
-        seen = outputs(hf, inputs, block, lambda x: as_leaf(x, leaf), read)
-        y = sum(each.reshape(leaf[0].shape) for each in seen)
+        y = sum(x.reshape(leaf[0].shape) for x in outputs(hf, inputs, block, lambda x: as_leaf(x, leaf), read))
     J = rows(y[0, token_out, ::every], leaf[0])[:, token_in]
     return J - torch.eye(J.shape[1], dtype=J.dtype)[::every] if token_in == token_out and not ends else J
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +21,20 @@ import psutil
 import pytest
 
 _NEEDED = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "sbatch", "srun")
-_CONF = """
-ClusterName=trial
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser={user}
-SlurmdUser={user}
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-CredType=cred/munge
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-JobAcctGatherType=jobacct_gather/none
-MpiDefault=none
-ReturnToService=2
-SlurmdTimeout=30
-InactiveLimit=0
-KillWait=5
-MinJobAge=300
+_SETTINGS = """
+ClusterName=trial SlurmctldHost={host}(127.0.0.1) SlurmctldPort={ports[0]} SlurmdPort={ports[1]} ReturnToService=2
+SlurmUser={user} SlurmdUser={user} AuthType=auth/munge AuthInfo=socket={folder}/munge.socket CredType=cred/munge
+StateSaveLocation={folder}/state SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc TaskPlugin=task/none SelectType=select/cons_tres SelectTypeParameters=CR_Core
+JobAcctGatherType=jobacct_gather/none MpiDefault=none SlurmdTimeout=30 InactiveLimit=0 KillWait=5 MinJobAge=300
+"""
+_NODES = """
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} State=UNKNOWN
 PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
+_CONF = "\n".join(_SETTINGS.split()) + _NODES  # a setting a line
 
 
 class Cluster:
@@ -72,22 +57,20 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         for name in ("state", "spool", "bin"):
             (self.folder / name).mkdir(parents=True)
+        conf, srun, key = (self.folder / name for name in ("slurm.conf", "bin/srun", "munge.key"))
         user, host = pwd.getpwuid(os.geteuid()).pw_name, socket.gethostname().split(".")[0]
         memory = psutil.virtual_memory().total // 2**20 - 64
         how = {"user": user, "host": host, "ports": _free_ports(2), "cpus": os.cpu_count(), "memory": memory}
-        (self.folder / "slurm.conf").write_text(_CONF.format(folder=self.folder, **how))
+        conf.write_text(_CONF.format(folder=self.folder, **how))
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
         # Snakemake's plugin takes every SLURM_ variable away before it calls srun, which then looks elsewhere.
-        srun = self.folder / "bin" / "srun"
-        srun.write_text(f'#!/bin/sh\nSLURM_CONF={self.folder / "slurm.conf"} exec {self.program("srun")} "$@"\n')
+        srun.write_text(f'#!/bin/sh\nSLURM_CONF={conf} exec {self.program("srun")} "$@"\n')
         srun.chmod(0o755)
-        key = self.folder / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))
         try:
-            self.start("munged")
-            self.start("slurmctld")
-            self.start("slurmd")
+            for name in ("munged", "slurmctld", "slurmd"):
+                self.start(name)
             self.wait_idle()
         except BaseException:
             self.__exit__()
@@ -100,9 +83,14 @@ class Cluster:
         end = time.monotonic() + 20
         while self._ask("squeue", "--noheader") and time.monotonic() < end:
             time.sleep(0.2)
-        for name in ("slurmd", "slurmctld", "munged"):
-            if name in self.processes:
-                _end(self.processes.pop(name))
+        for process in (self.processes[name] for name in ("slurmd", "slurmctld", "munged") if name in self.processes):
+            process.terminate()
+            try:
+                process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.processes.clear()
 
     def start(self, name: str) -> None:
         """Start one of the daemons, in the foreground of a process that is ours."""
@@ -112,7 +100,7 @@ class Cluster:
         arguments = {"munged": munged, "slurmctld": ["-D", "-i"], "slurmd": ["-D"]}[name]
         with (place / f"{name}.out").open("ab") as out:
             command = [self.program(name), *arguments]
-            self.processes[name] = subprocess.Popen(command, env=self._env(), stdout=out, stderr=out)
+            self.processes[name] = subprocess.Popen(command, env=os.environ | self.environment, stdout=out, stderr=out)
         if name == "munged":
             until(lambda: (place / "munge.socket").exists(), lambda: f"munged does not answer:\n{self.logs()}")
 
@@ -137,11 +125,8 @@ class Cluster:
 
     def _ask(self, *command: str) -> str:
         """Run one of the cluster's commands, and return its output; nothing where nobody answers."""
-        run = subprocess.run(command, env=self._env(), capture_output=True, text=True, check=False)
-        return run.stdout.strip()
-
-    def _env(self) -> dict[str, str]:
-        return os.environ | self.environment
+        environment = os.environ | self.environment
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def until(found: Callable[[], Any], lack: Callable[[], str], seconds: float = 30) -> Any:
@@ -154,21 +139,10 @@ def until(found: Callable[[], Any], lack: Callable[[], str], seconds: float = 30
     return it
 
 
-def _end(process: subprocess.Popen) -> None:
-    process.terminate()
-    try:
-        process.wait(timeout=15)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def _free_ports(count: int) -> list[int]:
     """Find ports that nobody listens on."""
-    held = [socket.socket() for _ in range(count)]
-    for one in held:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from math import prod
 
 import bitsandbytes as bnb
@@ -60,20 +60,18 @@ def by_entry(row: torch.Tensor, column: torch.Tensor, width: int, blocksize: int
     return (row * width + column) // blocksize
 
 
-@contextmanager
-def kernel_in_place(where: Callable[..., torch.Tensor]) -> Generator[None]:
+def kernel_in_place(where: Callable[..., torch.Tensor]) -> AbstractContextManager[None]:
     """Put a kernel that takes its scales at given places in the place of the registered one for the CPU."""
 
     def dequantise(A, absmax, blocksize, quant_type, shape, dtype):
         rows, width = prod(shape[:-1]), shape[-1]
         A = A.view(torch.uint8).flatten()
         index = torch.stack([A >> 4, A & 15], dim=1).flatten()[: rows * width].long()
-        row, column = torch.arange(rows)[:, None], torch.arange(width)
         values = torch.tensor(TABLES[quant_type])[index].view(rows, width)
-        return (values * absmax.float()[where(row, column, width, blocksize)]).view(shape).to(dtype)
+        places = where(torch.arange(rows)[:, None], torch.arange(width), width, blocksize)
+        return (values * absmax.float()[places]).view(shape).to(dtype)
 
-    with operator_in_place("dequantize_4bit", dequantise):
-        yield
+    return operator_in_place("dequantize_4bit", dequantise)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def llama(seed: int = 0, **changes) -> transformers.LlamaForCausalLM:
 
 
 def _saved(model, folder: Path, with_tokenizer: bool = True, **saving):
-    model.save_pretrained(folder, **saving)
+    model.eval().save_pretrained(folder, **saving)
     if with_tokenizer:
         tokenizer().save_pretrained(folder)
     return model
@@ -40,13 +40,13 @@ def save_llama(folder: Path, seed: int = 0, *, with_tokenizer: bool = True, **sa
 
 def save_bert(folder: Path) -> transformers.BertForMaskedLM:
     torch.manual_seed(0)
-    return _saved(transformers.BertForMaskedLM(transformers.BertConfig(**STACK, vocab_size=280)).eval(), folder)
+    return _saved(transformers.BertForMaskedLM(transformers.BertConfig(**STACK, vocab_size=280)), folder)
 
 
 def save_vit(folder: Path) -> transformers.ViTForImageClassification:
     torch.manual_seed(0)
     config = transformers.ViTConfig(**STACK, image_size=16, patch_size=8, num_labels=10)
-    return _saved(transformers.ViTForImageClassification(config).eval(), folder, with_tokenizer=False)
+    return _saved(transformers.ViTForImageClassification(config), folder, with_tokenizer=False)
 
 
 def same_weights(a: torch.nn.Module, b: torch.nn.Module) -> bool:

@@ -18,9 +18,8 @@ STORED = {
 
 def stored_name(name: str) -> str:
     parts = name.removesuffix(".weight").split(".")
-    if "layers" in parts:
-        return f"blk.{parts[2]}.{STORED['.'.join(parts[3:])]}.weight"
-    return f"{STORED['.'.join(parts)]}.weight"
+    block, place = (f"blk.{parts[2]}.", parts[3:]) if "layers" in parts else ("", parts)
+    return f"{block}{STORED['.'.join(place)]}.weight"
 
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -66,7 +65,8 @@ def write(
     writer.add_name("tiny")
     sizes = dict(block_count=tiny.BLOCKS, embedding_length=tiny.WIDTH, feed_forward_length=64, context_length=256)
     sizes |= dict(head_count=HEADS, head_count_kv=KV_HEADS, rope_dimension_count=tiny.WIDTH // HEADS)
-    for name, value in (sizes | dict(rope_freq_base=10000.0, layer_norm_rms_eps=1e-6, vocab_size=280)).items():
+    sizes |= dict(rope_freq_base=10000.0, layer_norm_rms_eps=1e-6, vocab_size=280)
+    for name, value in sizes.items():
         getattr(writer, f"add_{name}")(value)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind}"])
     if tokenizer:
@@ -93,8 +93,7 @@ def write(
         add.get(type(value), writer.add_array)(f"{architecture}.{key}", value)
     for name, values in (tensors or {}).items():
         writer.add_tensor(name, values.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+    for part in ("header", "kv_data", "tensors"):
+        getattr(writer, f"write_{part}_to_file")()
     writer.close()
     return expected

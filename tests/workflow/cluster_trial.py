@@ -4,8 +4,6 @@ Three models in two precisions, in shards. It passes where the sweep completes, 
 numbers are those of an undisturbed run to the last bit, and running it again does nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -30,12 +28,10 @@ CONFIG = {
     # One prompt at a time, in models so small that depth takes all at once.
     "measures": {"tokens": {"block": 3, "k": 4}},
 }
-PROMPTS, SHARDS, JOBS = 8, 2, 6
+PROMPTS, SHARD, SHARDS, JOBS = 8, 4, 2, 6
 # There is no accounting to ask, and nobody waits for a file system.
-MORE = (
-    "--slurm-no-account --slurm-status-command squeue --slurm-init-seconds-before-status-checks 2 "
-    "--latency-wait 10 --jobs 4"
-)
+MORE = "--slurm-no-account --slurm-status-command squeue --slurm-init-seconds-before-status-checks 2 "
+MORE += "--latency-wait 10 --jobs 4"
 _LONGEST = 900
 
 # The undisturbed run: one process, the whole set, a store of its own; then both are compared bit for bit.
@@ -53,8 +49,6 @@ for name in sys.argv[3:]:
 
 
 class Trial:
-    """One trial in a folder."""
-
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder, self.cluster, self.start = folder, cluster, time.monotonic()
         self.results = folder / "results"
@@ -65,7 +59,6 @@ class Trial:
         self.environment = os.environ | cluster.environment | own
 
     def run(self) -> None:
-        """Run the sweep, disturb it, and check what it left."""
         self.dry_run()
         with (self.folder / "sweep.out").open("wb") as out:
             command = [sys.executable, "-m", "workflow.sweep", str(self.config), "--profile", "slurm", f"--more={MORE}"]
@@ -106,12 +99,10 @@ class Trial:
                 break
             except ProcessLookupError:  # it was done in the meantime
                 passed.add(first)
-        done = len(list(lines(first)))
-        self.log(f"killed SLURM job {line['slurm']} when {done} of {PROMPTS // SHARDS} prompts of its shard were done")
+        self.log(f"killed SLURM job {line['slurm']} when {self.journals()[first]} of {SHARD} prompts were done")
         second = self.begun(sweep, besides={first})
         self.cluster.kill("slurmd")
-        done = len(list(lines(second)))
-        self.log(f"killed the node's daemon when {done} of {PROMPTS // SHARDS} prompts of another shard were done")
+        self.log(f"killed the node's daemon when {self.journals()[second]} of {SHARD} prompts of another were done")
         time.sleep(3)
         self.cluster.start("slurmd")
         self.cluster.wait_idle()
@@ -123,19 +114,14 @@ class Trial:
 
         def found() -> Path | None:
             assert sweep.poll() is None, self.log_tail()
-            fresh = [
-                path for path, count in self.journals().items() if path not in seen and 0 < count < PROMPTS // SHARDS
-            ]
-            return next((path for path in fresh if not self.receipt(path).exists()), None)
+            fresh = {path: count for path, count in self.journals().items() if path not in seen}
+            begun = [path for path, count in fresh.items() if 0 < count < SHARD]
+            receipts = self.root / "measured"
+            return next((p for p in begun if not (receipts / p.parent.name / f"{p.stem}.json").exists()), None)
 
         return until(found, lambda: f"nothing was measured within {_LONGEST} s", _LONGEST)
 
-    def receipt(self, journal: Path) -> Path:
-        """Return the receipt that a shard writes when it is done."""
-        return self.root / "measured" / journal.parent.name / f"{journal.stem}.json"
-
     def journals(self) -> dict[Path, int]:
-        """Count the measurements that each shard noted."""
         return {path: len(list(lines(path))) for path in (self.root / "journals").glob("*/*.jsonl")}
 
     def once(self) -> None:
@@ -150,17 +136,14 @@ class Trial:
         self.log(f"{len(files)} prompts were measured, none of them twice")
 
     def output_of(self, *command: str) -> str:
-        """Run a command to its end and return its output."""
         run = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stdout + run.stderr
         return run.stdout + run.stderr
 
     def log_tail(self) -> str:
-        """Return the end of what the sweep printed."""
         return "\n".join((self.folder / "sweep.out").read_text(errors="replace").splitlines()[-40:])
 
     def log(self, text: str) -> None:
-        """Print a line with the time since the start."""
         print(f"{time.monotonic() - self.start:5.0f} s  {text}", flush=True)
 
 

@@ -1,7 +1,5 @@
 """The command of the decisive test: what it prints and writes of a model, and what it says of one that is not here."""
 
-from __future__ import annotations
-
 import pandas as pd
 import tiny
 

@@ -1,7 +1,5 @@
 """Scores of language models: each against the whole forward pass of a choice or a passage, and rows against means."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -23,23 +21,20 @@ def nats(model: cl.Model, text: str, first: int) -> float:
     return -sum(logits[at - 1].log_softmax(-1)[ids[at]].item() for at in range(first, len(ids)))
 
 
+# Choices that begin alike share what is computed once, and are scored from their beginning all the same.
+@pytest.mark.parametrize("choices", [CHOICES, ["the worst", "the best"]])
 @pytest.mark.parametrize("name", ["nano-neox", "nano-llama"])
-def test_choices_have_the_likelihood_of_whole_texts(name):
+def test_choices_have_the_likelihood_of_whole_texts(name, choices):
     model = cl.load_model(name)
     first = len(model.tokenizer(QUERY)["input_ids"])
-    expected = [-nats(model, f"{QUERY} {choice}", first) for choice in CHOICES]
-    assert decoder_scores.log_likelihoods(model, QUERY, CHOICES) == pytest.approx(expected, rel=1e-4)
-    # Choices that begin alike share what is computed once, and are scored from their beginning all the same.
-    alike = ["the worst", "the best"]
-    expected = [-nats(model, f"{QUERY} {choice}", first) for choice in alike]
-    assert decoder_scores.log_likelihoods(model, QUERY, alike) == pytest.approx(expected, rel=1e-4)
+    expected = [-nats(model, f"{QUERY} {choice}", first) for choice in choices]
+    assert decoder_scores.log_likelihoods(model, QUERY, choices) == pytest.approx(expected, rel=1e-4)
 
 
 def test_bits_per_byte_leave_out_the_first_token():
     model = cl.load_model("nano-neox")
     passage = " The café was closed – nobody knew why, and nobody asked."
-    encoded = model.tokenizer(passage, return_offsets_mapping=True)
-    spans = encoded["offset_mapping"]
+    spans = model.tokenizer(passage, return_offsets_mapping=True)["offset_mapping"]
     size = len(passage[spans[1][0] :].encode())
     whole = decoder_scores.bits_per_byte(model, passage, context=512)
     assert whole == pytest.approx(nats(model, passage, 1) / math.log(2) / size, rel=1e-4)
@@ -95,18 +90,11 @@ def test_answer_is_chosen_raw_and_per_character():
     assert right == [tuple(float(gold == one) for one in best) for gold in range(3)] and best[0] != best[1]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        [],
-        ["--novels", ".", "--passages", "4"],
-        ["--wikitext", "no-such-file"],
-        ["--novels", "no-such-folder"],
-        ["--questions", "no-such-folder"],
-        ["--wikitext", __file__, "--context", "1"],
-        ["--wikitext", __file__, "--n", "0"],
-    ],
-)
+UNREADABLE = ["", "--novels . --passages 4", "--wikitext no-such-file", "--novels no-such-folder"]
+UNREADABLE += ["--questions no-such-folder", f"--wikitext {__file__} --context 1", f"--wikitext {__file__} --n 0"]
+
+
+@pytest.mark.parametrize("given", UNREADABLE)
 def test_what_cannot_be_read_is_one_line(given, tmp_path, capsys):
-    assert decoder_scores.main(["nano-neox", *given, "--table", str(tmp_path / "scores.csv")]) == 1
+    assert decoder_scores.main(["nano-neox", *given.split(), "--table", str(tmp_path / "scores.csv")]) == 1
     assert len(capsys.readouterr().err.strip().splitlines()) == 1 and not (tmp_path / "scores.csv").exists()

@@ -1,7 +1,5 @@
 """Notebooks: they run for any model, refuse wrong parameters by name, and are what their text twins say."""
 
-from __future__ import annotations
-
 import ast
 import html
 import re
@@ -20,28 +18,23 @@ from papermill.parameterize import parameterize_notebook
 from tiny import save_llama, save_vit
 
 from companion.notebook.parameters import RULES
-from coupling_lib.errors import CouplingError, ParameterError
+from coupling_lib.errors import ParameterError
 from coupling_lib.paths import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 # What makes a notebook quick on a random model of 3 blocks; the other parameters keep their defaults.
 SMALL = {
-    "card": {"prompts": 2},
+    **{name: {"prompts": 2} for name in ("card", "lenses", "trajectories")},
+    **{name: {"prompts": 2, "k": 4} for name in ("dynamics", "nulls", "readings", "spectra")},
     "depth": {"prompts": 2, "k": 4, "blocks": 3},
-    "dynamics": {"prompts": 2, "k": 4},
-    "nulls": {"prompts": 2, "k": 4},
     "perturbation": {"prompts": 2, "noise": "0.1,1", "draws": 2},
-    "lenses": {"prompts": 2},
     "precision": {"prompts": 2, "k": 4, "precisions": "bfloat16"},
     "prompts": {"prompts": 12, "questions": 3, "k": 4},
-    "readings": {"prompts": 2, "k": 4},
-    "spectra": {"prompts": 2, "k": 4},
     "tokens": {"prompts": 2, "k": 4, "tokens": 3},
-    "trajectories": {"prompts": 2},
     "vision": {"images": 2, "k": 4},
 }
-OF_MANY_MODELS = {"emergence", "generalization", "edits"}
+OF_MANY_MODELS = ("edits", "emergence", "generalization")
 BY_REQUEST = {"depth-models-matrices"}  # where `blocks` are named
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
@@ -88,13 +81,9 @@ def code_cells(path: Path) -> list[nbformat.NotebookNode]:
     return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
 
-def outputs(path: Path) -> list[nbformat.NotebookNode]:
-    return [output for cell in code_cells(path) for output in cell.outputs]
-
-
 def records(path: Path) -> dict[str, dict[str, str]]:
     """What a notebook keeps under a name for the pages of the book: figures and numbers."""
-    named = [output for output in outputs(path) if "scrapbook" in output.get("metadata", {})]
+    named = [one for cell in code_cells(path) for one in cell.outputs if "scrapbook" in one.get("metadata", {})]
     return {output.metadata["scrapbook"]["name"]: output.data for output in named}
 
 
@@ -103,25 +92,21 @@ def figures(kept: dict[str, dict[str, str]]) -> dict[str, str]:
 
 
 def test_every_notebook_has_a_twin_and_small_parameters():
-    assert set(SMALL) | OF_MANY_MODELS == {path.stem for path in NOTEBOOKS}
     texts = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("*.py")}
-    assert {name for name, text in texts.items() if text.startswith("# ---\n")} == {path.stem for path in NOTEBOOKS}
+    twins = {name for name, text in texts.items() if text.startswith("# ---\n")}
+    assert {*SMALL, *OF_MANY_MODELS} == {path.stem for path in NOTEBOOKS} == twins
 
 
-def representatives(*names: str) -> list:
-    """Return the notebooks with these names, and the others for when all are asked for."""
-    return [*names, *(pytest.param(name, marks=pytest.mark.thorough) for name in sorted(SMALL) if name not in names)]
+# One chapter stands for all; the others run when all are asked for.
+CHAPTERS = [pytest.param(name, marks=[pytest.mark.thorough] * (name != "depth")) for name in sorted(SMALL)]
 
 
-# `make book` runs each for models of the book; for one's own, a chapter stands for all.
-@pytest.mark.parametrize("name", representatives("depth"))
+# `make book` runs each for models of the book; this is for one's own.
+@pytest.mark.parametrize("name", CHAPTERS)
 def test_notebook_regenerates_figures_for_a_local_folder(name, folders, shell):
     model = folders["image" if name == "vision" else "text"]
-    made, committed = (
-        execute(shell, name, model=str(model), **SMALL[name]),
-        records(ROOT / "notebooks" / f"{name}.ipynb"),
-    )
-    assert figures(made) and set(made) - set(committed) <= BY_REQUEST
+    made = execute(shell, name, model=str(model), **SMALL[name])
+    assert figures(made) and set(made) - set(records(ROOT / "notebooks" / f"{name}.ipynb")) <= BY_REQUEST
     for figure, page in figures(made).items():
         assert page.count("<img ") == 2 and f'download="{figure}.csv"' in page
     # Tables that ship with the project have a provenance of their own.
@@ -131,13 +116,7 @@ def test_notebook_regenerates_figures_for_a_local_folder(name, folders, shell):
 
 # The cells are the notebook's own (`test_a_twin_is_what_jupytext_would_write`), so that one of those above stands for
 # all; `make book` runs `emergence`, which needs steps, and `generalization` and `edits`, which take no model.
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("edits", "emergence", "generalization")),
-        *representatives("depth"),
-    ],
-)
+@pytest.mark.parametrize("name", [*(pytest.param(n, marks=pytest.mark.thorough) for n in OF_MANY_MODELS), *CHAPTERS])
 def test_a_paired_text_runs_as_a_program(name, folders, capsys, monkeypatch):
     monkeypatch.setattr("companion.figures.show._command", "")  # put back, as a notebook sets it
     given = {"model": str(folders["image" if name == "vision" else "text"]), **SMALL[name]} if name in SMALL else {}
@@ -151,11 +130,6 @@ def test_a_paired_text_runs_as_a_program(name, folders, capsys, monkeypatch):
     assert f"papermill notebooks/{name}.ipynb out.ipynb" in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_emergence_refuses_a_folder_with_one_state(folders, shell):
-    with pytest.raises(CouplingError, match=re.escape(str(folders["text"]))):
-        execute(shell, "emergence", model=str(folders["text"]), prompts=2)
-
-
 @each_notebook
 def test_figure_and_number_names_begin_with_the_notebook(path):
     kept = records(path)
@@ -163,27 +137,20 @@ def test_figure_and_number_names_begin_with_the_notebook(path):
     assert [name for name in kept if not name.startswith(f"{path.stem}-")] == []
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"k": 33},
-            "parameter 'k' is 33 (int); it must be a whole number from 1 to 32 (the width of MODEL); pass -p k 10",
-        ),
-        (
-            {"blocks": "2-4"},
-            "parameter 'blocks' is '2-4' (str); it must be blocks from 1 to 3 (the depth of MODEL), "
-            "and there is no block 4; pass -p blocks 1-3",
-        ),
-        ({"seed": "false"}, "parameter 'seed' is 'false' (str); it must be a whole number from 0; pass -p seed 0"),
-        (
-            {"promts": 3},
-            "unknown parameter 'promts'; this notebook takes model, precision, memory, revision, prompts, k, "
-            "blocks, token, seed, others; did you mean 'prompts'?",
-        ),
-    ],
-    ids=["k above the width", "no such block", "text for a number", "unknown name"],
-)
+WIDTH = "a whole number from 1 to 32 (the width of MODEL); pass -p k 10"
+BLOCKS = "blocks from 1 to 3 (the depth of MODEL), and there is no block 4; pass -p blocks 1-3"
+TAKEN = "model, precision, memory, revision, prompts, k, blocks, token, seed, others"
+WRONG = {
+    "k above the width": ({"k": 33}, f"parameter 'k' is 33 (int); it must be {WIDTH}"),
+    "no such block": ({"blocks": "2-4"}, f"parameter 'blocks' is '2-4' (str); it must be {BLOCKS}"),
+    "unknown name": (
+        {"promts": 3},
+        f"unknown parameter 'promts'; this notebook takes {TAKEN}; did you mean 'prompts'?",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG.values(), ids=WRONG)
 def test_wrong_parameter_is_refused_by_name(given, message, folders, shell):
     with pytest.raises(ParameterError) as refused:
         execute(shell, "depth", model=str(folders["text"]), **given)
@@ -196,8 +163,7 @@ def test_parameters_are_declared_with_type_default_and_help(path):
     assert {"model"} <= set(declared) <= set(RULES)
     for name, parameter in declared.items():
         assert parameter["help"] and parameter["inferred_type_name"] in ("str", "int", "float"), name
-        default = ast.literal_eval(parameter["default"])
-        assert RULES[name].accepts(default), name
+        assert RULES[name].accepts(ast.literal_eval(parameter["default"])), name
     # What papermill cannot read, such as a union of types, would be missing without a word.
     (cell,) = [cell for cell in code_cells(path) if "parameters" in cell.metadata.get("tags", [])]
     assert len([line for line in cell.source.splitlines() if line and not line.startswith("#")]) == len(declared)
@@ -205,26 +171,23 @@ def test_parameters_are_declared_with_type_default_and_help(path):
 
 @each_notebook
 def test_a_twin_is_what_jupytext_would_write(path):
+    texts = jupytext.writes(jupytext.read(path), fmt="py:percent"), path.with_suffix(".py").read_text(encoding="utf-8")
     # The header names the version of jupytext that wrote it.
-    given = (
-        jupytext.writes(jupytext.read(path), fmt="py:percent"),
-        path.with_suffix(".py").read_text(encoding="utf-8"),
-    )
-    notebook, twin = (re.sub(r"^#       jupytext_version: .*\n", "", text, flags=re.MULTILINE) for text in given)
+    notebook, twin = (re.sub(r"^#       jupytext_version: .*\n", "", text, flags=re.MULTILINE) for text in texts)
     assert notebook == twin and "formats: ipynb,py:percent\n" in twin
 
 
 @each_notebook
 def test_notebooks_ran_in_order_without_machine_traces(path):
-    nbformat.validate(nbformat.read(path, as_version=4))
-    cells = code_cells(path)
+    notebook, text, cells = nbformat.read(path, as_version=4), path.read_text(encoding="utf-8"), code_cells(path)
+    nbformat.validate(notebook)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    assert not [output for output in outputs(path) if output.output_type == "error" or output.get("name") == "stderr"]
-    text = path.read_text(encoding="utf-8")
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
     assert str(ROOT) not in text and str(Path.home()) + "/" not in text
-    assert not [cell for cell in code_cells(path) if "execution" in cell.metadata]  # times of day
-    assert "papermill" not in nbformat.read(path, as_version=4).metadata
-    assert max(len(cell.source.splitlines()) for cell in code_cells(path)) <= 15
+    assert not [cell for cell in cells if "execution" in cell.metadata]  # times of day
+    assert "papermill" not in notebook.metadata
+    assert max(len(cell.source.splitlines()) for cell in cells) <= 15
 
 
 @each_notebook

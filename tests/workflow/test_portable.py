@@ -1,7 +1,5 @@
 """What `make portable` runs: tests that exist, and a setting that fails fails the whole, after all others ran."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -50,6 +48,5 @@ def test_one_failing_setting_fails_the_whole_run(tmp_path):
 def test_an_unknown_setting_is_refused_in_one_line():
     ended = run(paths.ROOT, "x")
     assert ended.returncode == 1 and ended.stdout == ""
-    assert ended.stderr.startswith(
-        "error: no setting is called 'x'; there are: newer0 newer1 newer2 odd default avx2 plain empty"
-    )
+    there = "newer0 newer1 newer2 odd default avx2 plain empty"
+    assert ended.stderr.startswith(f"error: no setting is called 'x'; there are: {there}")

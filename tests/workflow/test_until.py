@@ -1,11 +1,9 @@
 """Where a job ends early: as soon as half the interval of a mean over its prompts is narrow enough, and not before."""
 
-from __future__ import annotations
-
 import numpy as np
-import pytest
 import tiny
 import xarray as xr
+from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.datasets.statistics import mean_interval
@@ -24,12 +22,11 @@ def test_job_stops_when_half_the_interval_is_narrow():
     n = next(number for number in range(1, 201) if until.is_reached(draws[:number], 0.1))
     # 1.96 * 0.5 / sqrt(n) is 0.1 at n = 96; the sample's own spread stands for 0.5.
     assert 70 < n < 130
-    before, after = (mean_interval(np.array(draws[:m])) for m in (n - 1, n))
-    before, after = (float(found.high - found.low) / 2 for found in (before, after))
+    intervals = [mean_interval(np.array(draws[:m])) for m in (n - 1, n)]
+    before, after = (float(interval.high - interval.low) / 2 for interval in intervals)
     assert after < 0.1 <= before
     reason = f"after {n} of 200 prompts: half width {after:.3g} of the 95 % interval of the mean value is below 0.1"
-    found = until.record(draws[:n], 0.1, "value", 200)
-    assert found == {"stopped": reason, "until": 0.1, "half_width": after}
+    assert until.record(draws[:n], 0.1, "value", 200) == {"stopped": reason, "until": 0.1, "half_width": after}
 
 
 def test_job_never_stops_before_the_fewest_prompts():
@@ -51,16 +48,11 @@ def test_default_number_is_coupling_across_depth(tmp_path):
     assert "of the mean coupling_of_blocks" in until.record(found, 0.9, None, 2)["stopped"]
 
 
-@pytest.mark.parametrize(
-    ("of", "reason"),
-    [
-        ("shared", "of is 'shared', which is no variable of numbers of each prompt; give of one of value"),
-        ("vlaue", "give of one of value"),
-    ],
-)
-def test_what_it_looks_at_must_be_there(of, reason):
+def test_what_it_looks_at_must_be_there():
     assert until.number_of(one(2.0), "value") == 2.0
-    with pytest.raises(CouplingError, match=reason):
-        until.number_of(one(1.0), of)
-    with pytest.raises(CouplingError, match="value holds no finite number for the prompt 'the prompt'"):
-        until.number_of(one(np.nan), "value")
+    for value, of, reason in (
+        (1.0, "shared", "of is 'shared', which is no variable of numbers of each prompt; give of one of value"),
+        (1.0, "vlaue", "give of one of value"),
+        (np.nan, "value", "value holds no finite number for the prompt 'the prompt'"),
+    ):
+        refused(CouplingError, reason, until.number_of, one(value), of)

@@ -4,8 +4,6 @@ What is small is really installed, from the package index. What is large (torch,
 lent by this environment, as far as the library asks for it: an extra is not there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -76,17 +74,11 @@ MESSAGES = [
 ]
 
 
-def run(command: list[str], folder: Path, **variables: str) -> str:
+def run(command: list[str], folder: Path) -> str:
     """Run a program as a user's shell would, and return what it prints."""
     usual = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "COUPLING_RESULTS")}
-    ended = subprocess.run(
-        command,
-        cwd=folder,
-        env={**usual, "OMP_NUM_THREADS": "1", **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    how = {"cwd": folder, "env": usual | {"OMP_NUM_THREADS": "1"}}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, **how)
     assert ended.returncode == 0, (ended.stdout + ended.stderr)[-3000:]
     return ended.stdout
 
