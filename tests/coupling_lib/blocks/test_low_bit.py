@@ -250,7 +250,7 @@ def test_int8_product_equals_its_definition(width, threshold, bias):
         assert relative_error(nn.functional.linear(given.double(), eight_bits(layer)), wanted) > 1e-3
 
 
-def test_int8_input_of_four_dimensions_is_taken_as_rows():
+def test_int8_takes_four_dimensions_as_rows():
     """DeepSeek's keys and values come from one; bitsandbytes 0.50.2 takes the largest of another dimension there."""
     low_bit.replace_forward(layer := eight(96))
     x = torch.randn(2, 1, 7, 96, generator=torch.Generator().manual_seed(3))

@@ -77,7 +77,7 @@ def test_recorded_calls_move_to_one_device():
     assert here.input is x and here.arguments["mask"] is x and here.arguments["tables"][0] is x
 
 
-def test_calls_of_a_model_on_two_devices_are_the_same():
+def test_weight_elsewhere_leaves_recorded_calls_unchanged():
     hf = named("llama").build()
     wanted = blocks.record(hf, found := find_blocks(hf), {"input_ids": IDS})
     found.modules[1].mlp.elsewhere = nn.Parameter(torch.empty(1, device="meta"))

@@ -7,7 +7,7 @@ from refusals import refused
 from torch import nn
 
 import coupling_lib as cl
-from coupling_lib.blocks import precision, storage
+from coupling_lib.blocks import storage
 from coupling_lib.errors import ParameterError, UnsupportedModelError, UntrustworthyResultError
 from coupling_lib.jacobian import tracing
 from coupling_lib.models import wrap
@@ -54,13 +54,6 @@ def test_dense_block_is_copied_for_another_dtype_only():
     assert storage.dense_copy(block, torch.float32) is block
     copy = storage.dense_copy(block, torch.float64)
     assert copy is not block and storage.dense_copy(copy, torch.float64) is copy
-
-
-def test_quantisation_is_the_one_asked_for():
-    for name in ("nf4", "fp4"):  # the default of transformers is fp4
-        given = precision.loading_arguments(name)["quantization_config"]
-        assert (given.bnb_4bit_quant_type, given.bnb_4bit_compute_dtype) == (name, torch.float32)
-    refused(ParameterError, "precision is 'int4'; it must be one of float32", precision.loading_arguments, "int4")
 
 
 def test_core_trace_takes_token_ids_only(monkeypatch):

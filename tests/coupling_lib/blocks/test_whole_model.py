@@ -123,7 +123,7 @@ def test_lens_is_exact_around_the_original_length(n):
     assert relative_error((cl.lens(cl.trace(model, ids)) @ V)[0], slope(model, ids, V)) < 1e-3
 
 
-def test_pass_of_the_model_is_that_of_its_trace():
+def test_differentiated_pass_equals_its_trace():
     model = loaded(named("llama"), torch.float64)
     traced = cl.trace(model, IDS)
     seen = whole_model.differentiated(model.hf, model.blocks, traced.calls, traced.inputs, torch.float64)
