@@ -17,13 +17,11 @@ import coupling_lib as cl
 from coupling_lib.blocks import packed, precision, storage, weight_memory
 from coupling_lib.errors import PrecisionWarning, UnsupportedModelError
 
-MIXTURES = ["mixtral", "gpt-oss", "deepseek-v3", "qwen2-moe", "qwen3-moe"]
+FURTHER = [pytest.param(name, marks=pytest.mark.thorough) for name in ("deepseek-v3", "qwen2-moe", "qwen3-moe")]
 IDS = torch.arange(3, 14)[None]
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(x, marks=[pytest.mark.thorough] * (x in MIXTURES[2:])) for x in MIXTURES]
-)
+@pytest.fixture(scope="module", params=["mixtral", "gpt-oss", *FURTHER])
 def stored(request, tmp_path_factory):
     """A mixture in float32 and its folder; the matrices of its experts are no multiple of a block."""
     family, folder = named(request.param), tmp_path_factory.mktemp(request.param)
@@ -109,7 +107,7 @@ def test_share_of_quantised_weights_exceeds_99_percent(tmp_path, recwarn):
 
 def test_experts_left_in_float32_are_warned_of(tmp_path):
     """Read by plain transformers, a mixture keeps its experts in float32: one line, and the record."""
-    transformers.MixtralForCausalLM(named_config("mixtral")).save_pretrained(tmp_path)
+    named("mixtral").build().float().save_pretrained(tmp_path)
     plain = transformers.MixtralForCausalLM.from_pretrained(tmp_path, **precision.loading_arguments("nf4"))
     message = r"\d+% of its blocks' weights are stored in few bits; most of the rest is gate_up_proj of MixtralExperts"
     with pytest.warns(PrecisionWarning, match=message):
@@ -122,11 +120,6 @@ def test_experts_left_in_float32_are_warned_of(tmp_path):
     assert record["share_in_precision"] == pytest.approx(model.share_in_precision, abs=1e-4)
 
 
-def named_config(name: str) -> transformers.PreTrainedConfig:
-    family = named(name)
-    return getattr(transformers, family.config)(**family.arguments)
-
-
 def test_plain_model_has_share_in_precision_of_one(tmp_path):
     tiny.save_llama(tmp_path, with_tokenizer=False)
     model = cl.load_model(tmp_path, precision="bfloat16")
@@ -137,7 +130,7 @@ def test_plain_model_has_share_in_precision_of_one(tmp_path):
 @pytest.mark.parametrize("kind", ["nf4", "int8"])
 def test_quantised_model_that_fails_names_another_precision(kind, tmp_path):
     """Mamba multiplies by the weights of its `dt_proj` itself; what the line advises works."""
-    transformers.MambaForCausalLM(named_config("mamba")).save_pretrained(tmp_path)
+    named("mamba").build().float().save_pretrained(tmp_path)
     message = r"does not run on 7 random tokens .*; if a layer does not run in few bits, pass precision='bfloat16'$"
     refused(UnsupportedModelError, message, cl.load_model, tmp_path, precision=kind)
     assert cl.load_model(tmp_path, precision="bfloat16").precision == "bfloat16"

@@ -23,8 +23,9 @@ from coupling_lib.inputs.images import load_images, normalisation
 IDS = torch.arange(3, 12)[None]
 TEXT = dict(STACK, vocab_size=280, max_position_embeddings=64)
 VISION = dict(STACK, image_size=16, patch_size=8)
-AUDIO = dict(STACK, conv_dim=(16, 16), conv_stride=(2, 2), conv_kernel=(3, 3), num_conv_pos_embeddings=8)
-AUDIO |= dict(num_conv_pos_embedding_groups=2)
+SPECTROGRAM = transformers.ASTConfig(**STACK, max_length=64, num_mel_bins=32)
+AUDIO = dict(conv_dim=(16, 16), conv_stride=(2, 2), conv_kernel=(3, 3), num_conv_pos_embeddings=8)
+AUDIO = transformers.Wav2Vec2Config(**STACK, **AUDIO, num_conv_pos_embedding_groups=2)
 
 
 def test_block_outputs_may_be_tensors_or_tuples():
@@ -159,25 +160,17 @@ def blip_2() -> PreTrainedModel:
     return transformers.Blip2ForConditionalGeneration(config)
 
 
-def spectrogram() -> PreTrainedModel:
-    return transformers.ASTModel(transformers.ASTConfig(**STACK, max_length=64, num_mel_bins=32))
-
-
-def audio() -> PreTrainedModel:
-    return transformers.Wav2Vec2Model(transformers.Wav2Vec2Config(**AUDIO))
-
-
 WRONG_INPUT = "reads input_values; what reads input_ids or pixel_values can be measured"
 REFUSED = {
-    compiled_blocks: "were wrapped by torch.compile, .*; wrap the model before it is compiled",
-    clip: "reads more than input_ids: wrap one of its parts, model.text_model or model.vision_model",
-    blip_2: "wrap one of its parts, model.vision_model or model.qformer or model.language_model",
-    spectrogram: f"ASTModel {WRONG_INPUT}",
-    audio: f"Wav2Vec2Model {WRONG_INPUT}",
+    "compiled blocks": (compiled_blocks, "were wrapped by torch.compile, .*; wrap the model before it is compiled"),
+    "CLIP": (clip, "reads more than input_ids: wrap one of its parts, model.text_model or model.vision_model"),
+    "BLIP-2": (blip_2, "wrap one of its parts, model.vision_model or model.qformer or model.language_model"),
+    "AST": (lambda: transformers.ASTModel(SPECTROGRAM), f"ASTModel {WRONG_INPUT}"),
+    "wav2vec2": (lambda: transformers.Wav2Vec2Model(AUDIO), f"Wav2Vec2Model {WRONG_INPUT}"),
 }
 
 
-@pytest.mark.parametrize(("made", "message"), REFUSED.items())
+@pytest.mark.parametrize(("made", "message"), REFUSED.values(), ids=REFUSED)
 def test_refusal_names_its_reason_and_a_remedy(made, message):
     refused(UnsupportedModelError, message, cl.wrap_model, made().eval())
 

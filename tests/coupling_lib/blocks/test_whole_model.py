@@ -13,6 +13,7 @@ from coupling_lib.blocks import whole_model
 from coupling_lib.errors import UnsupportedModelError
 
 IDS = torch.randint(1, 64, (1, 9), generator=torch.Generator().manual_seed(1))
+FURTHER = [pytest.param(name, marks=pytest.mark.thorough) for name in ("float16", "nf4", "int8")]
 V = torch.randn(32, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
 
@@ -89,10 +90,7 @@ def test_lens_refuses_bidirectional_models_at_every_length(n, monkeypatch):
             refused(UnsupportedModelError, message, cl.lens, traced, token)
 
 
-@pytest.mark.parametrize(
-    "precision",
-    ["float32", "bfloat16", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("float16", "nf4", "int8"))],
-)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", *FURTHER])
 def test_lens_accepts_models_of_every_precision(precision, monkeypatch):
     model = cl.load_model("nano-llama", precision=precision)
     traced = cl.trace(model, "It was the best of times, it was the worst of times, it was the age of wisdom")
