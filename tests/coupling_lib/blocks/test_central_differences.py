@@ -6,8 +6,8 @@ import warnings
 import pytest
 import tiny
 import torch
-import transformers
-from families import Family, each_family
+from families import Family, each_family, named
+from reference import central_difference, relative_error
 from refusals import refused
 from torch import Tensor, nn
 from torch.nn import functional
@@ -23,19 +23,6 @@ IDS = torch.arange(3, 12)[None]
 OTHER = "autograd's derivative is not the derivative of what it computes"
 
 
-class Surrogate(torch.autograd.Function):
-    """The sign, pulled back as if it were a hyperbolic tangent."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.sign()
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * (1 - ctx.saved_tensors[0].tanh() ** 2)
-
-
 class Doubled(torch.autograd.Function):
     """The identity, pulled back twice as large."""
 
@@ -48,65 +35,21 @@ class Doubled(torch.autograd.Function):
         return 2 * g
 
 
+def straight_through(x: Tensor) -> Tensor:
+    return x + ((x * 64).round() / 64 - x).detach()
+
+
 class Act(nn.Module):
     def __init__(self, change):
         super().__init__()
         self.change = change
 
     def forward(self, x):
-        return self.change(x)
+        return self.change(functional.silu(x))
 
 
-class OtherSiLU(nn.SiLU):
-    """Passes for SiLU by its class, and mixes features."""
-
-    def forward(self, x):
-        return functional.silu(x) * x.mean(-1, keepdim=True)
-
-
-class Rounding(nn.SiLU):
-    def forward(self, x):
-        return straight_through(functional.silu(x))
-
-
-def straight_through(x: Tensor) -> Tensor:
-    return x + ((x * 64).round() / 64 - x).detach()
-
-
-@torch.no_grad()
-def without_graph(x: Tensor) -> Tensor:
-    return functional.silu(x)
-
-
-def doubled_gradient(module, args, output):
-    if output.requires_grad:
-        output.register_hook(lambda g: 2 * g)
-
-
-def hooked(name: str):
-    return lambda hf: hf.model.get_submodule(name).register_forward_hook(doubled_gradient)
-
-
-def no_grad_forward(hf) -> None:
-    mlp = hf.model.layers[1].mlp
-    plain = mlp.forward
-    mlp.forward = lambda x: torch.no_grad()(plain)(x)
-
-
-def no_grad_method(hf) -> None:
-    mlp = hf.model.layers[1].mlp
-
-    def forward(self, x):
-        with torch.no_grad():
-            return type(self).forward(self, x)
-
-    mlp.forward = types.MethodType(forward, mlp)
-
-
-def other_with_a_graph(hf) -> None:
-    mlp = hf.model.layers[1].mlp
-    plain = mlp.forward
-    mlp.forward = lambda x: plain(x) * (2 - torch.is_grad_enabled())
+class OtherSiLU(Act, nn.SiLU):
+    """Passes for SiLU by its class."""
 
 
 def acting(act: nn.Module, *blocks: int):
@@ -117,30 +60,51 @@ def acting(act: nn.Module, *blocks: int):
     return change
 
 
+def with_forward(made):
+    """Replace an MLP's forward by what is made of the MLP and of its forward."""
+
+    def change(hf) -> None:
+        mlp = hf.model.layers[1].mlp
+        mlp.forward = made(mlp, mlp.forward)
+
+    return change
+
+
+def hooked(name: str):
+    def doubled_gradient(module, args, output):
+        if output.requires_grad:
+            output.register_hook(lambda g: 2 * g)
+
+    return lambda hf: hf.model.get_submodule(name).register_forward_hook(doubled_gradient)
+
+
+no_grad_forward = with_forward(lambda mlp, plain: lambda x: torch.no_grad()(plain)(x))
 WRONG = {
     "an MLP under no_grad, by a closure": no_grad_forward,
-    "an MLP under no_grad, by a method": no_grad_method,
-    "an MLP that is another one with a graph": other_with_a_graph,
-    "an activation under no_grad": acting(Act(without_graph)),
-    "a surrogate of the sign": acting(Act(Surrogate.apply)),
-    "a doubled backward in one block": acting(Act(lambda x: Doubled.apply(functional.silu(x))), 2),
+    "an MLP under no_grad, by a method": with_forward(
+        lambda mlp, plain: types.MethodType(torch.no_grad()(type(mlp).forward), mlp)
+    ),
+    "an MLP that is another one with a graph": with_forward(
+        lambda mlp, plain: lambda x: plain(x) * (2 - torch.is_grad_enabled())
+    ),
+    "an activation under no_grad": acting(Act(torch.no_grad()(torch.clone))),
+    "a surrogate of the sign": acting(Act(lambda y: y.tanh() + (y.sign() - y.tanh()).detach())),
+    "a doubled backward in one block": acting(Act(Doubled.apply), 2),
     "straight-through rounding": acting(Act(straight_through)),
-    "a subclass of SiLU that rounds": acting(Rounding()),
-    "a detached half": acting(Act(lambda x: functional.silu(x).detach() / 2 + functional.silu(x) / 2)),
-    "a cast to half precision": acting(Act(lambda x: functional.silu(x).to(torch.bfloat16).to(x.dtype))),
+    "a subclass of SiLU that rounds": acting(OtherSiLU(straight_through)),
+    "a detached half": acting(Act(lambda y: y.detach() / 2 + y / 2)),
+    "a cast to half precision": acting(Act(lambda y: y.to(torch.bfloat16).to(y.dtype))),
     "a hook on gradients inside a forward hook": hooked("layers.1.mlp"),
     "a hook on gradients of the attention": hooked("layers.0.self_attn.o_proj"),
 }
 
 
-@pytest.mark.parametrize("kind", WRONG)
-def test_wrong_derivative_is_refused_at_and_after_load(kind):
-    hf = tiny.llama()
-    WRONG[kind](hf)
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
+def test_wrong_derivative_is_refused_at_and_after_load(change):
+    change(hf := tiny.llama())
     refused(UnsupportedModelError, OTHER, cl.wrap_model, hf)
-    # The same, put there after the model was loaded.
     model = cl.wrap_model(tiny.llama())
-    WRONG[kind](model.hf)
+    change(model.hf)
     refused(UnsupportedModelError, OTHER, cl.trace, model, IDS)
 
 
@@ -158,35 +122,23 @@ def test_global_backward_hook_is_refused(register):
     assert trace.jacobian(1).dense().isfinite().all()
 
 
-def independent(trace: cl.Trace, block: int) -> Tensor:
-    """Differences of the last token's state after a block, in float64, one coordinate at a time."""
-    call, module = trace.calls[block], trace.model.blocks.modules[block]
-    x, columns = call.input.double(), []
-    for unit in torch.eye(trace.d_model, dtype=torch.float64):
-        step = torch.zeros_like(x)
-        step[0, -1] = 1e-5 * unit
-        with torch.no_grad():
-            columns.append((call.replay(module, x + step) - call.replay(module, x - step))[0, -1] / 2e-5)
-    return torch.stack(columns, dim=1) - torch.eye(trace.d_model, dtype=torch.float64)
-
-
-def gpt2() -> transformers.GPT2LMHeadModel:
+def gpt2():
     """A model that computes in float64 throughout."""
-    torch.manual_seed(0)
-    sizes = dict(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0)
-    config = transformers.GPT2Config(**sizes, activation_function="silu", initializer_range=0.2)
-    return transformers.GPT2LMHeadModel(config).double().eval()
+    return Family("gpt2", "GPT2Config", dict(named("gpt2").arguments, activation_function="silu")).build()
 
 
 def assert_exact(trace: cl.Trace, *blocks: int) -> None:
+    """Compare with differences of the last token's state after a block, in float64, one coordinate at a time."""
+    model, given, units = trace.model, {"input_ids": IDS}, torch.eye(trace.d_model, dtype=torch.float64)
     for block in blocks:
-        J = independent(trace, block)
-        assert (trace.jacobian(block).dense() - J).norm() < 1e-6 * J.norm()
+        place = model.hf, model.blocks.modules[block], given, trace.n_tokens - 1
+        J = torch.stack([central_difference(*place, unit, 1e-6) - unit for unit in units], dim=1)
+        assert relative_error(trace.jacobian(block).dense(), J) < 1e-6
 
 
 def test_exchanged_modules_and_settings_are_differentiated_exactly():
     hf = gpt2()
-    hf.transformer.h[1].mlp.act = OtherSiLU()
+    hf.transformer.h[1].mlp.act = OtherSiLU(lambda y: y * y.mean(-1, keepdim=True))
     assert_exact(cl.trace(cl.wrap_model(hf), IDS), 0, 1)
     model = cl.wrap_model(gpt2())
     trace = cl.trace(model, IDS)
@@ -207,11 +159,10 @@ def test_exchanged_torch_function_is_noticed_after_load(name, monkeypatch):
     refused(UnsupportedModelError, f"was changed since.*{OTHER}", cl.trace, model, IDS)
 
 
-@pytest.mark.parametrize("kind", ["MLP", "activation", "linear layer"])
-def test_exchanged_forward_of_a_class_is_differentiated(kind, monkeypatch):
+@pytest.mark.parametrize("part", ["", "act", "c_fc"], ids=["MLP", "activation", "linear layer"])
+def test_exchanged_forward_of_a_class_is_differentiated(part, monkeypatch):
     model = cl.wrap_model(gpt2())
-    before, mlp = cl.trace(model, IDS), model.hf.transformer.h[0].mlp
-    home = type({"MLP": mlp, "activation": mlp.act, "linear layer": mlp.c_fc}[kind])
+    before, home = cl.trace(model, IDS), type(model.hf.transformer.h[0].mlp.get_submodule(part))
     plain = home.forward
     monkeypatch.setattr(home, "forward", lambda self, x: plain(self, x).softmax(-1))
     trace = cl.trace(model, IDS)
@@ -224,12 +175,11 @@ def test_exchanged_forward_of_a_class_is_differentiated(kind, monkeypatch):
 
 
 def compared(hf) -> list[central_differences.Comparison]:
-    model = cl.wrap_model(hf)
-    probe = _Probe(model.hf, "", model.blocks)
+    """Compare one block of each kind, as at load."""
+    blocks = cl.wrap_model(hf).blocks
+    probe = _Probe(hf, "", blocks)
     firsts = [members[0] for members in probe.kinds]
-    return [
-        central_differences.compare(probe.reference[each], model.blocks.modules[each], probe.default) for each in firsts
-    ]
+    return [central_differences.compare(probe.reference[n], blocks.modules[n], probe.default) for n in firsts]
 
 
 @each_family()
@@ -237,10 +187,6 @@ def test_autograd_agrees_with_differences_in_every_family(family: Family):
     with warnings.catch_warnings(action="ignore"):
         found = compared(family.build().float())
     assert all(each.dtype == torch.float64 and each.error < 1e-6 for each in found), found
-
-
-def as_scaling(module, args, output):
-    return output * 1.5 + 0.1
 
 
 # A rectifier has a kink, a mixture of experts jumps, and so have narrow weights a staircase in the model alone.
@@ -253,12 +199,12 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize("kind", PLAIN)
-def test_plain_models_are_neither_refused_nor_warned_of(kind):
+@pytest.mark.parametrize("made", PLAIN.values(), ids=PLAIN)
+def test_plain_models_are_neither_refused_nor_warned_of(made):
     with warnings.catch_warnings(action="error"):
-        model = cl.wrap_model(PLAIN[kind]())
+        model = cl.wrap_model(made())
         for block in model.blocks.modules:
-            block.mlp.up_proj.register_forward_hook(as_scaling)
+            block.mlp.up_proj.register_forward_hook(lambda module, args, output: output * 1.5 + 0.1)
             block.register_forward_hook(lambda module, args, output: output + 1)
         assert cl.trace(model, IDS).jacobian(1).dense().isfinite().all()
 
@@ -270,28 +216,24 @@ def test_shipped_models_are_neither_refused_nor_warned_of(name, precision):
         cl.load_model(name, precision=precision)
 
 
-class Bent(nn.Module):
-    """Adds a rectifier that has its kink at one state exactly."""
-
-    def __init__(self, kink: Tensor):
-        super().__init__()
-        self.kink = nn.Parameter(kink)
-
-    def forward(self, hidden_states):
-        return hidden_states + (hidden_states - self.kink).relu()
+def check_bent(x: Tensor, kink: Tensor) -> None:
+    """Check a block that adds a rectifier with its kink at one state exactly."""
+    block = nn.Identity()
+    block.forward = lambda hidden_states: hidden_states + (hidden_states - kink).relu()
+    central_differences.check(BlockCall(block, x, block(x), "hidden_states", {}), block, "eager", "a block")
 
 
-def test_kinks_are_warned_of(monkeypatch):
+def test_kinks_are_warned_of():
     x = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(0))
-    block = Bent(x).requires_grad_(False)
     with pytest.warns(RuntimeWarning, match="has kinks or jumps"):
-        central_differences.check(BlockCall(block, x, block(x), "hidden_states", {}), block, "eager", "a block")
+        check_bent(x, x)
     with warnings.catch_warnings(action="error"):
-        x = x + 1e-3
-        central_differences.check(BlockCall(block, x, block(x), "hidden_states", {}), block, "eager", "a block")
+        check_bent(x + 1e-3, x)
+
+
+def test_large_blocks_are_compared_in_float32(monkeypatch):
     monkeypatch.setattr(central_differences, "_fits", lambda block: False)
     (found,) = compared(tiny.llama())
     assert (found.dtype, found.agrees) == (torch.float32, True)
-    hf = tiny.llama(initializer_range=0.1)
-    no_grad_forward(hf)
+    no_grad_forward(hf := tiny.llama(initializer_range=0.1))
     refused(UnsupportedModelError, OTHER, cl.wrap_model, hf)

@@ -1,5 +1,8 @@
 """Experts of mixtures in 4 and in 8 bits: bitsandbytes' own numbers matrix by matrix, and Jacobians by brute force."""
 
+import copy
+from dataclasses import replace
+
 import bitsandbytes.functional as bnb
 import pytest
 import tiny
@@ -14,21 +17,16 @@ import coupling_lib as cl
 from coupling_lib.blocks import packed, precision, storage, weight_memory
 from coupling_lib.errors import PrecisionWarning, UnsupportedModelError
 
-MIXTURES = ["mixtral", "gpt-oss", "deepseek-v3", "qwen2-moe", "qwen3-moe"]
+FURTHER = [pytest.param(name, marks=pytest.mark.thorough) for name in ("deepseek-v3", "qwen2-moe", "qwen3-moe")]
 IDS = torch.arange(3, 14)[None]
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(x, marks=[pytest.mark.thorough] * (x in MIXTURES[2:])) for x in MIXTURES]
-)
+@pytest.fixture(scope="module", params=["mixtral", "gpt-oss", *FURTHER])
 def stored(request, tmp_path_factory):
     """A mixture in float32 and its folder; the matrices of its experts are no multiple of a block."""
     family, folder = named(request.param), tmp_path_factory.mktemp(request.param)
     sides = {"intermediate_size", "moe_intermediate_size"} & set(family.arguments)
-    config = getattr(transformers, family.config)(**family.arguments | dict.fromkeys(sides, 28))
-    config._experts_implementation = "eager"
-    torch.manual_seed(0)
-    hf = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    hf = replace(family, arguments=family.arguments | dict.fromkeys(sides, 28)).build().float()
     hf.save_pretrained(folder)
     return hf, folder
 
@@ -47,8 +45,8 @@ def wanted(hf: torch.nn.Module, kind: str) -> dict[str, torch.Tensor]:
     for name, weight in hf.named_parameters():
         if weight.ndim == 3:
             turned = hf.get_submodule(name.rpartition(".")[0]).is_transposed
-            matrices = [theirs(one.T if turned else one, kind) for one in weight.detach()]
-            found[name] = torch.stack([one.T if turned else one for one in matrices])
+            stack = torch.stack([theirs(matrix.T if turned else matrix, kind) for matrix in weight.detach()])
+            found[name] = stack.mT if turned else stack
     return found
 
 
@@ -76,13 +74,11 @@ def test_jacobians_are_those_of_the_dense_model(stored, kind):
     plain.set_experts_implementation("eager")
     for name, values in wanted(hf, kind).items():
         plain.get_parameter(name).data.copy_(values)
+    block, before = plain.get_submodule(model.blocks.path)[1], copy.deepcopy(dict(model.hf.state_dict()))
     trace = cl.trace(model, IDS)
     if kind == "int8":
-        ours = storage.dense_copy(model.blocks.modules[1], torch.float32)
-        weights = plain.get_submodule(model.blocks.path)[1].state_dict()
-        assert ours.state_dict().keys() == weights.keys()
-        torch.testing.assert_close(dict(ours.state_dict()), dict(weights), rtol=1e-6, atol=1e-8)
-    block = plain.get_submodule(model.blocks.path)[1]
+        ours = storage.dense_copy(model.blocks.modules[1], torch.float32).state_dict()
+        torch.testing.assert_close(dict(ours), dict(block.state_dict()), rtol=1e-6, atol=1e-8)
     for token_in, token_out in ((10, 10), (4, 9)):
         if kind == "int8":
             leaf = trace.calls[1].input.clone().requires_grad_(True)
@@ -90,8 +86,9 @@ def test_jacobians_are_those_of_the_dense_model(stored, kind):
             brute -= torch.eye(len(brute)) * (token_in == token_out)
         else:
             brute = brute_force_jacobian(plain, block, {"input_ids": IDS}, token_in, token_out)
-        found = trace.jacobian(1, token_in=token_in, token_out=token_out).dense()
-        assert relative_error(found, brute) < 5e-6
+        found, again = (each.jacobian(1, token_in, token_out).dense() for each in (trace, cl.trace(model, IDS)))
+        assert relative_error(found, brute) < 5e-6 and torch.equal(found, again)
+    torch.testing.assert_close(dict(model.hf.state_dict()), before, rtol=0, atol=0)
 
 
 def test_share_of_quantised_weights_exceeds_99_percent(tmp_path, recwarn):
@@ -101,7 +98,7 @@ def test_share_of_quantised_weights_exceeds_99_percent(tmp_path, recwarn):
     config.save_pretrained(tmp_path)
     model = cl.load_model(tmp_path, precision="nf4", untrained=True)
     assert model.share_in_precision > 0.99
-    assert not [one for one in recwarn if issubclass(one.category, PrecisionWarning)]
+    assert PrecisionWarning not in [one.category for one in recwarn]
     need = weight_memory.bytes_needed(weight_memory.skeleton(transformers.MixtralForCausalLM, config))
     held = sum(x.nbytes for x in (*model.hf.parameters(), *model.hf.buffers()))
     held += sum(m.weight.quant_state.absmax.nbytes for m in model.hf.modules() if hasattr(m, "quant_state"))
@@ -109,16 +106,11 @@ def test_share_of_quantised_weights_exceeds_99_percent(tmp_path, recwarn):
 
 
 def test_experts_left_in_float32_are_warned_of(tmp_path):
-    transformers.MixtralForCausalLM(named_config("mixtral")).save_pretrained(tmp_path)
-    model = cl.load_model(tmp_path, precision="nf4")
-    before = {name: value.clone() for name, value in model.hf.state_dict().items()}
-    first, second = (cl.trace(model, IDS).jacobian(0).dense() for _ in range(2))
-    assert torch.equal(first, second)
-    assert all(torch.equal(value, model.hf.state_dict()[name]) for name, value in before.items())
-    # Read by plain transformers, a mixture keeps its experts in float32: one line, and the record.
+    """Read by plain transformers, a mixture keeps its experts in float32: one line, and the record."""
+    named("mixtral").build().float().save_pretrained(tmp_path)
     plain = transformers.MixtralForCausalLM.from_pretrained(tmp_path, **precision.loading_arguments("nf4"))
-    with pytest.warns(PrecisionWarning, match=r"\d+% of its blocks' weights are stored in few bits; most of the rest "
-                      "is gate_up_proj of MixtralExperts"):  # fmt: skip
+    message = r"\d+% of its blocks' weights are stored in few bits; most of the rest is gate_up_proj of MixtralExperts"
+    with pytest.warns(PrecisionWarning, match=message):
         model = cl.wrap_model(plain)
     layers = plain.model.layers
     linear = sum(m.in_features * m.out_features for m in layers.modules() if hasattr(m, "in_features"))
@@ -126,11 +118,6 @@ def test_experts_left_in_float32_are_warned_of(tmp_path):
     assert model.share_in_precision == pytest.approx(linear / (linear + wide))
     record = cl.measure_depth(model, [IDS], ks=(2,)).attrs
     assert record["share_in_precision"] == pytest.approx(model.share_in_precision, abs=1e-4)
-
-
-def named_config(name: str) -> transformers.PreTrainedConfig:
-    family = named(name)
-    return getattr(transformers, family.config)(**family.arguments)
 
 
 def test_plain_model_has_share_in_precision_of_one(tmp_path):
@@ -143,7 +130,7 @@ def test_plain_model_has_share_in_precision_of_one(tmp_path):
 @pytest.mark.parametrize("kind", ["nf4", "int8"])
 def test_quantised_model_that_fails_names_another_precision(kind, tmp_path):
     """Mamba multiplies by the weights of its `dt_proj` itself; what the line advises works."""
-    transformers.MambaForCausalLM(named_config("mamba")).save_pretrained(tmp_path)
+    named("mamba").build().float().save_pretrained(tmp_path)
     message = r"does not run on 7 random tokens .*; if a layer does not run in few bits, pass precision='bfloat16'$"
     refused(UnsupportedModelError, message, cl.load_model, tmp_path, precision=kind)
     assert cl.load_model(tmp_path, precision="bfloat16").precision == "bfloat16"

@@ -8,7 +8,7 @@ import torch
 import transformers
 from families import named
 from reference import brute_force_jacobian, relative_error
-from tiny import llama
+from tiny import STACK, llama
 from torch import nn
 
 import coupling_lib as cl
@@ -20,11 +20,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::coupling_lib.errors.PostNormWar
 def big_bird() -> transformers.BigBirdForMaskedLM:
     """A model whose sparse attention becomes a full one, for good, when it reads few tokens."""
     torch.manual_seed(0)
-    config = transformers.BigBirdConfig(
-        **dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64, vocab_size=100),
-        **dict(block_size=4, num_random_blocks=1, max_position_embeddings=1200),
+    sparse = dict(block_size=4, num_random_blocks=1, max_position_embeddings=1200)
+    return (
+        transformers.BigBirdForMaskedLM(transformers.BigBirdConfig(**STACK, **sparse, vocab_size=100)).eval().double()
     )
-    return transformers.BigBirdForMaskedLM(config).eval().double()
 
 
 def ids_of(n: int) -> torch.Tensor:
@@ -32,17 +31,16 @@ def ids_of(n: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def logits(hf, n: int) -> torch.Tensor:
+def passed(hf, n: int) -> torch.Tensor:
     return hf(input_ids=ids_of(n)).logits
 
 
 @pytest.mark.parametrize("n", [12, 100, 1100])
 def test_loading_and_tracing_leave_a_model_unchanged(n):
-    wanted = logits(big_bird(), n)
-    model = cl.wrap_model(hf := big_bird())
-    cl.trace(model, ids_of(12))
-    cl.trace(model, ids_of(100))
-    assert torch.equal(logits(hf, n), wanted)
+    model = cl.wrap_model(big_bird())
+    for tokens in (12, 100):
+        cl.trace(model, ids_of(tokens))
+    assert torch.equal(passed(model.hf, n), passed(big_bird(), n))
 
 
 @pytest.mark.parametrize("n", [12, 100])
@@ -57,9 +55,9 @@ def test_jacobian_uses_the_settings_of_its_pass(n):
 class Counts(nn.Module):
     """A module in the place of another that changes as it runs: attributes, containers, buffers, random generators."""
 
-    def __init__(self, inner: nn.Module, breaks: bool = False):
+    def __init__(self, inner: nn.Module):
         super().__init__()
-        self.inner, self.calls, self.seen, self.kept, self.breaks = inner, 0, [], {}, breaks
+        self.inner, self.calls, self.seen, self.kept = inner, 0, [], {}
         self.register_buffer("total", torch.zeros(3))
         self.register_buffer("longest", torch.zeros(2))
 
@@ -70,30 +68,24 @@ class Counts(nn.Module):
         self.total += 1
         self.longest = torch.ones(x.shape[1])
         torch.rand(1), np.random.rand()
-        if self.breaks:
-            self.inner.weight.data.add_(0)
-            with torch.no_grad():
-                self.inner.weight.mul_(1)
         return self.inner(x)
+
+    def as_at_first(self) -> bool:
+        kept = self.calls, self.seen, self.kept, self.total.tolist(), self.longest.tolist()
+        return kept == (0, [], {}, [0, 0, 0], [0, 0])
 
 
 @pytest.mark.parametrize("where", ["model.layers.0.mlp.down_proj", "model.embed_tokens", "lm_head"])
 def test_module_state_and_random_generators_are_restored(where):
     hf = llama()
-    parent, _, name = where.rpartition(".")
-    counter = Counts(hf.get_submodule(where))
-    setattr(hf.get_submodule(parent), name, counter)
+    hf.set_submodule(where, counter := Counts(hf.get_submodule(where)))
     torch.manual_seed(5), np.random.seed(5)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
-    model = cl.wrap_model(hf)
-    trace = cl.trace(model, torch.arange(9)[None])
-    trace.jacobian(0).dense()
-    with state.restored(hf) as changes, torch.no_grad():
-        hf(input_ids=torch.arange(4)[None])
+    cl.trace(cl.wrap_model(hf), ids_of(9)).jacobian(0).dense()
+    with state.restored(hf) as changes:
+        passed(hf, 4)
     assert (0, 1) in [(each.before, each.after) for each in changes._changes]
-    assert f"{where}.longest" not in dict(hf.named_parameters())
-    assert (counter.calls, counter.seen, counter.kept) == (0, [], {})
-    assert counter.total.tolist() == [0, 0, 0] and counter.longest.tolist() == [0, 0]
+    assert f"{where}.longest" not in dict(hf.named_parameters()) and counter.as_at_first()
     assert torch.equal(torch.get_rng_state(), before[0]) and (np.random.get_state()[1] == before[1]).all()
 
 
@@ -117,10 +109,9 @@ class OwnCache(nn.Module):
 def test_jacobian_includes_buffers_that_a_block_writes(token_in, token_out):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Embedding(100, 12), nn.Sequential(OwnCache(12), OwnCache(12))).double()
-    blocks = copy.deepcopy(net[1])
+    block = copy.deepcopy(net[1][1])
     trace = cl.trace(cl.wrap_model(net, blocks="1"), ids_of(9))
-    x = trace.calls[1].input
-    wanted = torch.autograd.functional.jacobian(blocks[1], x)[0, token_out, :, 0, token_in]
+    wanted = torch.autograd.functional.jacobian(block, trace.calls[1].input)[0, token_out, :, 0, token_in]
     wanted = wanted - torch.eye(12).double() * (token_in == token_out)
     assert relative_error(trace.jacobian(1, token_in, token_out).dense(), wanted) < 1e-8
     assert not net[1][1].keys.any() and net[1][1].last is None
@@ -128,25 +119,28 @@ def test_jacobian_includes_buffers_that_a_block_writes(token_in, token_out):
 
 def test_overwritten_weights_are_warned_of():
     hf = llama()
-    hf.lm_head = Counts(hf.lm_head, breaks=True)
-    message = r"1 weights of LlamaForCausalLM \(lm_head\.inner\.weight, \.\.\.\) were written"
-    with pytest.warns(UserWarning, match=message), state.restored(hf), torch.no_grad():
-        hf(input_ids=torch.arange(4)[None])
+    hf.lm_head.register_forward_hook(lambda module, args, y: y + 0 * module.weight.mul_(1)[0, 0])
+    message = r"1 weights of LlamaForCausalLM \(lm_head\.weight, \.\.\.\) were written"
+    with pytest.warns(UserWarning, match=message), state.restored(hf):
+        passed(hf, 4)
+
+
+def test_state_is_restored_after_an_error():
     hf = llama()
-    hf.model.layers[1].mlp.down_proj = counter = Counts(hf.model.layers[1].mlp.down_proj)
-    with pytest.raises(ZeroDivisionError), state.restored(hf), torch.no_grad():
-        hf(input_ids=torch.arange(4)[None])
+    hf.lm_head = Counts(hf.lm_head)
+    with pytest.raises(ZeroDivisionError), state.restored(hf):
+        passed(hf, 4)
         raise ZeroDivisionError
-    assert counter.calls == 0
+    assert hf.lm_head.as_at_first()
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", "mamba", "gptj", "vit", "qwen3-next", "mixtral"])
 def test_forward_pass_leaves_plain_models_unchanged(name):
     model = cl.wrap_model(hf := named(name).build())
-    given = {hf.main_input_name: torch.randn(1, 3, 16, 16) if name == "vit" else torch.arange(3, 12)[None]}
-    cl.trace(model, *given.values())
+    given = torch.randn(1, 3, 16, 16) if name == "vit" else torch.arange(3, 12)[None]
+    cl.trace(model, given)
     with state.restored(hf) as changes, torch.no_grad():
-        hf(**given)
+        hf(given)
     assert changes._changes == []
 
 
@@ -167,11 +161,9 @@ class RescaledOnce(nn.Linear):
 def test_weights_rescaled_once_are_not_rescaled_again():
     """Undoing the note alone would halve them again in every pass."""
     hf = llama()
-    old = hf.model.layers[1].mlp.down_proj
-    new = RescaledOnce(old.in_features, old.out_features, bias=False)
-    new.load_state_dict(old.state_dict())
-    hf.model.layers[1].mlp.down_proj, wanted = new, old.weight.detach() / 2
+    layer = hf.model.layers[1].mlp.down_proj
+    layer.__class__, wanted = RescaledOnce, layer.weight.detach() / 2
     model = cl.wrap_model(hf)
     for _ in range(2):
-        cl.trace(model, torch.arange(9)[None]).jacobian(1).dense()
-        assert new.rescaled and torch.equal(new.weight, wanted)
+        cl.trace(model, ids_of(9)).jacobian(1).dense()
+        assert layer.rescaled and torch.equal(layer.weight, wanted)
