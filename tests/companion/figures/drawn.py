@@ -1,14 +1,15 @@
-"""What every figure is held to: the same bytes each time, all of its text inside the picture."""
-
-from __future__ import annotations
+"""What every figure is held to: the same bytes each time, all of its text inside the picture. What a figure shows."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from companion.figures import show, style
@@ -17,8 +18,37 @@ from companion.figures import show, style
 _EDGE = 2
 
 
+def words(texts: Iterable[Text]) -> list[str]:
+    """Return what texts say: labels of ticks, annotations, or the entries of a legend."""
+    return [text.get_text() for text in texts]
+
+
+def titles(panels: Iterable[Axes]) -> list[str]:
+    return [axes.get_title() for axes in panels]
+
+
+def by_label(axes: Axes) -> dict[str, Line2D]:
+    """Return the lines of a panel by their labels."""
+    return {line.get_label(): line for line in axes.lines}
+
+
+def heights(axes: Axes) -> dict[str, np.ndarray]:
+    """Return what the lines of a panel show, by their labels."""
+    return {label: line.get_ydata() for label, line in by_label(axes).items()}
+
+
+def dots(axes: Axes, marker: str | None = None) -> set[tuple[float, float]]:
+    """Return the points of a panel that no line joins, all of them or those of one marker."""
+    lines = [line for line in axes.lines if line.get_linestyle() == "None" and marker in (None, line.get_marker())]
+    return {(float(x), float(y)) for line in lines for x, y in zip(*line.get_data(), strict=True)}
+
+
 # What a theme changes in a drawing: colours, what is drawn in pixels of them, and names that are hashes of both.
 _IN_COLOUR = re.compile(rb'base64,[^"]+|(?<=#)[0-9a-f]{6}\b|(?<=["#])[a-z]+[0-9a-f]{10}(?=[")])')
+
+
+def points_of(table: pd.DataFrame, x: str, y: str) -> set[tuple[float, float]]:
+    return {(float(a), float(b)) for a, b in zip(table[x], table[y], strict=True)}
 
 
 def assert_good_pictures(draws: Sequence[Callable[[], Figure]], dark: bool = True) -> None:

@@ -1,8 +1,7 @@
 """Made-up measurements with the shape of real ones, for tests of figures without a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,11 @@ def names(count: int) -> list[str]:
 def networks(count: int, make: Callable[[int], xr.Dataset]) -> xr.Dataset:
     """So many networks side by side, each made from its place."""
     return side_by_side(**{name: make(place) for place, name in enumerate(names(count))})
+
+
+def case(module: ModuleType, figure: str, data: Callable[[int], Any], *chosen: Any, **options: Any) -> tuple:
+    """A case of `test_every_figure`: what draws, what takes its data of so many networks, and the drawing's options."""
+    return getattr(module, f"draw_{figure}"), lambda n: getattr(module, f"take_{figure}")(data(n), *chosen), options
 
 
 def made(
