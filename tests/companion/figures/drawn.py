@@ -68,14 +68,8 @@ def assert_good_pictures(draws: Sequence[Callable[[], Figure]], dark: bool = Tru
     assert not dark or shapes[-1] == shapes[-2]
 
 
-def assert_text_inside(draw: Callable[[], Figure], theme: str = "light", tick_labels: str = "") -> None:
-    """Draw, and look for text beyond the edge: titles, labels, annotations, legends, and tick labels of an axis."""
-    with style.theme(theme):
-        assert_text_is_inside(draw(), tick_labels)
-
-
-def assert_text_is_inside(figure: Figure, tick_labels: str = "xy", saved: bool = False) -> None:
-    """Find text beyond the edge of a figure: titles, labels, annotations, legends, and tick labels of an axis."""
+def assert_text_is_inside(figure: Figure, saved: bool = False) -> None:
+    """Find text beyond the edge of a figure: titles, labels, annotations, legends, and tick labels."""
     canvas = FigureCanvasAgg(figure)
     if not saved:  # what was saved has its layout
         canvas.draw()
@@ -83,7 +77,7 @@ def assert_text_is_inside(figure: Figure, tick_labels: str = "xy", saved: bool =
     texts += [t for one in figure.findobj(FigureBase) for t in one.texts]
     texts += [t for legend in figure.findobj(Legend) for t in [*legend.get_texts(), legend.get_title()]]
     for axes in figure.axes:
-        for name in tick_labels if axes.axison else "":
+        for name in "xy" if axes.axison else "":
             texts += [label for label in getattr(axes, f"get_{name}ticklabels")() if _is_drawn(axes, label, name)]
     for text in texts:
         if text.get_text() and text.get_visible():

@@ -12,14 +12,10 @@ from companion.tables.arrays import side_by_side
 VARIANTS = ("miscoupling", "normalized_miscoupling", "mismatch", "mismatch_trace", "released_norm", "released_trace")
 
 
-def names(count: int) -> list[str]:
-    """Two are the untrained and the trained network; others have names of their own."""
-    return ["untrained", "trained"] if count == 2 else [f"model {i}" for i in range(count)]
-
-
 def networks(count: int, make: Callable[[int], xr.Dataset]) -> xr.Dataset:
-    """So many networks side by side, each made from its place."""
-    return side_by_side(**{name: make(place) for place, name in enumerate(names(count))})
+    """So many networks side by side, each made from its place; two are the untrained and the trained network."""
+    names = ["untrained", "trained"] if count == 2 else [f"model {i}" for i in range(count)]
+    return side_by_side(**{name: make(place) for place, name in enumerate(names)})
 
 
 def case(module: ModuleType, figure: str, data: Callable[[int], Any], *chosen: Any, **options: Any) -> tuple:

@@ -8,17 +8,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from pytest import approx
 
 from companion.figures import depth, style
-from companion.figures.labels import SYMBOLS
 from companion.figures.show import frame
 from companion.tables.arrays import each_network, side_by_side
 from coupling_lib.datasets.parts import SHARED
 from coupling_lib.datasets.statistics import mean_interval
 from coupling_lib.datasets.summaries import Chance
 from coupling_lib.errors import ParameterError
-from coupling_lib.metrics.variants import VARIANTS
 from tests.companion.figures import made
 from tests.companion.figures.drawn import by_label, heights, titles, words
-from tests.companion.figures.made import make_depth
+from tests.companion.figures.made import case, make_depth
 
 NAME, NULL = "normalized_miscoupling", Chance(0.95, 9e-6)
 
@@ -34,28 +32,17 @@ VALUES = STATES["trained"][NAME].values
 APART = abs(np.subtract.outer(range(6), range(6)))
 
 
-def models(n):
-    """Several models, each before and after training."""
-    return depth.take_models({f"model {i}": networks(2) for i in range(n)}, NAME, 4, NULL)
-
-
 def models_matrices(n):
     """Matrices of several models, of which one lacks a block."""
-    names = ["nano-llama", *(f"organisation/model {i}" for i in range(n + 3))]
-    found = {name: make_depth(0.4, seed=i) for i, name in enumerate(names)}
-    found["nano-llama"] = found["nano-llama"].isel(block_1=slice(3), block_2=slice(3))
-    return depth.take_matrices_of(found, [0, 2, 3], 4)
+    found = {f"organisation/model {i}": make_depth(0.4, seed=i) for i in range(1, n + 4)}
+    return depth.take_matrices_of(found | {"nano-llama": make_depth(0.4, seed=0, n_blocks=3)}, [0, 2, 3], 4)
 
 
 CASES = {
     "draw_matrices of models": (depth.draw_matrices, models_matrices),
-    "draw_graph beyond": (depth.draw_graph, lambda n: depth.take_graph(networks(n), null=NULL), {"beyond": True}),
-    "draw_models in rows": (depth.draw_models, lambda n: models(n + 4)),
+    "draw_graph beyond": case(depth, "graph", networks, NAME, 4, NULL, beyond=True),
+    "draw_models in rows": case(depth, "models", lambda n: {f"model {i}": BOTH for i in range(n + 4)}, NAME, 4, NULL),
 }
-
-
-def test_every_drawable_variant_is_measured():
-    assert set(SYMBOLS) < set(VARIANTS)
 
 
 def test_map_is_mean_over_prompts_without_diagonal():
@@ -99,7 +86,7 @@ def test_summary_has_rows_for_networks_and_chance():
     table = depth.take_summary(BOTH, NAME, 4, NULL)
     assert list(table.index) == ["untrained", "trained", "by chance"]
     each, near = 1 - VALUES[:, 1].sum(axis=(1, 2)) / 30, 1 - VALUES[:, 1, APART == 1].mean()
-    _, low, high, *_ = map(float, mean_interval(each))
+    _, low, high = map(float, mean_interval(each))
     assert table.loc["trained"].tolist() == approx([each.mean(), low, high, near])
     assert table.loc["by chance"].tolist() == approx([0.05, np.nan, np.nan, 0.05], nan_ok=True)
     numbers = depth.numbers_of(BOTH, {"all pairs": 0.002, "neighbours": 0.003}, NAME, 4, NULL)
@@ -110,23 +97,22 @@ def test_summary_has_rows_for_networks_and_chance():
     assert numbers["prompts"] == 5 and {name: numbers[name] for name in wanted} == approx(wanted)
 
 
-PERMUTED = BOTH.isel(prompt=[1, 0])
 SEVERAL = BOTH.assign(matrix=BOTH.matrix.expand_dims(prompt=BOTH.prompt))
 OTHER_PROMPT = "the first prompt here is not that of the coupling matrices"
 REFUSALS = {
-    "variant": ("variant is 'no_such'", depth.take_map, BOTH, "no_such", 3, NULL),
-    "k": ("k is 5; measured were 3, 4", depth.take_map, BOTH, NAME, 5, NULL),
-    "k of matrices": ("k is 9; matrices were measured up to 4", depth.take_matrices, BOTH, [0], 9),
-    "block": ("1 block", depth.take_map, BOTH.isel(block_1=[0], block_2=[0]), NAME, 3, NULL),
-    "other prompt": (OTHER_PROMPT, depth.take_matrices, PERMUTED, [1, 3], 3),
-    "several prompts": (OTHER_PROMPT, depth.take_matrices, SEVERAL, [1, 3], 3),
+    "variant": ("variant is 'no_such'", lambda: depth.take_map(BOTH, "no_such", 3, NULL)),
+    "k": ("k is 5; measured were 3, 4", lambda: depth.take_map(BOTH, NAME, 5, NULL)),
+    "k of matrices": ("k is 9; matrices were measured up to 4", lambda: depth.take_matrices(BOTH, [0], 9)),
+    "block": ("1 block", lambda: depth.take_map(BOTH.isel(block_1=[0], block_2=[0]), NAME, 3, NULL)),
+    "other prompt": (OTHER_PROMPT, lambda: depth.take_matrices(BOTH.isel(prompt=[1, 0]), [1, 3], 3)),
+    "several prompts": (OTHER_PROMPT, lambda: depth.take_matrices(SEVERAL, [1, 3], 3)),
 }
 
 
-@pytest.mark.parametrize(("message", "take", "given"), [(m, t, g) for m, t, *g in REFUSALS.values()], ids=REFUSALS)
-def test_what_was_not_measured_is_refused(message, take, given):
+@pytest.mark.parametrize(("message", "call"), REFUSALS.values(), ids=REFUSALS)
+def test_what_was_not_measured_is_refused(message, call):
     with pytest.raises(ParameterError, match=message):
-        take(*given)
+        call()
 
 
 def test_matrices_of_models_are_sorted_by_size():
@@ -213,9 +199,7 @@ def test_conjugation_null_is_drawn_at_trained_and_traceless():
     assert_allclose(taken.conjugated, wanted)
     left = depth.draw_distribution(taken).axes[0]
     dotted = [line for line in left.lines if line.get_zorder() == 4]
-    assert_allclose(
-        [[line.get_xdata().mean(), line.get_ydata()[0]] for line in dotted], [[1, wanted[1]], [2, wanted[2]]]
-    )
+    assert_allclose([(np.mean(line.get_xdata()), line.get_ydata()[0]) for line in dotted], [*enumerate(wanted)][1:])
     assert words(left.texts) == ["conjugated"]
     for given in (("mismatch", 4, NULL, nulls), (NAME, 4, NULL)):
         none = depth.take_distribution(both, *given)

@@ -13,18 +13,12 @@ from tests.companion.figures.drawn import words
 
 def make_dynamics(seed, count=5):
     sizes = {"prompt": count, "block": 6, "level": 7, "start": 7, "direction": 3, "reading": 5, "rank": 4}
-    drawn = {
-        "carried_cosine": ("prompt start level", -1, 1),
-        "carried_norm_ratio": ("prompt start level", 0.05, 1),
-        "null_cosine": ("prompt level", -0.1, 0.1),
-        "null_norm_ratio": ("prompt level", 0.1, 1),
-        "null_cosine_error": ("prompt level", 0.003, 0.003),
-        "end_cosine": ("prompt reading", -1, 1),
-        "end_norm_ratio": ("prompt reading", 0.01, 1),
-        "linear_norm_ratio": ("prompt block", 1e-4, 0.1),
-        "contribution": ("prompt level", 0, 1),
-        "left_right_cosine": ("prompt block rank", -1, 1),
-    } | {f"growth_{kind}": ("prompt level direction", -3, 3) for kind in dynamics.GROWTH}
+    drawn = {"carried_cosine": ("prompt start level", -1, 1), "carried_norm_ratio": ("prompt start level", 0.05, 1)}
+    drawn |= {"null_cosine": ("prompt level", -0.1, 0.1), "null_norm_ratio": ("prompt level", 0.1, 1)}
+    drawn |= {"null_cosine_error": ("prompt level", 0.003, 0.003), "contribution": ("prompt level", 0, 1)}
+    drawn |= {"end_cosine": ("prompt reading", -1, 1), "end_norm_ratio": ("prompt reading", 0.01, 1)}
+    drawn |= {"linear_norm_ratio": ("prompt block", 1e-4, 0.1), "left_right_cosine": ("prompt block rank", -1, 1)}
+    drawn |= {f"growth_{kind}": ("prompt level direction", -3, 3) for kind in dynamics.GROWTH}
     readings = ["embedding", "product", "released", "product with final norm", "affine"]
     ds = made.made(seed, sizes, drawn, block=range(6), level=range(7), reading=readings).assign_attrs(width=24)
     later = ds.level > xr.DataArray(range(7), dims="start")

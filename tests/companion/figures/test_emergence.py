@@ -10,7 +10,7 @@ from companion.figures import emergence, style
 from companion.tables.effects import OtherRuns
 from coupling_lib.datasets.statistics import mean_interval
 from tests.companion.figures.drawn import by_label, heights, words
-from tests.companion.figures.made import make_depth
+from tests.companion.figures.made import case, make_depth
 from tests.companion.figures.test_trajectories import make_trajectories
 
 NAME, K, STEPS = "normalized_miscoupling", 4, (0, 10, 100, 1000)
@@ -45,16 +45,12 @@ SPECIAL = {
 }
 MODELS = {"pythia-12b": MEASURED, "a/small-one": MEASURED.isel(step=[1, 3]), "pythia-70m": MEASURED.isel(prompt=[0])}
 CASES = {
-    f"draw_{name} {case}": (
-        getattr(emergence, f"draw_{name}"),
-        lambda n, name=name, ds=ds: getattr(emergence, f"take_{name}")(ds),
-    )
+    f"draw_{name} {text}": case(emergence, name, lambda n, ds=ds: ds)
     for name in ("coupling", "locality", "graphs", "scores", "profiles")
-    for case, ds in SPECIAL.items()
-} | {
-    "draw_models": (emergence.draw_models, lambda n: emergence.take_models(dict(list(MODELS.items())[:n]), NAME, K)),
-    "draw_scores five windows": (emergence.draw_scores, lambda n: emergence.take_scores(WIDE, range(1, 6))),
+    for text, ds in SPECIAL.items()
 }
+CASES["draw_models"] = case(emergence, "models", lambda n: dict(list(MODELS.items())[:n]), NAME, K)
+CASES["draw_scores five windows"] = case(emergence, "scores", lambda n: WIDE, range(1, 6))
 
 
 def test_coupling_is_drawn_beside_chance_and_progress():
@@ -85,11 +81,7 @@ def test_locality_is_mean_coupling_at_each_distance():
 def test_graphs_show_first_peak_and_last_step():
     pairs = COUPLING.mean(axis=1)
     edges = np.where(np.triu(APART > 0), (pairs + pairs.swapaxes(1, 2)) / 2, np.nan)
-    for steps, middle, shown in (
-        ([0, 1, 2, 3], None, [0, 2, 3]),
-        ([0, 1, 2, 3], 10, [0, 1, 3]),
-        ([1, 2], None, [1, 2]),
-    ):
+    for steps, middle, shown in ((slice(4), None, [0, 2, 3]), (slice(4), 10, [0, 1, 3]), (slice(1, 3), None, [1, 2])):
         graphs = emergence.take_graphs(MEASURED.isel(step=steps), NAME, K, middle=middle)
         assert graphs.step.values.tolist() == [f"step {STEPS[at]}" for at in shown]
         assert_allclose(graphs.sel(block_a=range(1, 7), block_b=range(1, 7)), edges[shown])

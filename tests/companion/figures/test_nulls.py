@@ -56,17 +56,16 @@ def test_curves_draw_closed_forms_and_simulation(curves):
     for rule, row in zip(curves["rule"].values, grid, strict=True):
         for variant, axes in zip(nulls.CURVES, row, strict=True):
             drawn = [line.get_ydata() for line in axes.lines if len(line.get_ydata()) == 3]
-            for wanted in curves.sel(rule=rule, variant=variant)[["closed_form", "simulated"]].to_dataarray().values:
-                for line in wanted if len(wanted) == 2 else wanted.T:
-                    assert any(np.allclose(one, line) for one in drawn), (rule, variant)
+            both = curves[["closed_form", "simulated"]].sel(rule=rule, variant=variant).to_dataarray()
+            for line in both.transpose(..., "width").values.reshape(-1, 3):
+                assert any(np.allclose(one, line) for one in drawn), (rule, variant)
     assert words(grid[-1, 0].get_xticklabels()) == ["32", "64", "128"]
     assert [title.split()[-1] for title in titles(grid[0])] == list(nulls.CURVES)
     assert words(figure.legends[0].get_texts()) == ["flat spectrum", r"$\sigma_i \sim i^{-1}$"]
-    table = frame(taken)
-    assert len(table) == 2 * 3 * 2 * len(VARIANTS) and set(table.variant) == set(VARIANTS)
-    place = {"rule": "0.1 d", "width": 64, "decay": 1.0, "variant": "released_norm"}
-    (row,) = table[(table[list(place)] == pd.Series(place)).all(axis=1)].itertuples()
-    one = curves.sel(place)
+    table = frame(taken).set_index(["rule", "width", "decay", "variant"])
+    assert len(table) == 2 * 3 * 2 * len(VARIANTS) and set(table.index.unique("variant")) == set(VARIANTS)
+    row = table.loc["0.1 d", 64, 1.0, "released_norm"]
+    one = curves.sel(rule="0.1 d", width=64, decay=1.0, variant="released_norm")
     assert (row.closed_form, row.simulated, row.k) == (one.closed_form.item(), one.simulated.item(), 6)
 
 

@@ -50,9 +50,6 @@ def test_measured_models_stand_beside_digitised_values():
     assert words(paper_models.draw_measured(measured_of(2)).axes[1].texts) == EIGHT.model[:2].tolist()
     (alone,) = paper_models.draw_measured(measured_of(0)).axes
     assert "no model with a score" in words(alone.texts)[0] and len(dots(alone)) == len(measured_of(0))
-
-
-def test_measured_models_have_a_panel_per_k():
     *panels, last = paper_models.draw_measured(table := measured_of(4, EACH_K)).axes
     for axes, k in zip(panels, (10, 30, 50), strict=True):
         assert dots(axes) == points_of(table[:4], f"trace_{k}", "score")

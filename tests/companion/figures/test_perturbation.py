@@ -12,11 +12,8 @@ from tests.companion.figures.test_dynamics import networks
 
 def make_perturbation(seed, count=5):
     sizes = {"prompt": count, "carrier": 3, "noise": 2, "draw": 4, "level": 7}
-    drawn = {
-        "cosine": ("prompt carrier noise draw level", 0, 1),
-        "amplification": ("prompt carrier noise draw level", 1, 20),
-        "linear_error": ("prompt noise draw level", 0.01, 1),
-    }
+    drawn = dict.fromkeys(("cosine", "amplification"), ("prompt carrier noise draw level", 0.01, 1))
+    drawn |= {"linear_error": ("prompt noise draw level", 0.01, 1)}
     return made.made(seed, sizes, drawn, carrier=["network", "linear", "random"], noise=[0.1, 1.0], level=range(7))
 
 

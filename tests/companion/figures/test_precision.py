@@ -8,7 +8,7 @@ from pytest import approx
 
 from companion.figures import precision
 from tests.companion.figures.drawn import by_label, heights, titles, words
-from tests.companion.figures.made import made, make_depth
+from tests.companion.figures.made import case, made, make_depth
 
 NAMES, SOURCES = ["float32", "int8", "nf4"], ["weights", "bfloat16 arithmetic", "float16 arithmetic"]
 PROMPTS, EXAMPLES, L, K = 4, 2, 5, 3
@@ -24,24 +24,18 @@ def make_precision(seed: int = 0) -> xr.Dataset:
     mismatch = mismatch + np.array([0, 1e-4, 0.03])[:, None, None, None] * rng.uniform(0.5, 1.5, (3, PROMPTS, L, L))
     mismatch[..., np.arange(L), np.arange(L)] = 0
     sizes = {"prompt": PROMPTS, "precision": 3, "source": 3, "side": 2, "example": EXAMPLES, "rank": K, "order": K}
-    drawn = {
-        "value_error": "precision source example block rank",
-        "angle": "precision source side example block order",
-        "coupling_error": "precision source example block_1 block_2",
-    }
-    spreads = {name: (dims, 0.5, 1.5) for name, dims in drawn.items()}
+    spreads = {"value_error": ("precision source example block rank", 0.5, 1.5)}
+    spreads |= {"angle": ("precision source side example block order", 0.5, 1.5)}
+    spreads |= {"coupling_error": ("precision source example block_1 block_2", 0.5, 1.5)}
     coords = {"precision": NAMES, "source": SOURCES, "side": ["U", "V"]}
     ds = made(seed, sizes | dict.fromkeys(("block", "block_1", "block_2"), L), spreads, **coords).drop_vars("prompt")
     ds *= xr.DataArray(np.stack([size, np.full(3, 2e-3), np.full(3, 2e-4)], axis=1), dims=("precision", "source"))
-    return ds.assign(
-        normalized_miscoupling=(("precision", "prompt", "block_1", "block_2"), mismatch),
-        singular_values=(("precision", "prompt", "block", "rank"), values),
-        angle=(ds.angle.dims, np.sort(300 * ds.angle)),
-        coupling_error=ds.coupling_error * xr.DataArray(~np.eye(L, dtype=bool), dims=("block_1", "block_2")),
-        null=("precision", [0.82, 0.82, 0.83]),
-        null_error=("precision", [1e-5] * 3),
-        random_angle=("order", [50.0, 65.0, 80.0]),
-    ).assign_attrs(k=K)
+    off = xr.DataArray(~np.eye(L, dtype=bool), dims=("block_1", "block_2"))
+    found = {"normalized_miscoupling": (("precision", "prompt", "block_1", "block_2"), mismatch)}
+    found |= {"singular_values": (("precision", "prompt", "block", "rank"), values)}
+    found |= {"angle": (ds.angle.dims, np.sort(300 * ds.angle)), "coupling_error": ds.coupling_error * off}
+    found |= {"null": ("precision", [0.82, 0.82, 0.83]), "null_error": ("precision", [1e-5] * 3)}
+    return ds.assign(found | {"random_angle": ("order", [50.0, 65.0, 80.0])}).assign_attrs(k=K)
 
 
 NARROW = {1: ["nf4"], 2: ["int8", "nf4"], 3: ["bfloat16", "int8", "nf4", "fp4", "float16"]}
@@ -54,13 +48,8 @@ def measured(n):
 
 
 UNTRAINED = make_depth(0.1, seed=1)
-CASES = {
-    f"draw_{name}": (
-        getattr(precision, f"draw_{name}"),
-        lambda n, name=name, more=more: getattr(precision, f"take_{name}")(measured(n), *more),
-    )
-    for name, *more in (("values",), ("vectors",), ("pairs",), ("coupling", UNTRAINED), ("sources",))
-}
+CASES = {f"draw_{name}": case(precision, name, measured) for name in ("values", "vectors", "pairs", "sources")}
+CASES["draw_coupling"] = case(precision, "coupling", measured, UNTRAINED)
 
 
 DS, OFF = make_precision(), ~np.eye(L, dtype=bool)
@@ -75,6 +64,8 @@ def test_value_errors_are_medians_over_prompts():
     left, right = precision.draw_values(values).axes
     assert_allclose(heights(left)["nf4"], np.median(errors, axis=(0, 1)))
     assert_allclose(heights(right)["nf4"], np.median(errors, axis=(0, 2)))
+    alone = precision.draw_values(precision.take_values(DS.sel(precision=["float32", "nf4"]))).axes[0]
+    assert by_label(alone)["nf4"].get_color() == by_label(left)["nf4"].get_color()  # in every comparison
     low = values.low.sel(against="rank", precision="nf4", place=range(1, K + 1))
     assert_allclose(low, np.quantile(errors, 0.25, axis=(0, 1)))
 
@@ -143,12 +134,6 @@ def test_sources_leave_out_diagonal_and_reference():
     weights = errors["median"].sel(quantity="value_error", source="weights", precision=["int8", "nf4"])
     assert_allclose(shown["weights"], weights)
     assert len(shown["float16 arithmetic"]) == 3
-
-
-def test_precision_keeps_its_colour_in_every_comparison():
-    both = (DS, DS.sel(precision=["float32", "nf4"]))
-    lines = [by_label(precision.draw_values(precision.take_values(one)).axes[0])["nf4"] for one in both]
-    assert lines[0].get_color() == lines[1].get_color()
 
 
 def test_quoted_numbers_match_the_summary():

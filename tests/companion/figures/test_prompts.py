@@ -29,11 +29,9 @@ def make_prompts(strength: float, seed: int, n_questions: int = 6, n_others: int
     values[:, :, range(BLOCKS), range(BLOCKS)] = 0
     notes = pd.DataFrame(lines, columns=["question", "version", "dataset", "steps"])
     notes = notes.assign(id=notes.question + "/" + notes.version, n_tokens=rng.integers(10, 60, len(lines)))
-    return xr.Dataset(
-        {NAME: (("prompt", "k", "block_1", "block_2"), values)},
-        coords={"k": [K]} | {name: ("prompt", list(column)) for name, column in notes.items()},
-        attrs={"control": "It rained.", "control_tokens": 3, "instruction_tokens": 4, "words_as_tokens": 0},
-    )
+    coords = {"k": [K]} | {name: ("prompt", list(column)) for name, column in notes.items()}
+    attrs = {"control": "It rained.", "control_tokens": 3, "instruction_tokens": 4, "words_as_tokens": 0}
+    return xr.Dataset({NAME: (("prompt", "k", "block_1", "block_2"), values)}, coords, attrs)
 
 
 def networks(n):
@@ -48,20 +46,20 @@ def rated(n: int) -> xr.Dataset:
 
 
 def of_models(n: int) -> xr.Dataset:
-    """Trained models of different depths, the second without the last block."""
-    found = {f"organisation/a-model-with-a-name-{i}": make_prompts(0.2, seed=i) for i in range(n)}
-    shorter = {name: ds.isel(block_1=slice(3), block_2=slice(3)) for name, ds in list(found.items())[1:2]}
-    return prompts.take_models(found | shorter, NAME, K, NULL)
+    """Trained models of different depths, the first without the last block."""
+    found = {f"organisation/a-model-with-a-name-{i}": make_prompts(0.2, seed=i) for i in range(1, n)}
+    return prompts.take_models({"organisation/short": SHORT} | found, NAME, K, NULL)
 
 
 CASES = {
     "draw_versions of models": (prompts.draw_versions, of_models),
-    "draw_prompts rated": (prompts.draw_prompts, lambda n: prompts.take_prompts(rated(n), NAME, K, NULL)),
+    "draw_prompts rated": made.case(prompts, "prompts", rated, NAME, K, NULL),
 }
 
 
 BOTH = networks(2)
 TRAINED = make_prompts(0.3, seed=2)
+SHORT = TRAINED.isel(block_1=slice(3), block_2=slice(3))
 ALONE = TRAINED.version.values == "alone"
 VERSION_COUPLINGS = prompts.version_couplings(BOTH, NAME, K)
 
@@ -117,15 +115,12 @@ def test_difference_between_sets_gives_no_within_correlation():
     assert found["length"].high < 0 and found["length within sets"].low < 0 < found["length within sets"].high
 
 
-def test_sets_of_two_prompts_are_left_out():
+def test_too_few_prompts_have_no_correlation():
     columns = {"network": "trained", "id": [*"abcdefghijkl"], "steps": np.nan, "tokens": np.arange(12.0)}
     table = pd.DataFrame(columns | {"coupling": np.random.default_rng(0).normal(size=12)})
     pairs, more = (table.assign(dataset=np.repeat([*"abcdef"], counts)) for counts in (2, [3, 4, 3, 2, 0, 0]))
     assert prompts.correlations(pairs, "trained")["length within sets"] is None
     assert prompts.correlations(more, "trained")["length within sets"].n == 10
-
-
-def test_too_few_prompts_have_no_correlation():
     few = TRAINED.isel(prompt=np.isin(TRAINED.question.values, ["q0", "q1"])).copy(deep=True)
     few["n_tokens"].values[:] = 16
     table = taken(side_by_side(trained=few))
@@ -159,7 +154,7 @@ def test_summary_gives_paired_differences_with_intervals():
     assert (book["null"], book["step-by-step-change"]) == approx((0.05, difference))
 
 
-def test_profiles_show_mean_and_paired_difference():
+def test_profiles_and_caption_show_each_version():
     figure = prompts.draw_versions(prompts.take_versions(BOTH, NAME, K, null=0.95))
     means, (above, below) = VERSION_COUPLINGS.sel(network="trained").mean("question"), figure.axes[1::2]
     for line, version in zip(above.lines, means.version.values, strict=False):
@@ -167,18 +162,14 @@ def test_profiles_show_mean_and_paired_difference():
         assert above.get_ylim()[0] <= 0 and line.get_ydata().max() < above.get_ylim()[1]
     changes = (means - means.sel(version="alone")).sel(version=means.version != "alone")
     assert_allclose([line.get_ydata() for line in below.lines[:2]], changes.transpose("version", "block"))
-
-
-def test_caption_names_the_control_sentence():
     assert "adds 4 tokens, the control sentence (“It rained.”) 3." in prompts.versions_caption(TRAINED)
     assert "each word stands for one token" in prompts.versions_caption(TRAINED.assign_attrs(words_as_tokens=1))
 
 
 def test_models_are_sorted_by_size():
-    short = TRAINED.isel(block_1=slice(3), block_2=slice(3))
-    found = prompts.take_models({"mine": TRAINED, "gpt2-xl": TRAINED, "gpt2": short}, NAME, K, NULL)
+    found = prompts.take_models({"mine": TRAINED, "gpt2-xl": TRAINED, "gpt2": SHORT}, NAME, K, NULL)
     assert found.network.values.tolist() == ["gpt2", "gpt2-xl", "mine"]
-    alone = prompts.take_versions(side_by_side(trained=short), NAME, K, NULL)["mean"].isel(network=0)
+    alone = prompts.take_versions(side_by_side(trained=SHORT), NAME, K, NULL)["mean"].isel(network=0)
     shown = found["mean"].sel(network="gpt2")
     assert_allclose(shown, alone.reindex(block=[1, 2, 3, 4]).transpose(*shown.dims))  # no fourth block
     assert titles(prompts.draw_versions(found).axes[:3]) == ["gpt2", "gpt2-xl", "mine"]

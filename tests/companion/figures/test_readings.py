@@ -1,7 +1,6 @@
 """Figures of rival readings: what is drawn is what was compared."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import tiny
 import xarray as xr
@@ -17,24 +16,6 @@ from coupling_lib.metrics.variants import VARIANTS
 from tests.companion.figures.drawn import by_label, words
 
 NETWORKS = ["untrained", "trained"]
-
-
-def make_agreement() -> xr.Dataset:
-    rng = np.random.default_rng(1)
-    mean = xr.DataArray(np.corrcoef(rng.standard_normal((len(VARIANTS), 12))), dims=("variant", "other"))
-    coords = {"variant": list(VARIANTS), "other": list(VARIANTS)}
-    return xr.Dataset({"mean": mean, "low": mean - 0.05, "high": mean + 0.05}, coords, attrs={"k": 10})
-
-
-def make_choices(n: int = 2) -> pd.DataFrame:
-    points = [("coupling", "−m", -0.9), ("coupling", "1 − m", 0.1), ("last block", "its own", 0.2)]
-    rows = [
-        (point, reading, "released_norm", network, value + 0.1 * i, value, value + 0.2, 0.05 + 0.01 * i, 1e-5)
-        for point, reading, value in points
-        for i, network in enumerate(NETWORKS[:n])
-    ]
-    columns = ["point", "reading", "variant", "network", "coupling", "low", "high", "null", "null_error"]
-    return pd.DataFrame(rows, columns=columns)
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +64,17 @@ def cells_of(agreement: xr.Dataset) -> list[Text]:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_agreement_is_written_in_readable_ink(theme):
-    agreement = make_agreement()
+def test_agreement_is_mean_spearman_in_readable_ink(measured, theme):
+    agreement = readings.take_agreement(measured["block"], 4)
+    mean, ds, off = agreement["mean"], measured["block"].sel(network="trained", k=4), ~np.eye(3, dtype=bool)
+    each = [spearmanr(ds.basis_uu.values[i][off], ds.mismatch.values[i][off]).statistic for i in range(2)]
+    assert mean.size == 17**2 and mean.sel(variant="basis_uu", other="mismatch") == approx(np.mean(each))
     with style.theme(theme):
         cells = cells_of(agreement)
         page, text = style.colour("page"), style.colour("text")
     # Full ink is as far from the page as can be.
     assert len(cells) == 17**2 and (cells[0].get_text(), cells[0].get_color()) == ("1", page)
-    low = cells[int(agreement["mean"].values.argmin())]
+    low = cells[int(mean.values.argmin())]
     assert low.get_color() == text and low.get_text().startswith("−")
 
 
@@ -101,22 +85,19 @@ def test_agreement_is_written_short():
     assert words(cells) == 6 * ["1", "1", ".26", "−.26", ".00", "−1"]
 
 
-def test_choices_show_values_intervals_and_chance():
-    choices = make_choices()
+def test_choices_show_values_intervals_and_chance(measured, nulls):
+    choices, alone = (readings.take_choices(given, 4, nulls) for given in (measured, measured["block"]))
+    assert set(choices.reading) - set(alone.reading) == {"includes final norm"}
+    assert len(choices) == 2 * 14 and choices.merge(alone).shape == alone.shape
     axes, numbers = readings.draw_choices(choices).axes
-    dots = [line.get_xdata() for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 3]
+    dots = [line.get_xdata() for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 14]
     assert_allclose(dots, [choices[choices.network == network].coupling for network in NETWORKS])
-    assert set(words(axes.texts)) == {"coupling", "last block"}
-    assert {"untrained", "chance", "−0.900", "0.300", "0.060"} <= set(words(numbers.texts))
-    ticks = np.concatenate([c.get_offsets()[:, 0] for c in axes.collections if len(c.get_offsets()) == 3])
+    assert set(words(axes.texts)) == set(choices.point)
+    shown = [*choices.coupling, *choices.null[choices.network == "trained"]]
+    written = {f"{value:.3f}".replace("-", "−") for value in shown}
+    assert {"untrained", "chance"} | written <= set(words(numbers.texts))
+    ticks = np.concatenate([c.get_offsets()[:, 0] for c in axes.collections if len(c.get_offsets()) == 14])
     assert_allclose(sorted(ticks), sorted(choices.null))
-
-
-def test_agreement_is_mean_spearman_of_trained_network(measured):
-    agreement = readings.take_agreement(measured["block"], 4)["mean"]
-    ds, off = measured["block"].sel(network="trained", k=4), ~np.eye(3, dtype=bool)
-    each = [spearmanr(ds.basis_uu.values[i][off], ds.mismatch.values[i][off]).statistic for i in range(2)]
-    assert agreement.size == 17**2 and agreement.sel(variant="basis_uu", other="mismatch") == approx(np.mean(each))
 
 
 def test_boundaries_count_blocks_from_one(measured, nulls):
@@ -133,12 +114,6 @@ def test_boundaries_count_blocks_from_one(measured, nulls):
     assert own.get_color() == after.get_color() == style.colour(style.TRAINED)
     assert own.get_linestyle() != after.get_linestyle()
     assert_allclose(axes.lines[-1].get_ydata(), 1 - found.null)
-
-
-def test_choice_of_unmeasured_boundary_is_left_out(measured, nulls):
-    both, alone = (readings.take_choices(given, 4, nulls) for given in (measured, measured["block"]))
-    assert set(both.reading) - set(alone.reading) == {"includes final norm"}
-    assert len(both) == 2 * 14 and both.merge(alone).shape == alone.shape
 
 
 def test_quoted_numbers_match_the_tables(measured, nulls):

@@ -59,7 +59,6 @@ def test_large_drawing_is_shown_as_pixels(monkeypatch):
 
 def test_download_is_the_data_and_caption_is_escaped():
     one = read()
-    assert (one.name, one.caption, one.drawn_by) == ("demo", "A <b> & 1−m", f"{__name__}.draw_demo")
     assert one.csv.startswith("# figure demo\n# model a\n# seed 0\nblock,coupling\n")
     pd.testing.assert_frame_equal(one.table, DATA, rtol=1e-4)
     assert 'alt="A &lt;b&gt; &amp; 1−m"' in one.markup and "<b>" not in one.markup
@@ -100,7 +99,7 @@ def test_print_figure_is_one_small_picture(monkeypatch):
     one = read()
     assert [(theme, kind) for theme, (kind, _) in one.pictures.items()] == [("light", "png")] and one.csv
     monkeypatch.setattr(shows, "_PRINT_CSV", 10)
-    assert not read().csv and "run the notebook" in read().markup
+    assert (read().caption, read().csv) == ("A <b> & 1−m", "") and "run the notebook" in read().markup
 
 
 def test_small_mark_keeps_its_colour_in_print(monkeypatch):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from numpy.testing import assert_allclose
 from pytest import approx
 
@@ -13,45 +14,28 @@ from tests.companion.figures.made import made, networks
 
 
 def both(n=2, count=5):
+    """Spectra and the lines that are fitted to them."""
     sizes = {"prompt": count, "block": 6, "rank": 12, "whole": 2, "index": 24}
-    drawn = {
-        "singular_values": ("prompt block rank", 0.1, 2),
-        "spectrum": ("prompt whole index", 1e-3, 2),
-        "stable_rank": ("prompt block", 2, 9),
-        "left_right_alignment": ("prompt block", 0, 1),
-        "exchanged_miscoupling": ("prompt block", 0.5, 1),
-        "decay_exponent": ("prompt whole", 0, 1),
-    }
-
-    def make(seed):
-        ds = made(seed, sizes, drawn, block=range(6), whole=[0, 4])
-        falling = {name: (1 + seed) * -np.sort(-ds[name]) for name in ("singular_values", "spectrum")}
-        return ds.assign({name: (ds[name].dims, values) for name, values in falling.items()})
-
-    return networks(n, make)
-
-
-def fits(n=2, count=5):
-    drawn = dict.fromkeys(("slope", "intercept", "r_squared"), ("prompt", 0, 1))
-    return networks(n, lambda seed: made(seed, {"prompt": count}, drawn).assign_attrs(first_block=2))
-
-
-def nulls(n=2):
-    drawn = {"exchanged_miscoupling": ("sample block", 0.9, 1)}
-    sizes = {"prompt": 0, "sample": 7, "block": 6}
-    return networks(n, lambda seed: made(seed, sizes, drawn).drop_vars("prompt").assign(left_right_alignment=0.16))
+    drawn = dict.fromkeys(("stable_rank", "left_right_alignment", "exchanged_miscoupling"), ("prompt block", 0, 1))
+    drawn |= dict.fromkeys(("slope", "intercept", "r_squared"), ("prompt", 0, 1))
+    drawn |= {"singular_values": ("prompt block rank", 0.1, 2), "spectrum": ("prompt whole index", 1e-3, 2)}
+    drawn |= {"decay_exponent": ("prompt whole", 0, 1)}
+    return networks(n, lambda seed: made(seed, sizes, drawn, block=range(6), whole=[0, 4]).assign_attrs(first_block=2))
 
 
 def inverse(n, names):
-    return spectra.take_inverse(both(n, len(names)).assign_coords(prompt=names), fits(n, len(names)))
+    ds = both(n, len(names)).assign_coords(prompt=names)
+    return spectra.take_inverse(ds, ds)
 
 
 CASES = {
     "draw_inverse of one prompt": (spectra.draw_inverse, lambda n: inverse(n, ["a"])),
     "draw_inverse of images of one name": (spectra.draw_inverse, lambda n: inverse(n, ["image", "image"])),
 }
-BOTH, FITS, NULLS = both(), fits(), nulls()
-TRAINED, FIT = BOTH.sel(network="trained"), FITS.sel(network="trained")
+BOTH = both()
+FITS, TRAINED = BOTH[["slope", "intercept", "r_squared"]], BOTH.sel(network="trained")
+DRAWS = xr.DataArray(np.random.default_rng(0).uniform(0.9, 1, (2, 7, 6)), dims=("network", "sample", "block"))
+NULLS = xr.Dataset({"exchanged_miscoupling": DRAWS, "left_right_alignment": 0.16}, BOTH[["network"]])
 
 
 def test_top_values_are_medians_per_rank():
@@ -64,19 +48,19 @@ def test_top_values_are_medians_per_rank():
 def test_inverse_is_drawn_with_its_fitted_line():
     taken = spectra.take_inverse(BOTH, FITS)
     trained, inverse = taken.sel(network="trained"), 1 / TRAINED.singular_values.values[:, :, 0]
-    slope, intercept, r_squared = (float(FIT[name].mean()) for name in ("slope", "intercept", "r_squared"))
+    slope, intercept, r_squared = (float(TRAINED[name].mean()) for name in ("slope", "intercept", "r_squared"))
     assert_allclose(trained["median"], np.median(inverse, axis=0))
     assert_allclose(trained.each.transpose("prompt", "block"), inverse)
     assert_allclose(trained.line, [np.nan, np.nan, *(intercept + slope * np.arange(3, 7))])
     (text,) = words(spectra.draw_inverse(taken).axes[1].texts)
     assert text.startswith(f"from block 3: slope {slope:.3f}")
-    ends = mean_interval(FIT.r_squared.values)
+    ends = mean_interval(TRAINED.r_squared.values)
     assert text.endswith(f"$R^2={r_squared:.2f}$  [{ends.low:.2f}, {ends.high:.2f}]")
-    (text,) = words(spectra.draw_inverse(spectra.take_inverse(both(1, 1), fits(1, 1))).axes[0].texts)
+    (text,) = words(spectra.draw_inverse(inverse(1, ["a"])).axes[0].texts)
     assert text.endswith("$") and "[" not in text
     message = "there are 2 networks and one set of theirs; expected fits = spectra_fits"
     with pytest.raises(ParameterError, match=message):
-        spectra.take_inverse(BOTH, fits(1).isel(network=0, drop=True))
+        spectra.take_inverse(BOTH, FITS.isel(network=0, drop=True))
 
 
 def test_whole_spectrum_holds_all_singular_values():
@@ -93,7 +77,7 @@ def test_whole_spectrum_holds_all_singular_values():
 def test_alignment_is_drawn_beside_its_null():
     taken = spectra.take_alignment(BOTH, NULLS)
     exchanged, aligned = (taken.sel(quantity=name) for name in ("exchanged coupling", "alignment"))
-    draws = NULLS.exchanged_miscoupling.values
+    draws = DRAWS.values
     mean, null = 1 - BOTH.exchanged_miscoupling.mean("prompt").values, 1 - draws.mean(axis=1)
     assert_allclose([exchanged["mean"], exchanged.null], [mean, null])
     assert_allclose(exchanged.null_error, draws.std(axis=1, ddof=1) / np.sqrt(7))
@@ -107,13 +91,14 @@ def test_quoted_numbers_match_the_summary():
     table, numbers = spectra.take_summary(BOTH, FITS, NULLS), spectra.numbers_of(BOTH, FITS, NULLS)
     assert table.index.tolist() == ["untrained", "trained", "by chance"] and table.loc["by chance", "alignment"] == 0.16
     own = table.loc["trained"]
-    assert (own["stable rank"], own["R2"]) == approx((TRAINED.stable_rank.values.mean(), FIT.r_squared.values.mean()))
+    means = TRAINED[["stable_rank", "r_squared"]].mean()
+    assert (own["stable rank"], own["R2"]) == approx((means.stable_rank.item(), means.r_squared.item()))
     assert own["low"] < own["alignment"] < own["high"]
     assert numbers["stable-rank-trained-low"] < own["stable rank"] < numbers["stable-rank-trained-high"]
     exact = {"alignment-trained-low": own["low"], "r2-untrained-high": table.loc["untrained", "R2 high"]}
     exact |= {"fit-from": "3", "prompts": 5, "alignment-null-error": 0.0}
     assert {name: numbers[name] for name in exact} == exact
     wanted = {"decay-trained": TRAINED.decay_exponent.values.mean(), "aligned": own["alignment"]}
-    wanted |= {"r2-change": (FIT.r_squared - FITS.r_squared.sel(network="untrained")).values.mean()}
+    wanted |= {"r2-change": (TRAINED.r_squared - FITS.r_squared.sel(network="untrained")).values.mean()}
     assert {name: numbers[name] for name in wanted} == approx(wanted)
     assert len([name for name in numbers if not name.startswith(("aligned", "r2-change"))]) == 2 * 11 + 6

@@ -51,26 +51,20 @@ def test_roles_are_distinct_under_colour_vision_deficiency(theme, deficiency):
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 0.1
 
 
-def test_ink_is_monotonic_in_luminance(theme):
+def test_ink_is_monotonic_and_transparent_at_nan(theme):
     brightness = np.array([luminance(shade[:3]) for shade in style.ink()(np.linspace(0, 1, 64))])
     assert (np.diff(brightness) * (-1 if theme == "light" else 1) >= -1e-9).all()
     first, last = abs(brightness[[0, -1]] - luminance(style.colour("page")))
     assert first < 0.01 and last > 0.8
+    assert style.ink()(np.ma.masked_invalid([np.nan]))[0, 3] == 0
     shades = style.ink()(np.linspace(style.middle_tone(), 1, 64))
     assert min(contrast(to_hex(shade), style.colour("page")) for shade in shades) >= 3
 
 
-def test_nan_is_transparent():
-    assert style.ink()(np.ma.masked_invalid([np.nan]))[0, 3] == 0
-
-
-def test_each_family_has_its_own_style():
+def test_families_and_data_sets_have_own_styles():
     styles = [style.family_style(family) for family in style._FAMILIES]
     assert len(set(styles)) == len(styles)
     assert style.family_style("a family of tomorrow") == (style.colour(style.NULL), "o")
-
-
-def test_dataset_colour_is_never_that_of_a_role():
     others = {style.dataset_colour(f"model {i}", i) for i in range(4)}
     assert len(others) == 4 and not others & {style.colour(role) for role in ROLES}
 
@@ -108,11 +102,9 @@ def test_png_has_two_pixels_per_css_pixel():
     assert int.from_bytes(png[16:20], "big") == 2 * 720
 
 
-@pytest.mark.parametrize(
-    ("error", "written"), [(0, "0"), (8.7e-6, "0.000009"), (0.00012, "0.0001"), (0.0312, "0.03"), (2.0, "2")]
-)
-def test_error_is_written_with_one_digit(error, written):
-    assert style.one_digit(error) == written
+def test_error_is_written_with_one_digit():
+    written = {0: "0", 8.7e-6: "0.000009", 0.00012: "0.0001", 0.0312: "0.03", 2.0: "2"}
+    assert {error: style.one_digit(error) for error in written} == written
 
 
 def test_null_label_has_value_if_error_is_invisible():

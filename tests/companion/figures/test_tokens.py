@@ -22,28 +22,23 @@ TEXTS = [["What", " is", "$", "\n"], ["It", " was", " unbelievable", "", ""]]
 
 def make_tokens(strength: float, kind: str = "self", other: int = 3, seed: int = 0, texts: bool = True) -> xr.Dataset:
     """A comparison of two prompts, the first of 4 tokens and the second of 3, filled up to 5."""
-    rng = np.random.default_rng(seed)
-    count = np.array([FULL, 3])
-    there = np.arange(TOKENS) < count[:, None]
+    rng = np.random.default_rng([seed, other, len(kind)])
+    there = np.arange(TOKENS) < [[FULL], [3]]
     pairs = there[:, :, None] & there[:, None, :]
-    values = np.where(pairs, 1 - strength + 0.02 * rng.standard_normal(pairs.shape), np.nan)
+    means = np.reshape([0.9, 1 - strength], (2, 1, 1, 1))
+    turned, values = np.where(pairs, means + 0.02 * rng.standard_normal((2, *pairs.shape)), np.nan)
     matrix = made.matrices(rng, values[0], K)
     singular_values = np.sort(rng.uniform(1, 3, (2, TOKENS, K)))[..., ::-1]
     words = np.array([[*TEXTS[0], ""], TEXTS[1]]) if texts else np.full((2, TOKENS), "")
-    both = ("prompt", "token_1")
-    return xr.Dataset(
-        {
-            NAME: (("prompt", "token_1", "token_2"), values),
-            "matrix": (("token_1", "token_2", "row", "column"), matrix),
-            "singular_values": ((*both, "rank"), np.where(there[..., None], singular_values, np.nan)),
-            "position": (both, np.where(there, np.arange(TOKENS) + 6, -1)),
-            "text": (both, words),
-            "fixed_text": (("prompt",), [" is" if texts else "", "It"]),
-            "fixed_position": (("prompt",), [-1 if kind == "self" else 1, 0]),
-        },
-        coords={"prompt": ["a", "b"]},
-        attrs={"kind": kind, "block": 2, "other": other, "k": K},
-    )
+    each, both = ("prompt", "token_1"), ("prompt", "token_1", "token_2")
+    variables = {NAME: (both, values), "conjugated": (both, turned), "text": (each, words)}
+    variables |= {"matrix": (("token_1", "token_2", "row", "column"), matrix)}
+    variables |= {"singular_values": ((*each, "rank"), np.where(there[..., None], singular_values, np.nan))}
+    variables |= {"position": (each, np.where(there, np.arange(TOKENS) + 6, -1))}
+    variables |= {"fixed_position": ("prompt", [-1 if kind == "self" else 1, 0])}
+    variables |= {"fixed_text": ("prompt", [" is" if texts else "", "It"])}
+    variables |= {"conjugated_error": ("prompt", rng.uniform(0.001, 0.002, 2))}
+    return xr.Dataset(variables, {"prompt": ["a", "b"]}, {"kind": kind, "block": 2, "other": other, "k": K})
 
 
 def networks(n: int = 2, **changes) -> xr.Dataset:
@@ -57,15 +52,8 @@ def comparisons(n: int = 2, pair_other: int = 3) -> dict[str, xr.Dataset]:
     return {f"{kind} 3-{o + 1}": networks(n, kind=kind, other=o) for o in (pair_other, 2) for kind in tokens.KIND_NAMES}
 
 
-def turned(found: dict[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    """The same comparisons with a null by conjugation, of each network and pair another."""
-    added = {}
-    for place, (name, ds) in enumerate(found.items()):
-        rng = np.random.default_rng(place)
-        values = np.where(np.isfinite(ds[NAME]), 0.9 + 0.02 * rng.standard_normal(ds[NAME].shape), np.nan)
-        error = ("network", "prompt"), rng.uniform(0.001, 0.002, (ds.sizes["network"], 2))
-        added[name] = ds.assign(conjugated=(ds[NAME].dims, values), conjugated_error=error)
-    return added
+def without_conjugation(n: int) -> dict[str, xr.Dataset]:
+    return {name: ds.drop_vars(["conjugated", "conjugated_error"]) for name, ds in comparisons(n).items()}
 
 
 NULL = {"value": ("jacobian", [0.94, 0.96]), "error": ("jacobian", [1e-5, 3e-5])}
@@ -76,14 +64,12 @@ CHANCE = 0.95
 CASES = {
     "draw_grid": case(tokens, "grid", networks, NAME, CHANCE),
     "draw_grid of one block": case(tokens, "grid", lambda n: networks(n, other=2, kind="input"), NAME, CHANCE),
-    "draw_grid without tokenizer": case(
-        tokens, "grid", lambda n: networks(n, kind="output", texts=False), NAME, CHANCE
-    ),
-    "draw_summary": case(tokens, "summary", comparisons, NAME, NULLS),
-    "draw_summary conjugated": case(tokens, "summary", lambda n: turned(comparisons(n)), NAME, NULLS),
+    "draw_grid without texts": case(tokens, "grid", lambda n: networks(n, kind="output", texts=False), NAME, CHANCE),
+    "draw_summary": case(tokens, "summary", without_conjugation, NAME, NULLS),
+    "draw_summary conjugated": case(tokens, "summary", comparisons, NAME, NULLS),
     "draw_summary of one block": case(tokens, "summary", lambda n: comparisons(n, 2), NAME, NULLS),
 }
-FOUND = comparisons()
+FOUND, PLAIN = comparisons(), tokens.take_summary(without_conjugation(2), NAME, NULLS)
 SUMMARY = tokens.take_summary(FOUND, NAME, NULLS)
 GROUPS = {"between": ["input 3-4"], "within": ["self 3-3"]}
 
@@ -94,19 +80,20 @@ def means_of(values: np.ndarray) -> np.ndarray:
     return np.stack([1 - one[..., ~np.eye(one.shape[-1], dtype=bool)].mean(axis=-1) for one in there], axis=-1)
 
 
-LABELS = {" is": "␣is", "\n": r"\n", "\u200b": r"\u200b", "漢": r"\u6f22", "$x$": r"\$x\$", "": ""}
+def test_every_character_of_a_token_can_be_seen():
+    labels = {" is": "␣is", "\n": r"\n", "\u200b": r"\u200b", "漢": r"\u6f22", "$x$": r"\$x\$", "": ""}
+    labels |= {"unbelievable": "unbeliev…"}
+    assert {text: tokens.token_label(text) for text in labels} == labels
 
 
-@pytest.mark.parametrize(("text", "label"), [*LABELS.items(), ("unbelievable", "unbeliev…")])
-def test_every_character_of_a_token_can_be_seen(text, label):
-    assert tokens.token_label(text) == label
-
-
-def test_labels_are_tokens_or_their_positions():
+def test_labels_and_captions_name_tokens_and_blocks():
     assert tokens.take_grid(networks(), NAME, 0.95).tokens == ["What", "␣is", r"\$", r"\n"]
     assert tokens.take_grid(networks(texts=False), NAME, 0.95).tokens == ["7", "8", "9", "10"]
     assert "token 2 (␣is)" in tokens.take_grid(networks(kind="input"), NAME, 0.95).title
     assert "token 2," in tokens.take_grid(networks(kind="output", texts=False), NAME, 0.95).title
+    assert tokens.grid_caption(make_tokens(0.1)).startswith("Self-coupling, blocks 3 and 4:")
+    caption = tokens.grid_caption(make_tokens(0.1, "output", other=2))
+    assert caption.startswith("Context coupling with a fixed output token, block 3:")
 
 
 def test_other_prompts_and_mismatches_are_refused():
@@ -149,13 +136,17 @@ def test_token_with_itself_is_masked_within_a_block(other, masked):
 
 def test_summary_has_means_intervals_and_chance():
     each = np.stack([means_of(ds[NAME].values) for ds in FOUND.values()])
+    null = SUMMARY.sel(comparison="self 3-4")
+    assert [null.random_bases, null.random_bases_low, null.random_bases_high] == approx([0.05, 0.0025, 0.0975])
     assert_allclose(SUMMARY.coupling.sel(comparison=list(FOUND)).transpose("comparison", "network", "prompt"), each)
     line, (untrained, values) = tokens.summary_table(SUMMARY).loc["input 3-4"], each[list(FOUND).index("input 3-4")]
     low, high = student.interval(0.95, len(values) - 1, values.mean(), sem(values))
     wanted = {"trained": values.mean(), "trained low": low, "trained high": high, "untrained": untrained.mean()}
     wanted |= {"by chance": 0.05, "error by chance": 2e-5}
     assert line[[*wanted]].to_dict() == approx(wanted)
-    book = tokens.numbers_of(SUMMARY, 0.02, **GROUPS)
+    one = tokens.take_summary({name: ds.isel(prompt=[0]) for name, ds in FOUND.items()}, NAME, NULLS)
+    assert np.isfinite(one["mean"]).all() and np.isnan([one.low, one.high]).all()  # one prompt has no interval
+    book = tokens.numbers_of(PLAIN, 0.02, **GROUPS)
     assert book["between-input-trained-low"] == line["trained low"]
     assert len([name for name in book if name.startswith(("between", "within"))]) == 2 * 8
     blank, trained = each[list(FOUND).index("self 3-3")]
@@ -163,41 +154,24 @@ def test_summary_has_means_intervals_and_chance():
     assert effects == approx((values.mean(), (trained - blank).mean()))
 
 
-def test_summary_draws_prompts_and_spread_of_chance():
-    left = tokens.draw_summary(SUMMARY).axes[0]
-    dots = [c.get_offsets()[:, 1] for c in left.collections if len(c.get_offsets()) == 2]
+def test_summary_draws_prompts_and_both_nulls():
+    panels = tokens.draw_summary(SUMMARY).axes
+    dots = [c.get_offsets()[:, 1] for c in panels[0].collections if len(c.get_offsets()) == 2]
     assert_allclose(dots[3:], SUMMARY.coupling.sel(network="trained").transpose("comparison", "prompt")[:3])
-    shade = left.collections[-1].get_paths()[0].get_extents()
+    shade = panels[0].collections[-1].get_paths()[0].get_extents()
     assert (shade.y0, shade.y1) == approx((0.0025, 0.0975))
-    assert len(frame(SUMMARY).coupling.dropna()) == 2 * 6 * 2
+    dotted = [line.get_ydata()[0] for axes in panels for line in axes.lines if line.get_zorder() == 4]
+    assert sorted(dotted) == approx(np.sort(SUMMARY.conjugated.values, axis=None)) and len(dotted) == 12
+    assert panels[0].get_legend_handles_labels()[1] == ["untrained", "trained", "conjugated", "by chance"]
+    assert len(frame(PLAIN).coupling.dropna()) == 2 * 6 * 2
     assert set(SUMMARY.kind.values) == {"self", "fixed input", "fixed output"}
     assert set(SUMMARY.blocks.values) == {"blocks 3 and 4", "block 3"}
-    assert "by chance" in left.get_legend_handles_labels()[1]
-    null = SUMMARY.sel(comparison="self 3-4")
-    assert [null.random_bases, null.random_bases_low, null.random_bases_high] == approx([0.05, 0.0025, 0.0975])
 
 
-def test_conjugation_null_is_drawn_at_its_network():
-    found = turned(FOUND)
-    summary, ds = tokens.take_summary(found, NAME, NULLS), found["input 3-4"].sel(network="trained")
-    wanted = means_of(ds.conjugated.values).mean(), np.hypot(*ds.conjugated_error.values) / 2
-    at = summary.sel(network="trained", comparison="input 3-4")
+def test_conjugation_null_is_mean_over_prompts():
+    assert "conjugated" not in PLAIN
+    ds, at = FOUND["input 3-4"].sel(network="trained"), SUMMARY.sel(network="trained", comparison="input 3-4")
+    wanted = (means_of(ds.conjugated.values).mean(), np.hypot(*ds.conjugated_error.values) / 2)
     assert (at.conjugated.item(), at.conjugated_error.item()) == approx(wanted)
-    book = tokens.numbers_of(summary, 0.02, **GROUPS)
-    assert [book[f"between-input-trained-conjugated{end}"] for end in ("", "-error")] == approx([*wanted])
-    panels = tokens.draw_summary(summary).axes
-    dotted = [line.get_ydata()[0] for axes in panels for line in axes.lines if line.get_zorder() == 4]
-    assert sorted(dotted) == approx(np.sort(summary.conjugated.values, axis=None)) and len(dotted) == 12
-    assert panels[0].get_legend_handles_labels()[1] == ["untrained", "trained", "conjugated", "by chance"]
-    assert "conjugated" not in SUMMARY
-
-
-def test_one_prompt_has_no_interval():
-    summary = tokens.take_summary({name: ds.isel(prompt=[0]) for name, ds in FOUND.items()}, NAME, NULLS)
-    assert np.isfinite(summary["mean"]).all() and np.isnan([summary.low, summary.high]).all()
-
-
-def test_captions_name_kind_and_blocks():
-    assert tokens.grid_caption(make_tokens(0.1)).startswith("Self-coupling, blocks 3 and 4:")
-    caption = tokens.grid_caption(make_tokens(0.1, "output", other=2))
-    assert caption.startswith("Context coupling with a fixed output token, block 3:")
+    book = tokens.numbers_of(SUMMARY, 0.02, **GROUPS)
+    assert tuple(book[f"between-input-trained-conjugated{end}"] for end in ("", "-error")) == approx(wanted)

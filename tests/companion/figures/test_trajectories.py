@@ -8,24 +8,21 @@ from pytest import approx
 
 from companion.figures import style, trajectories
 from companion.figures.show import frame
-from companion.tables.arrays import side_by_side
-from tests.companion.figures.drawn import assert_text_inside, titles, words
-from tests.companion.figures.made import case, made, names
+from companion.tables.arrays import each_network, side_by_side
+from tests.companion.figures.drawn import assert_text_is_inside, titles, words
+from tests.companion.figures.made import case, made, networks
 
-PATHS, ENTROPIES = ("path", "path_share", "path_token"), ("entropy", "entropy_normed")
+PATHS, ENTROPIES = ["path", "path_share", "path_token"], ["entropy", "entropy_normed"]
 
 
-def make_trajectories(seed, n_blocks=6, width=3, n_prompts=5):
+def make_trajectories(seed, n_blocks=6, width=3):
     windows = n_blocks - width + 1
-    sizes = {"prompt": n_prompts, "level": n_blocks + 1, "block": n_blocks, "centre": windows}
+    sizes = {"prompt": 5, "level": n_blocks + 1, "block": n_blocks, "centre": windows}
     sizes |= {"states": 4, "reading": 3, "position": 4, "component": 2}
-    drawn = (
-        dict.fromkeys(trajectories.SCORES, ("prompt", 0.5, 3))
-        | dict.fromkeys(("norm", *ENTROPIES), ("prompt level", 0.5, 3))
-        | dict.fromkeys(("window_line_shape_score", "window_expodistance"), ("prompt centre", 0.5, 3))
-        | {"step_length": ("prompt block", 0.5, 3), "readings": ("prompt states reading", 0.5, 3)}
-        | {"path": ("level position component", -2, 2)}
-    )
+    drawn = dict.fromkeys(trajectories.SCORES, ("prompt", 0.5, 3)) | {"path": ("level position component", -2, 2)}
+    drawn |= dict.fromkeys(("norm", *ENTROPIES), ("prompt level", 0.5, 3))
+    drawn |= dict.fromkeys(("window_line_shape_score", "window_expodistance"), ("prompt centre", 0.5, 3))
+    drawn |= {"step_length": ("prompt block", 0.5, 3), "readings": ("prompt states reading", 0.5, 3)}
     places = {"level": range(n_blocks + 1), "block": range(n_blocks), "centre": np.arange(windows) + width // 2}
     conventions = ["default", "without embedding", "normed end", "both"]
     ds = made(seed, sizes, drawn, **places, states=conventions, reading=list(trajectories.SCORES))
@@ -33,40 +30,38 @@ def make_trajectories(seed, n_blocks=6, width=3, n_prompts=5):
     return ds.assign_attrs(window=width, entropy_missing="")
 
 
-def states(n=2, without=()):
-    return {name: make_trajectories(seed).drop_vars(without) for seed, name in enumerate(names(n), start=1)}
+def both(n=2):
+    return networks(n, make_trajectories)
 
 
-def both(n=2, **how):
-    return side_by_side(**states(n, **how))
+BOTH = both()
+STATES = dict(each_network(BOTH))
+TRAINED = STATES["trained"]
+NO_GROWTH = BOTH.assign(expodistance=BOTH.expodistance * np.nan)
 
 
-def models(n, **changes):
+def models(n, each=BOTH):
     """Several models, the second and third with long names."""
     names = ["organisation/model", *(f"organisation/a-model-with-a-long-name-{i}" for i in range(n - 1))]
-    return {name: both().assign(**changes) for name in names}
+    return dict.fromkeys(names, each)
 
 
 def unlike(n):
     """Models of which the first is deeper and gives no next token, and the last is the only one in the registry."""
-    found = models(n) | {"nano-llama": both()}
-    deep = {name: make_trajectories(i, n_blocks=12, width=5) for i, name in enumerate(("untrained", "trained"))}
-    bare = {name: ds.drop_vars(ENTROPIES).assign_attrs(entropy_missing="no head") for name, ds in deep.items()}
-    return found | {next(iter(found)): side_by_side(**bare)}
+    deep = networks(2, lambda seed: make_trajectories(seed, n_blocks=12, width=5)).drop_vars(ENTROPIES)
+    return models(n) | {"organisation/model": deep.assign_attrs(entropy_missing="no head"), "nano-llama": BOTH}
 
 
-NO_GROWTH = both().expodistance * np.nan
 CASES = {
     "draw_scores of many": case(trajectories, "scores", lambda n: models(n + 4)),
-    "draw_scores without growth": case(trajectories, "scores", lambda n: models(n, expodistance=NO_GROWTH)),
+    "draw_scores without growth": case(trajectories, "scores", lambda n: models(n, NO_GROWTH)),
     "draw_profiles with a line": case(trajectories, "profiles", both, -1),
-    "draw_profiles without entropy": case(trajectories, "profiles", lambda n: both(n, without=ENTROPIES)),
+    "draw_profiles without entropy": case(trajectories, "profiles", lambda n: both(n).drop_vars(ENTROPIES)),
     "draw_profiles of one prompt": case(trajectories, "profiles", lambda n: both(n).isel(prompt=[0])),
     "draw_profiles of models": case(trajectories, "profiles", lambda n: unlike(n + 1), -1),
     "draw_paths of models": case(trajectories, "paths", lambda n: unlike(n + 1)),
 }
-STATES, BOTH, UNLIKE = states(), both(), unlike(2)
-TRAINED = STATES["trained"]
+UNLIKE = unlike(2)
 NAMES = ["nano-llama", "organisation/model", "organisation/a-model-with-a-long-name-0"]
 SHORT = ["nano-llama", "model", "a-model-with-a-long…"]
 QUARTILES = (0.25, 0.5, 0.75)
@@ -95,14 +90,13 @@ def test_prompts_without_a_score_are_left_out():
     assert_allclose(bars[1], [low, high])
     line = trajectories.take_summary({"model": holes}).loc["model", "trained", "expodistance"]
     assert_allclose(line[["low", "median", "high"]], [low, middle, high])
-    given = {"model": BOTH.assign(expodistance=NO_GROWTH)}
-    axes = trajectories.draw_scores(trajectories.take_scores(given)).axes[1]
+    axes = trajectories.draw_scores(trajectories.take_scores({"model": NO_GROWTH})).axes[1]
     assert words(axes.texts) == ["does not exist:\nno net growth"]
-    assert np.isnan(trajectories.take_summary(given).loc["model", "trained", "expodistance"]).all()
+    assert np.isnan(trajectories.take_summary({"model": NO_GROWTH}).loc["model", "trained", "expodistance"]).all()
 
 
 def test_a_single_step_has_no_score():
-    one = side_by_side(**{name: make_trajectories(1, n_blocks=1, width=1) for name in names(2)})
+    one = networks(2, lambda seed: make_trajectories(seed, n_blocks=1, width=1))
     assert np.isnan(trajectories.take_summary({"one": one})).all(axis=None)
     found = trajectories.numbers_of(one)
     assert np.isnan([value for name, value in found.items() if name != "prompts"]).all()
@@ -128,10 +122,10 @@ def test_profiles_are_quartiles_over_prompts():
 
 
 def test_missing_entropy_leaves_its_panel_out():
-    bare = trajectories.take_profiles(both(without=ENTROPIES).assign_attrs(entropy_missing="Thing has no unembedding"))
+    bare = trajectories.take_profiles(BOTH.drop_vars(ENTROPIES).assign_attrs(entropy_missing="this model has no head"))
     full = trajectories.take_profiles(BOTH)
     assert [len(trajectories.draw_profiles(one).axes) for one in (full, bare)] == [4, 3]
-    assert trajectories.profile_caption(bare).endswith("Entropy is left out: Thing has no unembedding.")
+    assert trajectories.profile_caption(bare).endswith("Entropy is left out: this model has no head.")
     assert "softmax(W x)" in trajectories.profile_caption(full) and "left out" not in trajectories.profile_caption(full)
 
 
@@ -160,7 +154,7 @@ def test_paths_of_models_stand_side_by_side():
     assert [axes.get_ylabel() for axes in panels[:, 0]] == rows
     deep = UNLIKE["organisation/model"].sel(network="trained").path.values[6:13, 0, 0]
     assert_allclose(panels[5, 1].lines[0].get_xdata(), deep)
-    alone = UNLIKE | {"organisation/model": both(without=PATHS)}
+    alone = UNLIKE | {"organisation/model": BOTH.drop_vars(PATHS)}
     assert len(trajectories.draw_paths(trajectories.take_paths(alone)).axes) == 6 * 2
 
 
@@ -183,20 +177,17 @@ def test_paths_hold_every_token_at_every_level():
     assert trained.text.values.tolist() == [["It", " was", " the", " best"]] * 7
     assert trained.share.values.tolist() == [0.5, 0.25]
     columns = ["text", "component_1", "component_2"]
-    table, empty = frame(taken[columns]), trajectories.take_paths(both(without=PATHS))
+    table, empty = frame(taken[columns]), trajectories.take_paths(BOTH.drop_vars(PATHS))
     assert len(table) == 2 * 7 * 4
     assert frame(empty).empty and set(frame(empty).columns) == set(table.columns)
-    assert_text_inside(lambda: trajectories.draw_paths(empty))
+    assert_text_is_inside(trajectories.draw_paths(empty))
 
 
-def test_conventions_table_has_scores_by_states():
+def test_tables_and_quoted_numbers_are_medians_with_quartiles():
     table = trajectories.take_conventions(TRAINED)
     assert table.index.tolist() == ["line_shape_score", "expodistance", "equidistance"]
     assert table.columns.tolist() == ["default", "without embedding", "normed end", "both"]
     assert_allclose(table, TRAINED.readings.median("prompt").T)
-
-
-def test_summary_and_quoted_numbers_are_medians_with_quartiles():
     low, middle, high = np.quantile(TRAINED.line_shape_score, QUARTILES)
     line = trajectories.take_summary({"model": BOTH}).loc["model", "trained", "line-shape score"]
     assert line[["low", "median", "high"]].tolist() == approx([low, middle, high])

@@ -23,18 +23,13 @@ def make_relations(n: int) -> xr.Dataset:
     return made.networks(n, lambda seed: made.made(seed, sizes, drawn, relation=RELATIONS)).assign_attrs(k=10)
 
 
-def make_nulls() -> xr.Dataset:
-    """Random bases at 0.95, block by block."""
-    parts = {"value": np.full((4, 6), 0.95), "error": np.full((4, 6), 2e-5)}
-    variables = {name: (("relation", "block_1"), part) for name, part in parts.items()}
-    return xr.Dataset(variables, {"relation": RELATIONS}, {"variant": NAME})
-
-
-def make_dropped() -> xr.Dataset:
-    """Five images without stochastic depth, and two draws with it."""
-    rng = np.random.default_rng(4)
-    ds = xr.Dataset({"off": ("prompt", 0.9 + 0.01 * rng.random(5)), "on": (("prompt", "draw"), rng.random((5, 2)))})
-    return ds.assign_attrs(rate=0.3, variant=NAME, k=10)
+PLACES, RNG = ("relation", "block_1"), np.random.default_rng(4)
+NULLS = xr.Dataset({"value": (PLACES, np.full((4, 6), 0.95)), "error": (PLACES, np.full((4, 6), 2e-5))})
+NULLS = NULLS.assign_coords(relation=RELATIONS).assign_attrs(variant=NAME)
+"""Random bases at 0.95, block by block."""
+DROPPED = xr.Dataset({"off": ("prompt", 0.9 + 0.01 * RNG.random(5)), "on": (("prompt", "draw"), RNG.random((5, 2)))})
+DROPPED = DROPPED.assign_attrs(rate=0.3, variant=NAME, k=10)
+"""Five images without stochastic depth, and two draws with it."""
 
 
 def image(n, picture=IMAGE, patch=None):
@@ -44,9 +39,9 @@ def image(n, picture=IMAGE, patch=None):
 CASES = {
     "draw_image": (vision_model.draw_image, lambda n: image(n, patch=(2, 2, 2, 2))),
     "draw_image colour": (vision_model.draw_image, lambda n: image(n, np.dstack([IMAGE] * 3))),
-    "draw_drop_path": case(vision_model, "drop_path", lambda n: make_dropped(), Chance(0.95, 9e-6)),
+    "draw_drop_path": case(vision_model, "drop_path", lambda n: DROPPED, Chance(0.95, 9e-6)),
 }
-DROPPED, OFF = make_dropped(), ~np.eye(6, dtype=bool)
+OFF = ~np.eye(6, dtype=bool)
 
 
 def test_image_is_drawn_with_its_patch_framed():
@@ -60,7 +55,7 @@ def test_image_is_drawn_with_its_patch_framed():
 
 def test_relations_leave_out_a_block_with_itself():
     related = make_relations(2)
-    found = vision_model.take_relations(related, NAME, make_nulls())
+    found = vision_model.take_relations(related, NAME, NULLS)
     wanted = 1 - related[NAME].values[..., OFF].mean(axis=-1)
     assert_allclose(found.coupling.transpose("network", "prompt", "relation"), wanted)
     (axes,) = vision_model.draw_relations(found).axes
@@ -82,7 +77,7 @@ def test_drop_path_averages_draws_before_the_interval():
 
 def test_summary_and_quoted_numbers_agree():
     summary = vision_model.take_summary(networks(2), NAME, 3, 0.95)
-    found = vision_model.numbers_of(networks(2), make_relations(2), DROPPED, Chance(0.95, 1e-5), make_nulls())
+    found = vision_model.numbers_of(networks(2), make_relations(2), DROPPED, Chance(0.95, 1e-5), NULLS)
     assert list(summary.index) == ["untrained", "trained", "by chance"]
     assert (found["model-trained"], found["model-null-error"]) == (summary.loc["trained", "coupling"], 1e-5)
     wanted = {"on-diagonal": 1 - (1 - found["class-trained"]) ** 2, "drop-path-off": float(1 - DROPPED["off"].mean())}
