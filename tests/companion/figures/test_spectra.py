@@ -47,10 +47,10 @@ def test_top_values_are_medians_per_rank():
 
 def test_inverse_is_drawn_with_its_fitted_line():
     taken = spectra.take_inverse(BOTH, FITS)
-    trained, inverse = taken.sel(network="trained"), 1 / TRAINED.singular_values.values[:, :, 0]
+    trained, each = taken.sel(network="trained"), 1 / TRAINED.singular_values.values[:, :, 0]
     slope, intercept, r_squared = (float(TRAINED[name].mean()) for name in ("slope", "intercept", "r_squared"))
-    assert_allclose(trained["median"], np.median(inverse, axis=0))
-    assert_allclose(trained.each.transpose("prompt", "block"), inverse)
+    assert_allclose(trained["median"], np.median(each, axis=0))
+    assert_allclose(trained.each.transpose("prompt", "block"), each)
     assert_allclose(trained.line, [np.nan, np.nan, *(intercept + slope * np.arange(3, 7))])
     (text,) = words(spectra.draw_inverse(taken).axes[1].texts)
     assert text.startswith(f"from block 3: slope {slope:.3f}")

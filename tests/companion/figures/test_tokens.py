@@ -27,7 +27,8 @@ def make_tokens(strength: float, kind: str = "self", other: int = 3, seed: int =
     pairs = there[:, :, None] & there[:, None, :]
     means = np.reshape([0.9, 1 - strength], (2, 1, 1, 1))
     turned, values = np.where(pairs, means + 0.02 * rng.standard_normal((2, *pairs.shape)), np.nan)
-    matrix = made.matrices(rng, values[0], K)
+    # The largest entries are a token's with itself, which set the scale between two blocks and not within one.
+    matrix = made.matrices(rng, values[0], K) * (1 + 9 * np.eye(TOKENS))[..., None, None]
     singular_values = np.sort(rng.uniform(1, 3, (2, TOKENS, K)))[..., ::-1]
     words = np.array([[*TEXTS[0], ""], TEXTS[1]]) if texts else np.full((2, TOKENS), "")
     each, both = ("prompt", "token_1"), ("prompt", "token_1", "token_2")
