@@ -1,14 +1,15 @@
-"""What every figure is held to: the same bytes each time, all of its text inside the picture."""
-
-from __future__ import annotations
+"""What every figure is held to: the same bytes each time, all of its text inside the picture. What a figure shows."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from companion.figures import show, style
@@ -17,8 +18,37 @@ from companion.figures import show, style
 _EDGE = 2
 
 
+def words(texts: Iterable[Text]) -> list[str]:
+    """Return what texts say: labels of ticks, annotations, or the entries of a legend."""
+    return [text.get_text() for text in texts]
+
+
+def titles(panels: Iterable[Axes]) -> list[str]:
+    return [axes.get_title() for axes in panels]
+
+
+def by_label(axes: Axes) -> dict[str, Line2D]:
+    """Return the lines of a panel by their labels."""
+    return {line.get_label(): line for line in axes.lines}
+
+
+def heights(axes: Axes) -> dict[str, np.ndarray]:
+    """Return what the lines of a panel show, by their labels."""
+    return {label: line.get_ydata() for label, line in by_label(axes).items()}
+
+
+def dots(axes: Axes, marker: str | None = None) -> set[tuple[float, float]]:
+    """Return the points of a panel that no line joins, all of them or those of one marker."""
+    lines = [line for line in axes.lines if line.get_linestyle() == "None" and marker in (None, line.get_marker())]
+    return {(float(x), float(y)) for line in lines for x, y in zip(*line.get_data(), strict=True)}
+
+
 # What a theme changes in a drawing: colours, what is drawn in pixels of them, and names that are hashes of both.
 _IN_COLOUR = re.compile(rb'base64,[^"]+|(?<=#)[0-9a-f]{6}\b|(?<=["#])[a-z]+[0-9a-f]{10}(?=[")])')
+
+
+def points_of(table: pd.DataFrame, x: str, y: str) -> set[tuple[float, float]]:
+    return {(float(a), float(b)) for a, b in zip(table[x], table[y], strict=True)}
 
 
 def assert_good_pictures(draws: Sequence[Callable[[], Figure]], dark: bool = True) -> None:
@@ -38,14 +68,8 @@ def assert_good_pictures(draws: Sequence[Callable[[], Figure]], dark: bool = Tru
     assert not dark or shapes[-1] == shapes[-2]
 
 
-def assert_text_inside(draw: Callable[[], Figure], theme: str = "light", tick_labels: str = "") -> None:
-    """Draw, and look for text beyond the edge: titles, labels, annotations, legends, and tick labels of an axis."""
-    with style.theme(theme):
-        assert_text_is_inside(draw(), tick_labels)
-
-
-def assert_text_is_inside(figure: Figure, tick_labels: str = "xy", saved: bool = False) -> None:
-    """Find text beyond the edge of a figure: titles, labels, annotations, legends, and tick labels of an axis."""
+def assert_text_is_inside(figure: Figure, saved: bool = False) -> None:
+    """Find text beyond the edge of a figure: titles, labels, annotations, legends, and tick labels."""
     canvas = FigureCanvasAgg(figure)
     if not saved:  # what was saved has its layout
         canvas.draw()
@@ -53,7 +77,7 @@ def assert_text_is_inside(figure: Figure, tick_labels: str = "xy", saved: bool =
     texts += [t for one in figure.findobj(FigureBase) for t in one.texts]
     texts += [t for legend in figure.findobj(Legend) for t in [*legend.get_texts(), legend.get_title()]]
     for axes in figure.axes:
-        for name in tick_labels if axes.axison else "":
+        for name in "xy" if axes.axison else "":
             texts += [label for label in getattr(axes, f"get_{name}ticklabels")() if _is_drawn(axes, label, name)]
     for text in texts:
         if text.get_text() and text.get_visible():

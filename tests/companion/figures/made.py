@@ -1,8 +1,7 @@
 """Made-up measurements with the shape of real ones, for tests of figures without a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,15 @@ from companion.tables.arrays import side_by_side
 VARIANTS = ("miscoupling", "normalized_miscoupling", "mismatch", "mismatch_trace", "released_norm", "released_trace")
 
 
-def names(count: int) -> list[str]:
-    """Two are the untrained and the trained network; others have names of their own."""
-    return ["untrained", "trained"] if count == 2 else [f"model {i}" for i in range(count)]
-
-
 def networks(count: int, make: Callable[[int], xr.Dataset]) -> xr.Dataset:
-    """So many networks side by side, each made from its place."""
-    return side_by_side(**{name: make(place) for place, name in enumerate(names(count))})
+    """So many networks side by side, each made from its place; two are the untrained and the trained network."""
+    names = ["untrained", "trained"] if count == 2 else [f"model {i}" for i in range(count)]
+    return side_by_side(**{name: make(place) for place, name in enumerate(names)})
+
+
+def case(module: ModuleType, figure: str, data: Callable[[int], Any], *chosen: Any, **options: Any) -> tuple:
+    """A case of `test_every_figure`: what draws, what takes its data of so many networks, and the drawing's options."""
+    return getattr(module, f"draw_{figure}"), lambda n: getattr(module, f"take_{figure}")(data(n), *chosen), options
 
 
 def made(

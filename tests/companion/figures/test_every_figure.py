@@ -1,10 +1,9 @@
 """What is special: figures of many models, of one prompt, with gaps, marks and long names. `test_lifted` has the rest.
 
 A test beside this one may have `CASES`: by the name of a `draw_...` function (and a word, where it has several) the
-function, what makes its data from a number of networks, which may change nothing, and its options, if any.
+function, what makes its data from a number of networks, which may change nothing, and its options, if any
+(`made.case` makes one of a module's `take_...` and `draw_...`).
 """
-
-from __future__ import annotations
 
 import pkgutil
 from functools import partial
@@ -17,12 +16,11 @@ from companion.figures import show
 from tests.companion.figures.drawn import assert_good_pictures
 from tests.companion.figures.test_lifted import SIZES
 
-NAMES = [found.name for found in pkgutil.iter_modules(tests.companion.figures.__path__)]
-TESTS = {name: import_module(f"tests.companion.figures.{name}") for name in NAMES if name != "test_every_figure"}
+NAMES = {found.name for found in pkgutil.iter_modules(tests.companion.figures.__path__)} - {"test_every_figure"}
 CASES = {
     f"{name.removeprefix('test_')}.{case}": given
-    for name, test in TESTS.items()
-    for case, given in getattr(test, "CASES", {}).items()
+    for name in sorted(NAMES)
+    for case, given in getattr(import_module(f"tests.companion.figures.{name}"), "CASES", {}).items()
 }
 
 

@@ -8,11 +8,9 @@ Of one network, two and three, with nothing else given than what is `OF_TRAINED`
 model over training or in several precisions, and tables of models, have one source.
 """
 
-from __future__ import annotations
-
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -26,19 +24,7 @@ import companion.figures
 import coupling_lib as cl
 from companion.figures import depth, show, spectra, take
 from companion.figures.generalization import READING
-from companion.tables import (
-    correlations,
-    edits,
-    generalization,
-    later,
-    phases,
-    photographs,
-    prompt_effects,
-    regularised,
-    rivals,
-    vit_grid,
-    width,
-)
+from companion.tables import correlations, edits, generalization, photographs, prompt_effects, vit_grid
 from companion.tables.arrays import records_of, side_by_side
 from companion.tables.lenses import measure_readouts, words_of
 from companion.training.drop_path import measure_drop_path
@@ -74,16 +60,13 @@ def of_image(measure: Callable[..., Any], **settings: Any) -> Callable[[str], An
     return lambda name: measure(of_pictures(name), cl.inputs_for(of_pictures(name), ["one", "two"]), **settings)
 
 
+def shipped(name: str) -> Callable[[], Any]:
+    """The table that a module of `companion.tables` reads in a function of its own name."""
+    return lambda: getattr(import_module(f"companion.tables.{name}"), name)()
+
+
 def last() -> Any:
     return correlations.last_checkpoints(generalization.suite())
-
-
-def points_of(table: Any, x: str = "coupling", y: str = "score") -> tuple[Any, Any]:
-    return table[x], table[y]
-
-
-def prompts_of(name: str) -> Any:
-    return cl.measure_prompts(network(name), prompt_versions(network(name), QUESTIONS), ks=(4,))
 
 
 MEASURES: dict[str, Callable[[str], Any]] = {
@@ -95,7 +78,7 @@ MEASURES: dict[str, Callable[[str], Any]] = {
     "lenses": of_text(measure_readouts, fitted_on=("It was the age of wisdom", "What is a whale? A whale is")),
     "trajectories": of_text(cl.measure_trajectories),
     "tokens": of_text(cl.measure_tokens, block=1, k=4),
-    "prompts": prompts_of,
+    "prompts": lambda name: cl.measure_prompts(network(name), prompt_versions(network(name), QUESTIONS), ks=(4,)),
     "nulls": of_text(measure_nulls, ks=(4,)),
     "nulls.figure_1a": of_text(measure_decisive, ks=(4,)),
     "vision_model.image": of_image(cl.measure_depth, ks=(4,)),
@@ -112,28 +95,25 @@ ONE: dict[str, Callable[[], Any]] = {
     "nulls.curves": lambda: null_curves(widths=(32, 64), ks=(4,), n_samples=2),
     "vision": vit_grid.read_grid,
     "vision.pairs": photographs.pairs,
-    "rivals": rivals.rivals,
     "paper_models": generalization.figure_1a,
     "paper_models.measured": generalization.measured_models,
-    "paper_models.each_k": lambda: last(),
+    "paper_models.each_k": last,
     "many_prompts": lambda: prompt_effects.chosen("nano-neox"),
     "edits": lambda: edits.finished(edits.edits()),
     "generalization": generalization.suite,
     "generalization.sign": lambda: correlations.sign_along_training(generalization.suite(), "negative_loss", READING),
     "generalization.shapes": lambda: {
-        "The paper's figure 1a": points_of(generalization.figure_1a()),
-        "The suite": points_of(last(), READING, "negative_loss"),
+        "The paper's figure 1a": (generalization.figure_1a().coupling, generalization.figure_1a().score),
+        "The suite": (last()[READING], last().negative_loss),
     },
     "generalization.paper": generalization.figure_1a,
     "generalization.variants": lambda: correlations.equal_tokens(last()),
-    "generalization.rivals": lambda: last(),
+    "generalization.rivals": last,
     "generalization.leaderboard": generalization.leaderboard,
     "decoder_scores": test_decoder_scores.known,
     "story": lambda: test_story.made_up()[0],
-    "regularised": regularised.regularised,
-    "phases": phases.phases,
-    "phases.long": later.later,
-    "width": width.width,
+    "phases.long": shipped("later"),
+    **{name: shipped(name) for name in ("phases", "regularised", "rivals", "width")},
 }
 """What is one source by nature: a model over training or in several precisions, a simulation, a table of models."""
 
@@ -155,35 +135,36 @@ def null_of(ds: Any) -> Any:
     return cl.null_of(ds, take.VARIANT, n_samples=300)
 
 
-OF_TRAINED: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    **{f"depth.{name}": ("null", null_of) for name in ("map", "graph", "distribution", "models")},
-    **{f"prompts.{name}": ("null", null_of) for name in ("prompts", "versions", "models")},
-    "tokens.grid": ("null", null_of),
-    "tokens.summary": ("nulls", null_with_draws),
-    "vision_model.relations": ("nulls", null_of),
+OF_TRAINED: dict[str, dict[str, Callable[[Any], Any]]] = {
+    **{f"depth.{name}": {"null": null_of} for name in ("map", "graph", "distribution", "models")},
+    **{f"prompts.{name}": {"null": null_of} for name in ("prompts", "versions", "models")},
+    "tokens.grid": {"null": null_of},
+    "tokens.summary": {"nulls": null_with_draws},
+    "vision_model.relations": {"nulls": null_of},
 }
-OF_EACH: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "spectra.inverse": ("fits", spectra_fits),
-    "spectra.alignment": ("nulls", spectra_null),
-    **{f"readings.{name}": ("nulls", cl.null_of) for name in ("values", "beyond_chance", "choices", "boundaries")},
+OF_EACH: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "spectra.inverse": {"fits": spectra_fits},
+    "spectra.alignment": {"nulls": spectra_null},
+    **{f"readings.{name}": {"nulls": cl.null_of} for name in ("values", "beyond_chance", "choices", "boundaries")},
 }
 """What else some figures are handed of the trained network, or of each: its null, or lines through its spectra."""
 
 
-def figures() -> Iterator[tuple[str, Callable[..., Figure], Callable[..., Any]]]:
+def figures() -> dict[str, tuple[Callable[..., Figure], Callable[..., Any]]]:
     """Every function that draws a figure, by module and name, with what takes its data."""
-    for found in pkgutil.iter_modules(companion.figures.__path__):
-        module = import_module(f"companion.figures.{found.name}")
+    found = {}
+    for file in pkgutil.iter_modules(companion.figures.__path__):
+        module = import_module(f"companion.figures.{file.name}")
         for name, draw in inspect.getmembers(module, inspect.isfunction):
             makes_one = name.startswith("draw_") and inspect.signature(draw).return_annotation is Figure
-            if makes_one and draw.__module__ == module.__name__ and found.name != "postnorm":  # a table of the book's
-                short = name.removeprefix("draw_")
-                figure = f"{found.name}.{short}"
-                yield figure, draw, getattr(module, SHARED.get(figure, f"take_{short}"))
+            if makes_one and draw.__module__ == module.__name__ and file.name != "postnorm":  # a table of the book's
+                figure = name.replace("draw_", f"{file.name}.")
+                found[figure] = draw, getattr(module, SHARED.get(figure, name.replace("draw", "take")))
+    return found
 
 
 ROLES = ("trained", "untrained", "traceless part")
-FIGURES = {name: (draw, select) for name, draw, select in figures()}
+FIGURES = figures()
 
 
 @cache
@@ -197,20 +178,19 @@ def source_of(figure: str, table: dict[str, Any]) -> str | None:
 
 def taken(figure: str, networks: int) -> Any:
     """What a figure draws, of so many networks, with all its defaults."""
-    _, select = FIGURES[figure]
-    more = MORE.get(figure, tuple)()
+    (_, select), more = FIGURES[figure], MORE.get(figure, tuple)()
     if source := source_of(figure, ONE):
         return select(measured(source), *more)
     source = source_of(figure, MEASURES)
     found = {role: measured(source, role) for role in reversed(ROLES[:networks])}
-    known: dict[str, Any] = {}
-    if figure in OF_TRAINED:
-        name, of = OF_TRAINED[figure]
-        known[name] = of(found["trained"])
-    if figure in OF_EACH:
-        name, of = OF_EACH[figure]
-        known[name] = side_by_side(**{n: of(ds) for n, ds in found.items()}) if networks > 1 else of(found["trained"])
-    return select(side_by_side(**found) if networks > 1 else found["trained"], *more, **known)
+
+    def together(each: dict[str, Any]) -> Any:
+        return side_by_side(**each) if networks > 1 else each["trained"]
+
+    known = {name: of(found["trained"]) for name, of in OF_TRAINED.get(figure, {}).items()}
+    for name, of in OF_EACH.get(figure, {}).items():
+        known[name] = together({role: of(ds) for role, ds in found.items()})
+    return select(together(found), *more, **known)
 
 
 SIZES = [(2,), pytest.param((1, 3), marks=pytest.mark.thorough)]
@@ -231,14 +211,6 @@ def test_every_figure_is_drawn_with_default_arguments(figure, sizes):
     assert_good_pictures(pictures, dark=len(sizes) > 1)
 
 
-def test_provenance_is_shown_without_being_given():
-    networks = {role: measured("depth", role) for role in ("untrained", "trained")}
-    data = depth.take_map(side_by_side(**networks), null=null_of(networks["trained"]))
-    markup = show.show(depth.draw_map, data, name="demo", caption="...").data
-    origin = markup.partition('tbc-provenance">')[2]
-    assert "trained · float32 · 2 prompts" in origin and "token -1" in origin
-
-
 def test_networks_of_different_sizes_stand_side_by_side():
     small, last = measured("depth", "trained"), cl.measure_depth(cl.load_model("nano-neox"), tiny.TEXT, ks=(4,))
     null = cl.null_of(last, ["mismatch", take.VARIANT])
@@ -252,13 +224,12 @@ def test_networks_of_different_sizes_stand_side_by_side():
     assert isinstance(depth.draw_map(found), Figure)
 
 
-def test_coupling_figure_without_matching_null_is_refused():
+def test_figure_without_its_null_or_fits_is_refused():
     ds = measured("depth", "trained")
     with pytest.raises(ParameterError, match=r"null is None; coupling .* pass what cl.null_of\(ds, 'normalized_"):
         depth.take_map(ds)
     with pytest.raises(ParameterError, match="the null is of mismatch; 'normalized_miscoupling' is drawn: pass what"):
         depth.take_map(ds, null=cl.null_of(ds, "mismatch", n_samples=2))
-    with pytest.raises(
-        ParameterError, match="fits is None; this figure needs one of each network: fits = spectra_fits"
-    ):
+    needed = "fits is None; this figure needs one of each network: fits = spectra_fits"
+    with pytest.raises(ParameterError, match=needed):
         spectra.take_inverse(measured("spectra", "trained"))

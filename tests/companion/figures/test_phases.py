@@ -1,7 +1,5 @@
 """The figure of why coupling peaks draws every seed's course, and their mean."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,46 +1,21 @@
 """Figures of rival readings: what is drawn is what was compared."""
 
-from __future__ import annotations
-
 import numpy as np
-import pandas as pd
 import pytest
-import scipy.stats
 import tiny
 import xarray as xr
-from matplotlib.figure import Figure
 from matplotlib.text import Text
+from numpy.testing import assert_allclose
+from pytest import approx
+from scipy.stats import spearmanr
 
 import coupling_lib as cl
 from companion.figures import readings, style
-from companion.figures.show import frame
 from companion.tables.arrays import each_network, side_by_side
 from coupling_lib.metrics.variants import VARIANTS
+from tests.companion.figures.drawn import by_label, words
 
 NETWORKS = ["untrained", "trained"]
-
-
-def make_agreement() -> xr.Dataset:
-    rng = np.random.default_rng(1)
-    values = np.corrcoef(rng.standard_normal((len(VARIANTS), 12)))
-    names = list(VARIANTS)
-    parts = {"mean": values, "low": values - 0.05, "high": values + 0.05}
-    coords = {"variant": names, "other": names}
-    return xr.Dataset({k: (("variant", "other"), v) for k, v in parts.items()}, coords, attrs={"k": 10})
-
-
-def make_choices(n: int = 2) -> pd.DataFrame:
-    rows = [
-        (point, reading, "released_norm", network, value + 0.1 * i, value, value + 0.2, 0.05 + 0.01 * i, 1e-5)
-        for point, reading, value in (
-            ("coupling", "−m", -0.9),
-            ("coupling", "1 − m", 0.1),
-            ("last block", "its own", 0.2),
-        )
-        for i, network in enumerate(NETWORKS[:n])
-    ]
-    columns = ["point", "reading", "variant", "network", "coupling", "low", "high", "null", "null_error"]
-    return pd.DataFrame(rows, columns=columns)
 
 
 @pytest.fixture(scope="module")
@@ -66,107 +41,90 @@ def test_each_variant_has_its_own_panel(measured, nulls):
     drawn = [line.get_ydata() for line in panels[list(VARIANTS).index("released_trace")].lines]
     for wanted in (*chosen["mean"].values, *chosen["null"].values):
         assert any(np.array_equal(line, wanted) for line in drawn)
+    table = readings.take_summary(measured["block"], 8, nulls)
+    assert list(table.index) == list(VARIANTS)
+    wanted = means["mean"].sel(network="untrained", variant="released_norm", k=8).item()
+    assert table.loc["released_norm", "untrained"] == approx(wanted, abs=0.005)
+    assert "-0.0" not in {str(value) for value in table.to_numpy().ravel()}
 
 
 def test_coupling_beyond_chance_is_in_per_cent(measured, nulls):
     means = readings.take_beyond_chance(measured["block"], 4, nulls)
     axes = readings.draw_beyond_chance(means).axes[0]
-    trained = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 17][1]
-    np.testing.assert_allclose(trained.get_xdata(), 100 * means.share.sel(network="trained", k=4))
+    _, trained = (line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 17)
+    assert_allclose(trained.get_xdata(), 100 * means.share.sel(network="trained", k=4))
     assert sum(line.get_marker() == "." for line in axes.lines) == 2  # one other K of two networks
-    assert [label.get_text().replace(" ", "_") for label in axes.get_yticklabels()] == list(VARIANTS)
+    assert [word.replace(" ", "_") for word in words(axes.get_yticklabels())] == list(VARIANTS)
 
 
-def cells_of(figure: Figure, rows: int) -> list[Text]:
+def cells_of(agreement: xr.Dataset) -> list[Text]:
     """Numbers of the matrix row by row, from its three groups of columns."""
-    groups = [np.array(list(axes.texts), dtype=object).reshape(rows, -1) for axes in figure.axes[:3]]
-    return list(np.hstack(groups).ravel())
+    panels = readings.draw_agreement(agreement).axes[:3]
+    return list(np.hstack([np.reshape(list(axes.texts), (agreement.sizes["variant"], -1)) for axes in panels]).ravel())
 
 
-def test_agreement_is_written_short_in_readable_ink():
-    agreement = make_agreement()
-    for theme in ("light", "dark"):
-        with style.theme(theme):
-            cells = cells_of(readings.draw_agreement(agreement), 17)
-            page, text = style.colour("page"), style.colour("text")
-        assert len(cells) == 17**2 and cells[0].get_text() == "1"
-        assert cells[0].get_color() == page  # full ink is as far from the page as can be
-        low = int(agreement["mean"].values.argmin())
-        assert cells[low].get_color() == text and cells[low].get_text().startswith("−")
-    names = ["a", "b", "c", "d", "e", "f"]
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_agreement_is_mean_spearman_in_readable_ink(measured, theme):
+    agreement = readings.take_agreement(measured["block"], 4)
+    mean, ds, off = agreement["mean"], measured["block"].sel(network="trained", k=4), ~np.eye(3, dtype=bool)
+    each = [spearmanr(ds.basis_uu.values[i][off], ds.mismatch.values[i][off]).statistic for i in range(2)]
+    assert mean.size == 17**2 and mean.sel(variant="basis_uu", other="mismatch") == approx(np.mean(each))
+    with style.theme(theme):
+        cells = cells_of(agreement)
+        page, text = style.colour("page"), style.colour("text")
+    # Full ink is as far from the page as can be.
+    assert len(cells) == 17**2 and (cells[0].get_text(), cells[0].get_color()) == ("1", page)
+    low = cells[int(mean.values.argmin())]
+    assert low.get_color() == text and low.get_text().startswith("−")
+
+
+def test_agreement_is_written_short():
+    names = {"variant": [*"abcdef"], "other": [*"abcdef"]}
     values = np.tile((1, 0.999, 0.256, -0.256, -0.001, -1), (6, 1))
-    agreement = xr.Dataset({"mean": (("variant", "other"), values)}, {"variant": names, "other": names}, {"k": 4})
-    texts = [text.get_text() for text in cells_of(readings.draw_agreement(agreement), 6)]
-    assert texts == 6 * ["1", "1", ".26", "−.26", ".00", "−1"]
+    cells = cells_of(xr.Dataset({"mean": (("variant", "other"), values)}, names, {"k": 4}))
+    assert words(cells) == 6 * ["1", "1", ".26", "−.26", ".00", "−1"]
 
 
-def test_choices_show_values_intervals_and_chance():
-    choices = make_choices()
+def test_choices_show_values_intervals_and_chance(measured, nulls):
+    choices, alone = (readings.take_choices(given, 4, nulls) for given in (measured, measured["block"]))
+    assert set(choices.reading) - set(alone.reading) == {"includes final norm"}
+    assert len(choices) == 2 * 14 and choices.merge(alone).shape == alone.shape
     axes, numbers = readings.draw_choices(choices).axes
-    dots = [line.get_xdata() for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 3]
-    for values, network in zip(dots, ("untrained", "trained"), strict=True):
-        np.testing.assert_allclose(values, choices[choices.network == network].coupling)
-    assert {text.get_text() for text in axes.texts} == {"coupling", "last block"}
-    assert {"untrained", "chance", "−0.900", "0.300", "0.060"} <= {text.get_text() for text in numbers.texts}
-    ticks = np.concatenate([c.get_offsets()[:, 0] for c in axes.collections if len(c.get_offsets()) == 3])
-    np.testing.assert_allclose(sorted(ticks), sorted(choices.null))
-
-
-def test_agreement_is_mean_spearman_of_trained_network(measured):
-    table = frame(readings.take_agreement(measured["block"], 4)).set_index(["variant", "other"])
-    ds, off = measured["block"].sel(network="trained", k=4), ~np.eye(3, dtype=bool)
-    pairs = [(ds.basis_uu.values[i][off], ds.mismatch.values[i][off]) for i in range(2)]
-    wanted = np.mean([scipy.stats.spearmanr(*pair).statistic for pair in pairs])
-    assert len(table) == 17**2 and table.loc[("basis_uu", "mismatch"), "mean"] == pytest.approx(wanted)
+    dots = [line.get_xdata() for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()) == 14]
+    assert_allclose(dots, [choices[choices.network == network].coupling for network in NETWORKS])
+    assert set(words(axes.texts)) == set(choices.point)
+    shown = [*choices.coupling, *choices.null[choices.network == "trained"]]
+    written = {f"{value:.3f}".replace("-", "−") for value in shown}
+    assert {"untrained", "chance"} | written <= set(words(numbers.texts))
+    ticks = np.concatenate([c.get_offsets()[:, 0] for c in axes.collections if len(c.get_offsets()) == 14])
+    assert_allclose(sorted(ticks), sorted(choices.null))
 
 
 def test_boundaries_count_blocks_from_one(measured, nulls):
-    by_block = readings.take_boundaries(measured, k=4, nulls=nulls)
-    axes = readings.draw_boundaries(by_block).axes[0]
-    lines = {line.get_label(): line for line in axes.lines}
-    own, after = lines["trained, the block's own output"], lines["trained, after the final norm"]
-    np.testing.assert_allclose(own.get_ydata(), by_block["mean"].sel(network="trained", boundary="block"))
+    found = readings.take_boundaries(measured, k=4, nulls=nulls)
+    values = measured["hidden_states"].sel(network="trained", k=4).normalized_miscoupling.values
+    wanted = 1 - np.mean([values[:, 2, :2], values[:, :2, 2]])
+    assert found.block.values.tolist() == [1, 2, 3]
+    assert found["mean"].sel(boundary="hidden_states", network="trained", block=3).item() == approx(wanted)
+    chance = nulls.sel(network="trained", variant="normalized_miscoupling", k=4).mean()
+    assert (found.null, found.null.error) == approx((chance.value.item(), chance.error.item()))
+    axes = readings.draw_boundaries(found).axes[0]
+    own, after = (by_label(axes)[f"trained, {word}"] for word in ("the block's own output", "after the final norm"))
+    assert_allclose(own.get_ydata(), found["mean"].sel(network="trained", boundary="block"))
     assert own.get_color() == after.get_color() == style.colour(style.TRAINED)
     assert own.get_linestyle() != after.get_linestyle()
-    np.testing.assert_allclose(axes.lines[-1].get_ydata(), 1 - by_block.null)
-    table = frame(by_block)
-    assert sorted(set(table.block)) == [1, 2, 3]
-    row = table[(table.boundary == "hidden_states") & (table.network == "trained") & (table.block == 3)]
-    values = measured["hidden_states"].sel(network="trained").normalized_miscoupling.sel(k=4).values
-    wanted = [1 - np.mean([one[2, :2], one[:2, 2]]) for one in values]
-    assert row["mean"].item() == pytest.approx(np.mean(wanted))
-    chance = nulls.sel(network="trained", variant="normalized_miscoupling", k=4)
-    assert (by_block.null, by_block.null.error) == pytest.approx(
-        (chance.value.mean().item(), chance.error.mean().item())
-    )
-
-
-def test_choice_of_unmeasured_boundary_is_left_out(measured, nulls):
-    both, alone = (readings.take_choices(given, 4, nulls) for given in (measured, measured["block"]))
-    assert set(both.reading) - set(alone.reading) == {"includes final norm"}
-    assert len(both) == 2 * 14 and both.merge(alone).shape == alone.shape
-
-
-def test_summary_has_a_row_per_variant(measured, nulls):
-    means = readings.take_values(measured["block"], nulls)
-    table = readings.take_summary(measured["block"], 8, nulls)
-    assert list(table.index) == list(VARIANTS)
-    wanted = means["mean"].sel(network="untrained", variant="released_norm", k=8).item()
-    assert table.loc["released_norm", "untrained"] == pytest.approx(wanted, abs=0.005)
-    assert "-0.0" not in {str(value) for value in table.to_numpy().ravel()}
+    assert_allclose(axes.lines[-1].get_ydata(), 1 - found.null)
 
 
 def test_quoted_numbers_match_the_tables(measured, nulls):
     means, agreement = readings.take_values(measured["block"], nulls), readings.take_agreement(measured["block"], 8)
-    choices = readings.take_choices(measured, 8, nulls)
-    found = readings.numbers_of(measured, 8, nulls)
+    choices, found = readings.take_choices(measured, 8, nulls), readings.numbers_of(measured, 8, nulls)
     chosen = means.sel(network="trained", variant="mismatch", k=8)
-    assert found["mismatch-trained"] == chosen["mean"].item() and found["mismatch-trained-low"] == chosen.low.item()
-    assert found["mismatch-random-bases"] == chosen.null.item()
-    assert found["mismatch-beyond-chance"] == chosen.share.item()
-    assert found["mismatch-beyond-chance-error"] == pytest.approx((chosen.share_high - chosen.share_low).item() / 3.92)
-    assert found["prompts"] == found["mismatch-beyond-chance-n"] == 2
-    wanted = agreement["mean"].sel(variant="basis_vv", other="normalized_miscoupling").item()
-    assert found["agreement-basis_vv"] == wanted
+    wanted = {"trained": chosen["mean"], "trained-low": chosen.low, "random-bases": chosen.null}
+    wanted = {f"mismatch-{name}": value.item() for name, value in (wanted | {"beyond-chance": chosen.share}).items()}
+    wanted |= {"prompts": 2, "mismatch-beyond-chance-n": 2}
+    wanted |= {"agreement-basis_vv": agreement["mean"].sel(variant="basis_vv", other="normalized_miscoupling").item()}
     second, third = (choices[choices.network == name].iloc[at] for name, at in (("untrained", 1), ("trained", 2)))
-    assert (found["choice-2-untrained"], found["choice-3-trained-null"]) == (second.coupling, third.null)
+    wanted |= {"choice-2-untrained": second.coupling, "choice-3-trained-null": third.null}
+    assert {name: found[name] for name in wanted} == wanted
+    assert found["mismatch-beyond-chance-error"] == approx((chosen.share_high - chosen.share_low).item() / 3.92)

@@ -1,12 +1,11 @@
 """The figure of the experiment with coupling as a regulariser, and the numbers that the book quotes of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from companion.figures import generalization_numbers
 from companion.figures import regularised as figures
 from companion.tables import regularised
+from tests.companion.figures.drawn import by_label, dots, points_of
 
 RUNS = regularised.finished(regularised.regularised())
 MOVED = regularised.changes(RUNS)
@@ -15,12 +14,9 @@ MOVED = regularised.changes(RUNS)
 def test_every_run_is_a_point_in_its_panel():
     row = figures.draw_changes(figures.take_changes(RUNS)).axes
     for axes, begin in zip(row, (0, 300), strict=True):
-        dots = [line for line in axes.lines if line.get_linestyle() == "None"]
-        drawn = sorted((float(x), float(y)) for line in dots for x, y in zip(*line.get_data(), strict=True))
         part = MOVED[MOVED["begin"] == begin]
-        assert drawn == sorted(zip(part["coupling"], part["validation_loss"], strict=True))
-        (line,) = (line for line in axes.lines if line.get_label() == "mean slope over strengths")
-        x, y = line.get_data()
+        assert dots(axes) == points_of(part, "coupling", "validation_loss")
+        x, y = by_label(axes)["mean slope over strengths"].get_data()
         assert y[-1] / x[-1] == pytest.approx(regularised.slopes(part).mean())
 
 

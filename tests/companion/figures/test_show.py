@@ -1,9 +1,6 @@
 """Figures on their pages: both themes, data and provenance, records for the book's prose."""
 
-import base64
 import io
-import re
-from urllib.parse import unquote
 
 import nbformat
 import numpy as np
@@ -18,13 +15,24 @@ from PIL import Image, ImageColor
 
 from companion.figures import show as shows
 from companion.figures import style
+from companion.figures.figure_reader import figures_in
+from tests.companion.figures.drawn import titles
 
 DATA = pd.DataFrame({"block": [1, 2], "coupling": [0.123456789, 1e-9]})
 
 
-def shown(draw=lambda data: Figure(figsize=(1, 1)), **changes):
+def draw_demo(data):
+    return Figure(figsize=(1, 1))
+
+
+def shown(draw=draw_demo, **changes):
     arguments = {"data": DATA, "name": "demo", "caption": "A <b> & 1−m", "provenance": "model a · seed 0"}
     return shows.show(draw, **(arguments | changes))
+
+
+def read(*given, **changes):
+    (one,) = figures_in(shown(*given, **changes).data)
+    return one
 
 
 def test_figure_is_drawn_once_under_each_theme():
@@ -37,34 +45,25 @@ def test_figure_is_drawn_once_under_each_theme():
         figure.text(0, 0, "x")
         return figure
 
-    images = re.findall(
-        r'<img class="(only-\w+)" src="data:image/svg\+xml;base64,([^"]+)"', shown(draw, null=0.95).data
-    )
-    assert themes == ["#0072b2", "#56b4e9"]
-    assert [kind for kind, _ in images] == ["only-light", "only-dark"]
-    pictures = [base64.b64decode(source) for _, source in images]
-    assert b"#222222" in pictures[0] and b"#e4e4e4" in pictures[1]
+    (light, first), (dark, second) = read(draw, null=0.95).pictures.values()
+    assert themes == ["#0072b2", "#56b4e9"] and (light, dark) == ("svg", "svg")
+    assert b"#222222" in first and b"#e4e4e4" in second
 
 
 def test_large_drawing_is_shown_as_pixels(monkeypatch):
     assert shown(draw=None, data=None) is None
     monkeypatch.setattr(shows, "LARGEST_SVG", 10)
-    (source, *_) = re.findall(r'src="data:image/png;base64,([^"]+)"', shown().data)
-    assert base64.b64decode(source).startswith(b"\x89PNG")
+    kind, picture = read().pictures["light"]
+    assert kind == "png" and picture.startswith(b"\x89PNG")
 
 
 def test_download_is_the_data_and_caption_is_escaped():
-    name, address = re.search(
-        r'<a download="([^"]+)" href="data:text/csv;charset=utf-8,([^"]+)"', shown().data
-    ).groups()
-    text = unquote(address)
-    assert name == "demo.csv"
-    assert text.startswith("# figure demo\n# model a\n# seed 0\nblock,coupling\n")
-    pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(text), comment="#"), DATA, rtol=1e-4)
-    markup = shown().data
-    assert 'alt="A &lt;b&gt; &amp; 1−m"' in markup
-    assert '<span class="tbc-provenance">model a · seed 0</span></figcaption></figure>' in markup
-    assert "<b>" not in markup
+    one = read()
+    assert one.csv.startswith("# figure demo\n# model a\n# seed 0\nblock,coupling\n")
+    pd.testing.assert_frame_equal(one.table, DATA, rtol=1e-4)
+    assert 'alt="A &lt;b&gt; &amp; 1−m"' in one.markup and "<b>" not in one.markup
+    assert '<a download="demo.csv" href="data:text/csv;charset=utf-8,' in one.markup
+    assert '<span class="tbc-provenance">model a · seed 0</span></figcaption></figure>' in one.markup
 
 
 def test_provenance_comes_from_records_and_command(monkeypatch):
@@ -73,25 +72,19 @@ def test_provenance_comes_from_records_and_command(monkeypatch):
     data = xr.DataArray([1.0], dims="block", name="c", attrs={"records": records})
 
     def origin(**given):
-        return (
-            shown(**({"data": data, "provenance": ""} | given)).data.partition('tbc-provenance">')[2].partition("<")[0]
-        )
+        return read(**({"data": data, "provenance": ""} | given)).origin
 
-    assert origin() == "model a and model b · trained and untrained · token -1 · python x.py"
-    assert origin(data={"x": data[:1], "y": data}) == origin() and origin(provenance="a table") == "a table"
+    measured = "model a and model b · trained and untrained · token -1"
+    assert origin() == origin(data={"x": data[:1], "y": data}) == f"{measured} · python x.py"
+    assert origin(provenance="a table") == "a table"
     command = shows.made_by("depth", {"k": 5})
     assert command == "papermill notebooks/depth.ipynb out.ipynb -p k 5"
-    assert origin() == f"model a and model b · trained and untrained · token -1 · {command}"
+    assert origin() == f"{measured} · {command}"
     assert origin(provenance="a table") == f"a table · {command}"
     assert origin(data=data.assign_attrs(origin="a drawing")) == "a drawing"
 
 
-def draw_demo(data):
-    return Figure(figsize=(1, 1))
-
-
 def test_record_changes_only_with_the_numbers():
-    assert f'<figure class="tbc-figure" data-drawn-by="{__name__}.draw_demo">' in shown(draw_demo).data
     sizes = "mean 0.061728, rms 0.087297, ramp 0.061728"
     assert repr(shown()) == repr(shown(caption="other")) == f"<figure demo: 2 rows; coupling: 2 numbers, {sizes}>"
     assert shown().data == shown().data
@@ -103,11 +96,10 @@ def test_record_changes_only_with_the_numbers():
 
 def test_print_figure_is_one_small_picture(monkeypatch):
     monkeypatch.setenv("COUPLING_FIGURES", "print")
-    markup = shown().data
-    assert re.findall(r'class="(only-\w+)" src="data:image/(\w+)', markup) == [("only-light", "png")]
-    assert "Data (CSV)" in markup
+    one = read()
+    assert [(theme, kind) for theme, (kind, _) in one.pictures.items()] == [("light", "png")] and one.csv
     monkeypatch.setattr(shows, "_PRINT_CSV", 10)
-    assert "Data (CSV)" not in shown().data and "run the notebook" in shown().data
+    assert (read().caption, read().csv) == ("A <b> & 1−m", "") and "run the notebook" in read().markup
 
 
 def test_small_mark_keeps_its_colour_in_print(monkeypatch):
@@ -124,18 +116,18 @@ def test_small_mark_keeps_its_colour_in_print(monkeypatch):
         return figure
 
     monkeypatch.setenv("COUPLING_FIGURES", "print")
-    (source,) = re.findall(r'src="data:image/png;base64,([^"]+)"', shown(draw).data)
-    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(source))).convert("RGB")).astype(int)
+    picture = Image.open(io.BytesIO(read(draw).pictures["light"][1]))
+    pixels = np.asarray(picture.convert("RGB")).astype(int)
     for ink in ("#d55e00", *inks):
         assert abs(pixels - np.array(ImageColor.getrgb(ink))).max(axis=-1).min() <= 2
 
 
 def test_arrays_become_tables_with_a_row_per_place():
     coords = {"prompt": ["first", "second"], "block": [1, 2], "model": "scalar"}
-    values = xr.DataArray([[0.5, np.nan], [0.25, 0.125]], coords, ("prompt", "block"), name="coupling")
-    table = shows.frame(values)
-    assert table.to_dict("list") == {"prompt": [1, 2, 2], "block": [1, 1, 2], "coupling": [0.5, 0.25, 0.125]}
-    assert list(shows.frame(values.rename(None)).columns) == ["prompt", "block", "value"]
+    values = xr.DataArray([[0.5, np.nan], [0.25, 0.125]], coords, ("prompt", "block"))
+    found = {"prompt": [1, 2, 2], "block": [1, 1, 2], "value": [0.5, 0.25, 0.125]}
+    assert shows.frame(values).to_dict("list") == found
+    assert list(shows.frame(values.rename("coupling")).columns) == ["prompt", "block", "coupling"]
     ds = xr.Dataset({"mean": ("block", [1.0, 2.0]), "low": ("block", [0.5, 1.5]), "null": 0.95}, {"block": [1, 2]})
     table = shows.frame(ds)
     assert list(table.columns) == ["block", "mean", "low", "null"] and len(table) == 3
@@ -154,23 +146,21 @@ def test_remembered_values_reach_glue_without_display(value, text):
     output, _ = captured.outputs
     record = nbformat.v4.new_output("display_data", data=dict(output.data), metadata=dict(output.metadata))
     assert list(record.data) == ["application/papermill.record/text/plain"]
-    cell = nbformat.v4.new_code_cell(outputs=[record])
-    ((key, glued),) = extract_glue_data_cell(cell)
+    ((key, glued),) = extract_glue_data_cell(nbformat.v4.new_code_cell(outputs=[record]))
     assert (key, glued["data"]) == ("depth-demo", {"text/plain": text})
 
 
 def test_panels_bear_the_letters_that_the_caption_names():
-    titles = {}
+    drawn = []
 
     def draw(data):
         figure = Figure(figsize=(2, 1))
         for axes, title in zip(figure.subplots(1, 3), ("one", "", "three"), strict=True):
             axes.set_title(title, fontweight="normal")
-        titles[len(titles)] = figure.axes
+        drawn.append(figure.axes)
         return figure
 
     shown(draw, caption="(a) First. (b) Second.")
     shown(draw, caption="One (of three).")
-    found = [[axes.get_title() for axes in row] for row in titles.values()]
-    assert found == [["(a) one", "(b)", "three"]] * 2 + [["one", "", "three"]] * 2
-    assert titles[0][0].title.get_fontweight() == "normal"
+    assert [titles(panels) for panels in drawn] == [["(a) one", "(b)", "three"]] * 2 + [["one", "", "three"]] * 2
+    assert drawn[0][0].title.get_fontweight() == "normal"

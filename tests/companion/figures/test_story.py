@@ -1,7 +1,5 @@
 """The stills of the front page's story: every moment shows its own step, map and matrix, on one scale."""
 
-from __future__ import annotations
-
 import numpy as np
 import xarray as xr
 
@@ -17,12 +15,9 @@ def made_up() -> tuple[xr.Dataset, dict[str, xr.DataArray]]:
     peak = np.array([0.0, 0.1, 0.5, 0.3, 0.1])
     maps = peak[:, None, None] + 0.05 * rng.random((5, 3, 3))
     maps[:, *np.diag_indices(3)] = np.nan
-    variables = {
-        "coupling": (("step", "block_jacobian", "block_vectors"), maps),
-        "A": (("step", "row", "column"), np.eye(4) * peak[:, None, None] + 0.1 * rng.random((5, 4, 4))),
-        "mean_coupling": ("step", np.nanmean(maps, axis=(1, 2))),
-        "loss": ("step", np.linspace(7, 3, 5)),
-    }
+    variables = {"coupling": (("step", "block_jacobian", "block_vectors"), maps)}
+    variables |= {"A": (("step", "row", "column"), np.eye(4) * peak[:, None, None] + 0.1 * rng.random((5, 4, 4)))}
+    variables |= {"mean_coupling": ("step", np.nanmean(maps, axis=(1, 2))), "loss": ("step", np.linspace(7, 3, 5))}
     training = xr.Dataset(variables, {"step": list(STEPS)}, {"by_chance": 0.05, "pair": (3, 2)})
     decoder = np.where(np.eye(4, dtype=bool), np.nan, rng.random((4, 4)))
     return training, {"a decoder": xr.DataArray(decoder, dims=("block_jacobian", "block_vectors"))}
@@ -34,7 +29,7 @@ def test_every_moment_shows_its_own_step():
     figure = story.draw_stills(taken)
     maps = [axes.images[0] for axes in figure.get_axes() if axes.get_title().startswith("step")]
     for step, image in zip(story.STILLS, maps, strict=True):
-        np.testing.assert_allclose(image.get_array().filled(np.nan), training.coupling.sel(step=step), equal_nan=True)
+        np.testing.assert_allclose(image.get_array().filled(np.nan), training.coupling.sel(step=step))
         assert image.get_clim() == (0, story.highest(taken)) == (0, float(decoders["a decoder"].max()))
     (other,) = (axes for axes in figure.get_axes() if axes.get_title() == "a decoder")
     assert other.get_xlabel() == f"mean coupling {float(decoders['a decoder'].mean()):.2f}"

@@ -33,58 +33,45 @@ def contrast(a, b):
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.fixture(params=["light", "dark"])
+def theme(request):
+    with style.theme(request.param):
+        yield request.param
+
+
 def test_colours_have_enough_contrast_with_the_page(theme):
-    with style.theme(theme):
-        page = style.colour("page")
-        assert all(contrast(style.colour(role), page) >= 3 for role in ROLES)
-        assert all(contrast(style.family_style(family)[0], page) >= 3 for family in style._FAMILIES)
-        assert contrast(style.colour("text"), page) >= 7
+    page = style.colour("page")
+    inks = [*map(style.colour, ROLES), *(style.family_style(family)[0] for family in style._FAMILIES)]
+    assert min(contrast(ink, page) for ink in inks) >= 3 and contrast(style.colour("text"), page) >= 7
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("deficiency", [np.eye(3), PROTAN, DEUTAN], ids=["typical", "protan", "deutan"])
 def test_roles_are_distinct_under_colour_vision_deficiency(theme, deficiency):
-    with style.theme(theme):
-        seen = [deficiency @ linear(style.colour(role)) for role in ROLES]
-    assert all(np.linalg.norm(a - b) > 0.1 for a, b in itertools.combinations(seen, 2))
+    seen = [deficiency @ linear(style.colour(role)) for role in ROLES]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 0.1
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_ink_is_monotonic_in_luminance(theme):
-    with style.theme(theme):
-        shades = style.ink()(np.linspace(0, 1, 64))
-        page = luminance(style.colour("page"))
-    brightness = np.array([luminance(shade[:3]) for shade in shades])
-    steps = np.diff(brightness)
-    assert (steps <= 1e-9).all() if theme == "light" else (steps >= -1e-9).all()
-    assert abs(brightness[0] - page) < 0.01
-    assert abs(brightness[-1] - page) > 0.8
-    with style.theme(theme):
-        shades = style.ink()(np.linspace(style.middle_tone(), 1, 64))
-        assert min(contrast(to_hex(shade), style.colour("page")) for shade in shades) >= 3
-
-
-def test_nan_is_transparent():
+def test_ink_is_monotonic_and_transparent_at_nan(theme):
+    brightness = np.array([luminance(shade[:3]) for shade in style.ink()(np.linspace(0, 1, 64))])
+    assert (np.diff(brightness) * (-1 if theme == "light" else 1) >= -1e-9).all()
+    first, last = abs(brightness[[0, -1]] - luminance(style.colour("page")))
+    assert first < 0.01 and last > 0.8
     assert style.ink()(np.ma.masked_invalid([np.nan]))[0, 3] == 0
+    shades = style.ink()(np.linspace(style.middle_tone(), 1, 64))
+    assert min(contrast(to_hex(shade), style.colour("page")) for shade in shades) >= 3
 
 
-def test_each_family_has_its_own_style():
+def test_families_and_data_sets_have_own_styles():
     styles = [style.family_style(family) for family in style._FAMILIES]
     assert len(set(styles)) == len(styles)
     assert style.family_style("a family of tomorrow") == (style.colour(style.NULL), "o")
-
-
-def test_dataset_colour_is_never_that_of_a_role():
     others = {style.dataset_colour(f"model {i}", i) for i in range(4)}
-    assert len(others) == 4
-    assert not others & {style.colour(role) for role in ROLES}
+    assert len(others) == 4 and not others & {style.colour(role) for role in ROLES}
 
 
 def test_short_names_stay_distinct():
     names = ["runs/a/last", "runs/b/last", "organisation/model", "nano-neox"]
-    expected = ["runs/a/last", "runs/b/last", "model", "nano-neox"]
-    assert list(style.short_names(names).values()) == expected
+    assert list(style.short_names(names).values()) == ["runs/a/last", "runs/b/last", "model", "nano-neox"]
 
 
 def test_theme_is_restored_after_an_error():
@@ -98,17 +85,12 @@ def test_theme_is_restored_after_an_error():
 
 def test_svg_has_outlined_text_and_rounded_coordinates():
     with style.theme("light"):
-        figure = Figure(figsize=(1, 1))
-        figure.text(0, 0.5, "Jacobian")
-        svg = style.save_svg(figure).decode()
-    assert "<text" not in svg and "<dc:date>" not in svg
-    assert "fill: #ffffff" not in svg
-    with style.theme("light"):
         figure = Figure(figsize=(2, 2))
         axes = figure.subplots()
         axes.plot([1, 2, 3], [1 / 3, 2 / 7, 1 / 9], marker="o")
         axes.bar([1, 2], [1 / 7, 1 / 3])
         svg = style.save_svg(figure).decode()
+    assert "<text" not in svg and "<dc:date>" not in svg and "fill: #ffffff" not in svg
     assert "<path" in svg and "translate(" in svg
     # The size of outlines of letters, which is no place, needs all its digits.
     assert re.findall(r"\d+\.\d{4,}", re.sub(r"scale\([^)]*\)", "", svg)) == []
@@ -120,14 +102,11 @@ def test_png_has_two_pixels_per_css_pixel():
     assert int.from_bytes(png[16:20], "big") == 2 * 720
 
 
-@pytest.mark.parametrize(
-    ("error", "written"), [(0, "0"), (8.7e-6, "0.000009"), (0.00012, "0.0001"), (0.0312, "0.03"), (2.0, "2")]
-)
-def test_error_is_written_with_one_digit(error, written):
-    assert style.one_digit(error) == written
+def test_error_is_written_with_one_digit():
+    written = {0: "0", 8.7e-6: "0.000009", 0.00012: "0.0001", 0.0312: "0.03", 2.0: "2"}
+    assert {error: style.one_digit(error) for error in written} == written
 
 
 def test_null_label_has_value_if_error_is_invisible():
-    assert style.null_label(0.95) == "by chance"
-    assert style.null_label(Chance(0.94842, 8.7e-6)) == "by chance 0.052"
-    assert style.null_label(Chance(0.94842, 8.7e-4)) == "by chance"
+    nulls = (0.95, Chance(0.94842, 8.7e-6), Chance(0.94842, 8.7e-4))
+    assert [*map(style.null_label, nulls)] == ["by chance", "by chance 0.052", "by chance"]

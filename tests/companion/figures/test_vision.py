@@ -2,10 +2,13 @@
 
 import numpy as np
 import pandas as pd
-import pytest
+from numpy.testing import assert_allclose
+from pytest import approx
 
 from companion.figures import vision
 from companion.tables.vit_grid import NAMED_RATES, Reading, fits_by_rate
+from tests.companion.figures.drawn import dots, titles, words
+from tests.companion.figures.made import case
 
 DECAYS, RATES = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.2), (0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 STATED = {0.0: 0.35, 0.3: 0.83}
@@ -14,15 +17,10 @@ STATED = {0.0: 0.35, 0.3: 0.83}
 def make_grid() -> pd.DataFrame:
     """64 models, and two further seeds of a row; accuracy follows coupling."""
     rng = np.random.default_rng(0)
-    rows = [
-        {"model": f"wd{decay}-sd{rate}-seed{seed}", "weight_decay": decay, "drop_path": rate, "seed": seed}
-        for decay in DECAYS
-        for rate in RATES
-        for seed in (range(3) if decay == 0.04 else [0])
-    ]
-    table = pd.DataFrame(rows).assign(
-        data="digits", blocks=12, width=36, heads=3, patch=2, epochs=14, steps=224, batch=64, images=12,
-        machine="a machine", versions="torch 1",
+    rows = [(decay, rate, seed) for decay in DECAYS for rate in RATES for seed in (range(3) if decay == 0.04 else [0])]
+    table = pd.DataFrame(rows, columns=["weight_decay", "drop_path", "seed"]).assign(
+        model=[f"wd{decay}-sd{rate}-seed{seed}" for decay, rate, seed in rows], data="digits", blocks=12, width=36,
+        heads=3, patch=2, epochs=14, steps=224, batch=64, images=12, machine="a machine", versions="torch 1",
     )  # fmt: skip
     noise = rng.normal(size=(2, len(table)))
     for token in ("class", "patch"):
@@ -57,62 +55,56 @@ def some(n: int) -> pd.DataFrame:
     return GRID[GRID.weight_decay.isin(DECAYS[slice(*few)]) & GRID.drop_path.isin(RATES[slice(*few)])]
 
 
-CLASS, PATCH = Reading(), Reading("patch")
+CLASS = Reading()
 CASES = {
-    "draw_accuracy": (vision.draw_accuracy, lambda n: vision.take_accuracy(some(n), CLASS, STATED, NAMED_RATES)),
-    "draw_accuracy_rates": (vision.draw_accuracy_rates, lambda n: vision.take_accuracy(some(n), PATCH)),
-    "draw_rates": (vision.draw_rates, lambda n: vision.take_rates(some(n), CLASS)),
-    "draw_photographs": (vision.draw_photographs, lambda n: vision.take_photographs(some(n))),
-    "draw_pairs": (vision.draw_pairs, lambda n: vision.take_pairs(make_pairs(0.01, 4 * n))),
-    "draw_decays": (vision.draw_decays, lambda n: vision.take_decays(some(n), CLASS)),
+    "draw_accuracy": case(vision, "accuracy", some, CLASS, STATED, NAMED_RATES),
+    "draw_accuracy_rates": (vision.draw_accuracy_rates, lambda n: vision.take_accuracy(some(n), Reading("patch"))),
+    "draw_rates": case(vision, "rates", some, CLASS),
+    "draw_photographs": case(vision, "photographs", some),
+    "draw_pairs": case(vision, "pairs", lambda n: make_pairs(0.01, 4 * n)),
+    "draw_decays": case(vision, "decays", some, CLASS),
 }
 
 
 def test_pairs_are_drawn_by_their_gains():
     left, right = vision.draw_pairs(vision.take_pairs(make_pairs(0.01, 8))).axes
-    whole, shared = (np.asarray(one.get_offsets())[:, 1] for one in left.collections)
-    assert whole.mean() == pytest.approx(0.01, abs=1e-3) and (shared == 0).all()
-    assert np.asarray(right.collections[0].get_offsets())[:, 1].mean() == pytest.approx(-1, abs=0.1)
-
-
-def dots(axes):
-    lines = [line for line in axes.lines if line.get_marker() not in ("None", None) and line.get_linestyle() == "None"]
-    return [line.get_xdata() for line in lines]
+    whole, shared, accuracy = (np.asarray(one.get_offsets())[:, 1] for one in (*left.collections, *right.collections))
+    assert whole.mean() == approx(0.01, abs=1e-3) and (shared == 0).all()
+    assert accuracy.mean() == approx(-1, abs=0.1)
 
 
 def test_scatter_draws_models_with_line_per_rate():
     models = vision.take_accuracy(GRID, CLASS, STATED, NAMED_RATES)
     assert len(models) == 4 * 8 and set(models.drop_path) == set(NAMED_RATES) and set(models.seed) == {0}
     wanted = fits_by_rate(GRID, CLASS, STATED).set_index("drop_path").loc["0.3"]
-    chosen = models[models.drop_path == 0.3]
-    assert set(chosen.slope) == {wanted.slope} and set(chosen.r_squared_low) == {wanted.low}
-    assert set(chosen.paper) == {0.83}
+    chosen = models[models.drop_path == 0.3][["slope", "r_squared_low", "paper"]]
+    assert chosen.drop_duplicates().to_numpy().tolist() == [[wanted.slope, wanted.low, 0.83]]
     figure = vision.draw_accuracy(models)
-    assert sum(map(len, dots(figure.axes[0]))) == 4 * 8
-    labels = [text.get_text() for text in figure.subfigs[1].legends[0].get_texts()]
+    assert len(dots(figure.axes[0])) == 4 * 8
+    labels = words(figure.subfigs[1].legends[0].get_texts())
     assert labels[0].startswith("rate 0:") and labels[0].endswith("paper 0.35") and "paper" not in labels[1]
     line = next(line for line in figure.axes[0].lines if len(line.get_xdata()) == 2)
     first = models[models.drop_path == 0].iloc[0]
-    np.testing.assert_allclose(line.get_ydata(), 100 * (first.intercept + first.slope * line.get_xdata()))
+    assert_allclose(line.get_ydata(), 100 * (first.intercept + first.slope * line.get_xdata()))
 
 
 def test_each_rate_and_decay_has_a_panel():
     panels = vision.draw_accuracy_rates(vision.take_accuracy(GRID, CLASS)).axes
-    assert [axes.get_title() for axes in panels] == [f"rate {rate:g}" for rate in RATES]
-    assert [sum(map(len, dots(axes))) for axes in panels] == [8] * 8
+    assert titles(panels) == [f"rate {rate:g}" for rate in RATES]
+    assert [len(dots(axes)) for axes in panels] == [8] * 8
     decays = vision.take_decays(GRID, CLASS)
     panels = vision.draw_decays(decays).axes
-    assert [axes.get_title() for axes in panels] == [f"weight decay {decay:g}" for decay in DECAYS]
-    np.testing.assert_allclose(panels[4].lines[0].get_ydata(), decays[decays.weight_decay == 0.06].coupling)
+    assert titles(panels) == [f"weight decay {decay:g}" for decay in DECAYS]
+    assert_allclose(panels[4].lines[0].get_ydata(), decays[decays.weight_decay == 0.06].coupling)
 
 
 def test_rate_figure_draws_seeds_and_their_mean():
     models = vision.take_rates(GRID, CLASS)
     assert len(models) == 2 * 8 * 3 and (models.seeds == 3).all()
     left, right = vision.draw_rates(models).axes
-    assert (left.get_title(), right.get_title()) == ("class token", "last patch")
-    values = 1 - GRID[(GRID.weight_decay == 0.04) & (GRID.drop_path == 0.2)][CLASS.column]
-    assert left.lines[0].get_ydata()[4] == pytest.approx(values.mean())
-    assert left.lines[1].get_ydata()[12:15] == pytest.approx(values.tolist())
-    untrained, random_bases = (line.get_ydata() for line in left.lines[2:4])
+    assert titles([left, right]) == ["class token", "last patch"]
+    values = 1 - GRID[GRID.weight_decay == 0.04].sort_values(["drop_path", "seed"])[CLASS.column].to_numpy()
+    means, seeds, untrained, random_bases = (line.get_ydata() for line in left.lines[:4])
+    assert_allclose(means, values.reshape(8, 3).mean(axis=1))
+    assert_allclose(seeds, values)
     assert np.allclose(untrained, 0.053) and np.allclose(random_bases, 0.048)

@@ -15,8 +15,7 @@ def test_models_stand_at_their_width_beside_the_curve():
     left, right = width.draw_width(models).axes
     drawn, before, curve = left.lines
     np.testing.assert_allclose(before.get_ydata(), models["untrained"])
-    np.testing.assert_allclose(drawn.get_xdata(), models["width"])
-    np.testing.assert_allclose(drawn.get_ydata(), models["figure_1a"])
+    np.testing.assert_allclose(drawn.get_data(), models[["width", "figure_1a"]].T)
     np.testing.assert_allclose(curve.get_ydata(), 1 - 1 / np.sqrt([5, 6, 10, 13, 19]))
     for line, name in zip(right.lines[:2], ("k10", "ktenth"), strict=True):
         np.testing.assert_allclose(line.get_ydata(), models[name])
