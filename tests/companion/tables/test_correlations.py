@@ -94,21 +94,14 @@ def test_correlations_along_training_are_within_each_model():
     )
 
 
-def test_shapes_are_compared_on_points_not_seen():
-    x = np.linspace(0, 2, 30)
-    table = correlations.shape_table({"bent": (x, np.exp(2 * x)), "straight": (x, 3 * x)}, n_seeds=3)
-    bent, straight = table.itertuples()
-    assert (bent.points, straight.points, *table.n, *table.seeds) == ("bent", "straight", 30, 30, 3, 3)
-    assert bent.exponential > bent.linear + 0.01 and straight.linear == pytest.approx(1)
-    np.testing.assert_allclose(table.gain, table.exponential - table.linear, atol=1e-12)
-    assert bent.wins == 3 and bent.low < bent.gain < bent.high
-
-
 def test_lead_of_exponential_is_jackknifed_over_groups():
     rng = np.random.default_rng(3)
     x, groups = rng.normal(size=24), np.repeat(np.arange(8), 3)
     y = np.exp(0.7 * x) + 0.3 * rng.normal(size=24)
-    row = correlations.shape_table({"": (x, y)}, {"": groups}, n_seeds=2).iloc[0]
+    table = correlations.shape_table({"bent": (x, y), "straight": (x, 3 * x)}, {"bent": groups}, n_seeds=2)
+    row, straight = table.itertuples()
+    assert (row.points, *table.n, *table.seeds) == ("bent", 24, 24, 2, 2) and straight.linear == pytest.approx(1)
+    assert row.wins == 2 and row.gain == pytest.approx(row.exponential - row.linear, abs=1e-12)
 
     def lead(kept):
         found = []
@@ -163,14 +156,12 @@ def test_mean_over_groups_refuses_gaps(values, groups):
     refused(CouplingError, "holds 1 NaN|or a gap", correlations.mean_over, values, groups)
 
 
-def test_turn_is_where_half_the_models_peak():
+def test_turn_and_scatter_are_of_other_runs():
     table = SUITE.assign(c=SUITE.step.map({10: 9.0, 100: 1.0, 300: 2.0, 600: 9.0}))
     assert correlations.turn(table, "c") == 300
     alone = table[((table.step != 300) | (table.model == "m1")) & (table.step != 10)]
     refused(ParameterError, "half of the models share 2 trained steps", correlations.turn, alone, "c")
-
-
-def test_other_runs_leave_out_the_run_itself():
+    # Other runs leave out the run itself.
     rng = np.random.default_rng(6)
     rows = [(model, model // 3, model, step, rng.normal()) for model, step in product(range(9), (0, 1, 2, 3))]
     table = pd.DataFrame(rows, columns=["model", "recipe", "seed", "step", "c"])
@@ -189,9 +180,6 @@ def test_phase_is_cut_at_peak_of_other_models():
         found = correlations.tokens_by_phase(table, "c")
         sure += sum(not found[phase]["low"] <= 0 <= found[phase]["high"] for phase in ("rising", "falling"))
     assert sure <= 8
-
-
-def test_token_correlation_is_split_at_the_peak():
     turned = SUITE.assign(**{COUPLING: -((np.log10(SUITE.step) - 2) ** 2)})
     found, rising = correlations.tokens_by_phase(turned, COUPLING), turned[turned.step <= 100]
     assert (found["rising"]["checkpoints"], found["falling"]["checkpoints"]) == (24, 36)
