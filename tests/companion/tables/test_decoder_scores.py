@@ -38,11 +38,17 @@ def known() -> pd.DataFrame:
     return decoder_scores.beside_coupling({"gemma3-270m": measured()["trained"]}, with_mean(), tuple(figures.TESTS))
 
 
-def test_mean_over_sets_has_error_of_independent_sets():
+def test_mean_over_sets_has_independent_error_and_name():
     (found,) = decoder_scores.mean_of_sets(made_up()).to_dict("records")
     assert (found["model"], found["n"], found["value"]) == ("gemma3-270m", 500, pytest.approx(0.6))
     assert found["error"] == pytest.approx(np.hypot.reduce([0.02, 0.03, 0.04, 0.05, 0.06]) / 5)
     assert (found["high"] - found["low"]) / 2 == pytest.approx(1.96 * found["error"])
+    named = decoder_scores.numbers_of(with_mean())
+    assert named["decoders-needed"] == decoder_scores.models_needed(0.6) and len(named) == 10
+    assert named["decoders-other-novels-value"] == pytest.approx(0.35)
+    assert named["decoders-gemma3-270m-value"] == pytest.approx(0.6)
+    assert named["decoders-gemma3-270m-low"] < 0.6 < named["decoders-gemma3-270m-high"]
+    assert list(decoder_scores.numbers_of(pd.DataFrame())) == ["decoders-needed"]
 
 
 def test_coupling_of_both_parts_stands_beside_each_score():
@@ -72,12 +78,3 @@ def test_models_needed_reach_a_power_of_80_percent(r):
         rs = scipy.stats.pearsonr(x, r * x + np.sqrt(1 - r**2) * rng.standard_normal(x.shape), axis=1)
         powers.append((rs.pvalue < 0.05).mean())
     assert powers[0] < 0.8 <= powers[1] + 0.01 and powers[1] < 0.9
-
-
-def test_numbers_are_means_of_models_with_all_sets():
-    named = decoder_scores.numbers_of(with_mean())
-    assert named["decoders-needed"] == decoder_scores.models_needed(0.6) and len(named) == 10
-    assert named["decoders-other-novels-value"] == pytest.approx(0.35)
-    assert named["decoders-gemma3-270m-value"] == pytest.approx(0.6)
-    assert named["decoders-gemma3-270m-low"] < 0.6 < named["decoders-gemma3-270m-high"]
-    assert list(decoder_scores.numbers_of(pd.DataFrame())) == ["decoders-needed"]

@@ -90,14 +90,6 @@ def nulls_made(prompts: int = 6) -> xr.Dataset:
     return xr.Dataset(parts | {"normalised_null": array("network prompt part k", nulls)}, coords)
 
 
-def test_shared_directions_are_what_permuted_coordinates_lose():
-    ds = nulls_made().sel(network="trained")
-    rest = ds.sel(part="traceless", span="all pairs", k=10)
-    share = 1 - rest.normalised / rest.normalised_null
-    expected = (share.sel(kind="measured") - share.sel(kind="permuted")).values
-    assert_means(effects.of_rest(ds, 10), {"shared-directions": expected})
-
-
 def test_coupling_is_judged_against_the_larger_null():
     ds = nulls_made()
     both = ds.sel(k=10, part="whole").transpose("network", "prompt", ...)
@@ -106,6 +98,9 @@ def test_coupling_is_judged_against_the_larger_null():
     states, unpaired = (all_pairs[1].sel(kind=kind).values for kind in ("state directions", "unpaired"))
     lead, chance = (-near.sel(kind=kind).diff("span").values[:, 0] for kind in ("measured", "conjugated"))
     traceless = ds.sel(part="traceless", k=10, network="trained", span="all pairs")
+    lost = -(traceless.normalised / traceless.normalised_null).sel(kind=["permuted", "measured"]).diff("kind")
+    # Shared directions are what permuted coordinates lose.
+    assert_means(effects.of_rest(ds.sel(network="trained"), 10), {"shared-directions": lost.values[:, 0]})
     # m is a distance: the larger null of coupling is the smaller of m.
     expected = {
         "stricter-coupled": turned[1] - own[1],
@@ -122,10 +117,9 @@ def test_coupling_is_judged_against_the_larger_null():
 def test_decisive_change_is_at_tenth_of_width():
     values = RNG.uniform(0.1, 0.3, (2, 5, 2, 2, 2))
     coords = dict(network=NETWORKS, variant=["released_norm", "released_trace"], rule=["10", "0.1 d"])
-    ds = array("network prompt variant rule pairs", values, **coords, pairs=["different", "all"]).to_dataset(
-        name="value"
-    )
-    found = effects.of_decisive(ds.assign_coords(k=(("network", "rule"), [[10, 64], [10, 64]])))
+    value = array("network prompt variant rule pairs", values, **coords, pairs=["different", "all"])
+    k = (("network", "rule"), [[10, 64], [10, 64]])
+    found = effects.of_decisive(xr.Dataset({"value": value}).assign_coords(k=k))
     untrained, trained = values[:, :, 1, 1, 0]
     expected = {"decisive-trace-change": untrained - trained, "decisive-trace-over-curve": 1 - trained - 7 / 8}
     assert_means(found, expected)
