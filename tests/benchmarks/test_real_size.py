@@ -1,7 +1,5 @@
 """The benchmark at real size, at a tiny one. Nothing here asserts a duration."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -11,17 +9,16 @@ from benchmarks import machine, other_tables, real_size, report, shapes, unforme
 
 @pytest.mark.thorough
 def test_notebook_runs_on_a_checkpoint_written_for_it(tmp_path):
-    out = tmp_path / "new" / "real_size.json"
-    words = ["--shape", "small", "--blocks", "3", "--precision", "bfloat16", "--threads", "1", "--size", "256"]
-    real_size.main([*words, "--out", str(out)])
+    out, config = tmp_path / "new" / "real_size.json", shapes.small_llama(blocks=3)
+    words = "--shape small --blocks 3 --precision bfloat16 --threads 1 --size 256 --out"
+    real_size.main([*words.split(), str(out)])
     record = json.loads(out.read_text(encoding="utf-8"))
-    config = shapes.small_llama(blocks=3)
-    assert record["model"]["d"] == config.hidden_size == 256 and record["model"]["L"] == 3
+    d, inner, heads, groups = 256, 896, 8, 2
+    assert record["model"]["d"] == config.hidden_size == d and record["model"]["L"] == 3
     assert record["formed"] is True and record["parameters"] == {"precision": "bfloat16"}
-    assert record["model"]["bytes"] > 2 * 3 * 256 * 896 * 3
+    assert record["model"]["bytes"] > 2 * 3 * d * inner * 3
     assert record["peak_resident"] > record["peak_own"] > 10**8 and record["seconds"] > 0
     assert record["fraction_of_peak"] == pytest.approx(record["flop"] / record["seconds"] / record["matrix_peak"])
-    d, inner, heads, groups = 256, 896, 8, 2
     weights = 2 * d * d + 2 * d * d * groups // heads + 3 * d * inner
     assert record["flop"] == 2 * 3 * 2 * d * weights
 
@@ -40,30 +37,31 @@ def test_the_book_shows_the_record_or_the_command(tmp_path):
         "seconds": 750.0, "peak_resident": 9_870_000_000, "peak_own": 6_010_000_000,
         "flop": 4.35e13, "matrix_peak": 1.14e11, "fraction_of_peak": 0.513,
     }  # fmt: skip
-    size = tmp_path / "latest_real_size.json"
-    size.write_text(json.dumps([record]), encoding="utf-8")
+    unformed = record | {"formed": False}
+
+    def page(*records):
+        (tmp_path / "latest_real_size.json").write_text(json.dumps(records), encoding="utf-8")
+        return report.page(tmp_path)
+
     memory = "6.0 GB of its own; 9.9 GB with mapped files"
     row = f"| d = 4096, L = 32, 16.1 GB on disk | nf4 | 12.5\xa0min | {memory} | 58 of 114 GFLOP/s |"
-    page = report.page(tmp_path)
-    assert row in page
     missing = "In float32 it was not measured here; `python -m benchmarks.real_size --precision float32` does it."
-    assert missing in page and "In nf4 it was" not in page and "did not form them" not in page
-    size.write_text(json.dumps([record, record | {"formed": False}]), encoding="utf-8")
-    assert "The run in nf4 multiplied with Jacobians" in report.page(tmp_path)
+    alone = page(record)
+    assert row in alone and missing in alone and "In nf4 it was" not in alone and "did not form them" not in alone
+    assert "The run in nf4 multiplied with Jacobians" in page(record, unformed)
     case = {"d": 4096, "k": 10, "L": 32, "seconds": {"formed": 7.5, "products": 3.75}}
-    assert other_tables.of_products([record | {"formed": False}], {"cases": [case]}).endswith(
-        "takes 4 minutes longer for both networks.\n"
-    )
+    text = other_tables.of_products([unformed], {"cases": [case]})
+    assert text.endswith("takes 4 minutes longer for both networks.\n")
 
 
 def test_products_and_forming_are_compared_in_one_run(tmp_path):
     unformed.main(["--quick", "--rounds", "1", "--out", str(tmp_path / "new" / "unformed.json")])
     record = json.loads((tmp_path / "new" / "unformed.json").read_text(encoding="utf-8"))
     (case,) = record["cases"]
+    seconds = case["seconds"]
     assert (case["shape"], case["d"], case["L"], case["k"], case["prefers"]) == ("small", 256, 6, 4, False)
-    assert case["ratio"] == case["seconds"]["products"] / case["seconds"]["formed"] > 0
-    assert case["ratio_apart"] == case["seconds"]["products"] / case["seconds"]["apart"] > 0
-    assert 0 < case["difference"] < 1e-4
+    assert case["ratio"] == seconds["products"] / seconds["formed"] > 0
+    assert case["ratio_apart"] == seconds["products"] / seconds["apart"] > 0 and 0 < case["difference"] < 1e-4
     assert len(case["columns"]) == 2 and all(4 <= columns <= 256 for columns in case["columns"])
     seconds = {"apart": 18.0, "formed": 12.0, "products": 5.4}
     case |= {"columns": [128, 192], "seconds": seconds, "ratio": 0.45, "ratio_apart": 0.3, "difference": 2e-5}

@@ -1,6 +1,4 @@
-"""A reader of the built book: opens it at the front, follows links that can be seen, and counts the clicks."""
-
-from __future__ import annotations
+"""A reader of the built book: opens it at the front, and follows links that can be seen."""
 
 import os
 import re
@@ -14,24 +12,19 @@ from coupling_lib.paths import ROOT
 
 
 class Reader:
-    """One who starts on the front page; `clicks` is how often a link or a button was pressed but that of the menu."""
+    """One who starts on the front page; every click but that of the menu stands in the tests."""
 
     def __init__(self, tab: Page, size: dict[str, int] = DESKTOP) -> None:
-        self.tab, self.clicks = tab, 0
+        self.tab = tab
         tab.set_viewport_size(size)
         show(tab, HTML / "book" / "index.html")
-
-    def press(self, control: Locator) -> None:
-        """Press a button, or follow a link, that can be seen."""
-        control.click()
-        self.clicks += 1
 
     def follow(self, page: str, text: str) -> None:
         """Follow the first visible link to a page whose text has a word that the reader looks for."""
         link = self.tab.locator(f"a[href*='{page}']:visible").filter(has_text=re.compile(text, re.IGNORECASE))
         if not link.count():  # on a phone the menu is folded
             self.tab.locator("button.primary-toggle:visible").first.click()
-        self.press(link.first)
+        link.first.click()
         self.arrived(page)
 
     def arrived(self, page: str) -> None:
@@ -40,7 +33,7 @@ class Reader:
 
     def search(self, words: str) -> list[tuple[str, str]]:
         """Search the book; return titles and addresses of what is found, best first."""
-        self.press(self.tab.locator(".search-button-field:visible, .search-button:visible").first)
+        self.tab.locator(".search-button-field:visible, .search-button:visible").first.click()
         self.tab.keyboard.type(words)
         self.tab.keyboard.press("Enter")
         self.tab.wait_for_url("**/search.html?q=*")
@@ -49,9 +42,9 @@ class Reader:
         links = self.tab.locator("#search-results li > a")
         return links.evaluate_all("found => found.map(a => [a.textContent, a.getAttribute('href')])")
 
-    def within(self, clicks: int, what: Locator, screens: float = 1) -> None:
-        """Assert that something was reached by so many clicks and is seen so many screens down."""
-        assert what.first.is_visible() and self.screens(what) < screens and self.clicks <= clicks
+    def within(self, what: Locator, screens: float = 1) -> None:
+        """Assert that something is seen so many screens down."""
+        assert what.first.is_visible() and self.screens(what) < screens
 
     def block(self, text: str) -> str:
         """Return the code block of this page that has some text."""

@@ -1,14 +1,15 @@
 """A model's card, and what is found wrong with one: form, digests, versions, and one prompt measured anew."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
-from pathlib import Path
+from functools import reduce
+from operator import getitem
 
 import pytest
+from refusals import refused
 
 import coupling_lib as cl
 from companion.tables import card as cards
@@ -19,33 +20,40 @@ from coupling_lib.paths import ROOT
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> tuple[cards.Card, dict]:
-    model = cl.load_model("nano-neox", revision="step1000")
+def model() -> cl.Model:
+    return cl.load_model("nano-neox", revision="step1000")
+
+
+@pytest.fixture(scope="module")
+def made(model, tmp_path_factory) -> tuple[cards.Card, dict]:
     return cards.measure_card(model, 2, store=tmp_path_factory.mktemp("store"))
 
 
-def written(folder: Path, card: object, signed: bool = True) -> Path:
-    """Write a card under a name, with the digest that it should have or the one that it has."""
-    file = folder / "one.json"
-    file.write_text(json.dumps(cards.with_digest(card) if signed else card))
-    return file
+@pytest.fixture
+def check(tmp_path, capsys):
+    """Check a file of some content; return the lines of its faults."""
+
+    def lines(content: bytes | str) -> list[str]:
+        file = tmp_path / "one.json"
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        status, errors = card_check.check([file]), capsys.readouterr().err.splitlines()
+        assert status == bool(errors) and all(line.startswith("error: one.json: ") for line in errors)
+        return [line.removeprefix("error: one.json: ") for line in errors]
+
+    return lines
 
 
 def changed(card: cards.Card, path: str, value: object) -> cards.Card:
     """Put a value into a copy of a card."""
-    copy = json.loads(json.dumps(card))
-    *places, last = path.split(".")
-    part = copy
-    for place in places:
-        part = part[place]
-    part[last] = value
+    copy, (*places, last) = deepcopy(card), path.split(".")
+    reduce(getitem, places, copy)[last] = value
     return copy
 
 
 def test_a_card_holds_what_the_measures_say(made):
     card, measured = made
-    depth, shared = measured["depth"], cl.shared_part(measured["depth"])
-    for name, ds in (("whole", depth), ("shared", shared)):
+    depth = measured["depth"]
+    for name, ds in (("whole", depth), ("shared", cl.shared_part(depth))):
         part, values = card["coupling"][name], couplings(ds, "normalized_miscoupling", 10)
         assert part["all"]["mean"] == pytest.approx(values.mean(), rel=1e-4)
         assert part["all"]["low"] < part["all"]["mean"] < part["all"]["high"]
@@ -54,45 +62,37 @@ def test_a_card_holds_what_the_measures_say(made):
         assert card["coupling"]["first"][name] == pytest.approx(values[0], rel=1e-4)
     assert (card["model"], card["revision"], card["blocks"], card["width"]) == ("nano-neox", "step1000", 12, 96)
     assert card["prompts"]["n"] == 2 and card["prompts"]["digest"] == depth.attrs["prompts_sha256"]
-    first = card["spectra"][3]
-    assert first["s_1"] == pytest.approx(float(depth["singular_values"][:, 3, 0].mean()), rel=1e-4)
+    assert card["spectra"][3]["s_1"] == pytest.approx(float(depth["singular_values"][:, 3, 0].mean()), rel=1e-4)
     assert len(card["spectra"]) == 12 and all(one["s_1"] >= one["s_10"] and one["rank"] >= 1 for one in card["spectra"])
     assert card["trajectories"]["line_shape_score"]["n"] == 2 and cards.name_of(card) == "nano-neox-step1000"
 
 
-def test_card_of_a_folder_bears_its_name(made, tmp_path):
-    card, measured = made
-    folder, model = tmp_path / "my model", cl.load_model("nano-neox", revision="step1000")
+def test_card_of_a_folder_bears_its_name(model, made, check, tmp_path):
+    folder = tmp_path / "my model"
     folder.mkdir()
-    model = replace(model, name=str(folder))
-    own = cards._card(model, card["prompts"], measured, 0.1)
+    own = cards._card(replace(model, name=str(folder)), made[0]["prompts"], made[1], 0.1)
     assert (own["model"], own["source"], cards.name_of(own)) == ("my-model", "folder my-model", "my-model-step1000")
-    assert list(card_check.faults(written(tmp_path, own))) == []
+    assert check(json.dumps(cards.with_digest(own))) == []
 
 
-def test_known_depth_follows_last_other_prediction(made):
-    _, measured = made
-    for text, known in zip(cards.chosen_texts(2, 0), measured["known"]["known"].values, strict=True):
-        ids = cl.lens(cl.trace(cl.load_model("nano-neox", revision="step1000"), text)).readout(k=1).ids[:, 0].tolist()
+def test_known_depth_follows_last_other_prediction(model, made):
+    for text, known in zip(cards.chosen_texts(2, 0), made[1]["known"]["known"].values, strict=True):
+        ids = cl.lens(cl.trace(model, text)).readout(k=1).ids[:, 0].tolist()
         assert set(ids[int(known):]) == {ids[-1]} and (known == 0 or ids[int(known) - 1] != ids[-1])  # fmt: skip
 
 
-def test_card_of_vision_model_has_no_lens(tmp_path):
+def test_card_of_vision_model_has_no_lens(check, tmp_path):
     card, measured = cards.measure_card(cl.load_model("nano-vit"), 2, store=tmp_path)
     assert card["known_from"] is None and "known" not in measured and card["token"] == 0
-    assert card["prompts"]["kind"] == "images"
-    assert card_check.check([written(tmp_path, card, signed=False)]) == 0
+    assert card["prompts"]["kind"] == "images" and check(json.dumps(card)) == []
 
 
 def test_a_card_that_was_just_written_is_good(made, tmp_path, capsys):
     card, _ = made
     assert card_check.check([cards.write_card(card, tmp_path / "a" / "card.json")]) == 0
-    output = capsys.readouterr()
-    first = f"{card['coupling']['first']['whole']:.4f}"
-    assert (
-        output.err == ""
-        and f"card.json: good; of its first prompt {first} was stated, {first} measured anew" in output.out
-    )
+    output, first = capsys.readouterr(), f"{card['coupling']['first']['whole']:.4f}"
+    assert output.err == ""
+    assert f"card.json: good; of its first prompt {first} was stated, {first} measured anew" in output.out
     assert cards.write_card(card, tmp_path) == tmp_path / f"{cards.name_of(card)}.json"  # a folder was named
 
 
@@ -112,39 +112,28 @@ def test_a_card_that_was_just_written_is_good(made, tmp_path, capsys):
         ("coupling.first.whole", 0.5, "coupling.first.whole is 0.50000; 0.16"),
     ],
 )  # fmt: skip
-def test_each_fault_of_a_card_is_one_line(made, path, value, message, tmp_path, capsys):
-    assert card_check.check([written(tmp_path, changed(made[0], path, value))]) == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: one.json: ") and message in lines[0]
+def test_each_fault_of_a_card_is_one_line(made, check, path, value, message):
+    (line,) = check(json.dumps(cards.with_digest(changed(made[0], path, value))))
+    assert message in line
 
 
-def test_changed_number_is_found_by_the_digest(made, tmp_path, capsys):
+def test_changed_number_is_found_by_the_digest(made, check):
     wrong = changed(made[0], "coupling.whole.all.mean", 0.5)
-    assert card_check.check([written(tmp_path, wrong, signed=False)]) == 1
-    seen = cards.digest_of(wrong)[:12]
-    assert f"its content has the digest {seen}; {made[0]['digest'][:12]} is expected" in capsys.readouterr().err
+    expected = f"its content has the digest {cards.digest_of(wrong)[:12]}; {made[0]['digest'][:12]} is expected"
+    assert [line.startswith(expected) for line in check(json.dumps(wrong))] == [True]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "it holds no JSON ("),
-        ("[" * 5000, "it holds no JSON ("),
-        (b"\xff\xfe", "it holds no JSON ("),
+        *((text, "it holds no JSON (") for text in ("{", "[" * 5000, b"\xff\xfe")),
         ("[]", "its format is []"),
         (json.dumps("x" * 200_001), "it holds 200,003 bytes; one record of JSON of at most 200,000 bytes is expected"),
     ],
 )
-def test_file_that_is_no_card_is_refused(text, message, tmp_path, capsys):
-    (tmp_path / "bad.json").write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert card_check.check([tmp_path / "bad.json"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: bad.json: {message}")
-
-
-def test_a_check_of_no_card_is_refused():
-    with pytest.raises(ParameterError, match="no card was named, .*; name one: make atlas-check FILE="):
-        card_check.check([])
+def test_file_that_is_no_card_is_refused(check, text, message):
+    (line,) = check(text)
+    assert line.startswith(message)
 
 
 @pytest.mark.thorough
@@ -154,15 +143,18 @@ def test_failed_check_ends_with_status_one(tmp_path):
     assert run.returncode == 1 and run.stderr == f"error: {tmp_path / 'none.json'}: No such file or directory\n"
 
 
+def test_a_check_of_no_card_is_refused():
+    message = "no card was named, .*; name one: make atlas-check FILE="
+    refused(ParameterError, message, card_check.check, [])
+
+
 @pytest.mark.parametrize("prompts", ["gsm8k", 0, "-1", "embedded:", "a:b:3", "24\n"])
 def test_invalid_prompts_of_a_card_are_refused(prompts):
-    with pytest.raises(ParameterError, match="a card takes a number, or a set with one"):
-        cards.source_and_count(prompts)
+    refused(ParameterError, "a card takes a number, or a set with one", cards.source_and_count, prompts)
 
 
 def test_shipped_cards_are_good_and_correctly_named():
     files = sorted(file for file in cards.FOLDER.glob("*.json") if file != cards.SCHEMA)
-    assert len(files) >= 10 and {file.name: list(card_check.faults(file)) for file in files} == {
-        f"{cards.name_of(card)}.json": [] for card in cards.atlas()
-    }
+    found = {file.name: list(card_check.faults(file)) for file in files}
+    assert len(files) >= 10 and found == {f"{cards.name_of(card)}.json": [] for card in cards.atlas()}
     assert {card["prompts"]["n"] for card in cards.atlas()} <= {12, 24}

@@ -5,10 +5,7 @@ from types import SimpleNamespace
 from companion.tables import origin
 from coupling_lib import provenance
 
-MODEL = SimpleNamespace(
-    name="nano-neox", source="embedded:nano-neox", revision=None, precision="nf4", untrained=True, seed=3,
-    n_blocks=12, d_model=96,
-)  # fmt: skip
+MODEL = dict(name="nano-neox", source="embedded:nano-neox", revision=None, precision="nf4", n_blocks=12, d_model=96)
 
 
 def test_papermill_commands_quote_what_a_shell_would_split():
@@ -20,20 +17,14 @@ def test_papermill_commands_quote_what_a_shell_would_split():
 
 
 def test_the_line_says_once_what_data_sets_share():
-    trained = provenance.provenance(
-        SimpleNamespace(**vars(MODEL) | {"untrained": False, "seed": None}), ["one"], token=-1
+    untrained, trained = (
+        provenance.provenance(SimpleNamespace(**MODEL, untrained=seed is not None, seed=seed), ["one"], token=-1)
+        for seed in (3, None)
     )
-    untrained = provenance.provenance(MODEL, ["one"], token=-1)
-    parts = origin.line(untrained, trained, command="make book").split(" · ")
-    assert parts == [
-        "model nano-neox (embedded:nano-neox)",
-        "untrained (seed 3) and trained",
-        "nf4",
-        f"1 prompt (sha256 {provenance.prompts_hash(['one'])})",
-        "token -1",
-        provenance.versions(),
-        "make book",
-    ]
+    assert origin.line(untrained, trained, command="make book").split(" · ") == [
+        "model nano-neox (embedded:nano-neox)", "untrained (seed 3) and trained", "nf4",
+        f"1 prompt (sha256 {provenance.prompts_hash(['one'])})", "token -1", provenance.versions(), "make book",
+    ]  # fmt: skip
 
 
 def test_only_post_norm_blocks_get_a_caution():

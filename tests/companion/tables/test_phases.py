@@ -1,7 +1,5 @@
 """Why coupling peaks: the table, and what was asked of it, by a second calculation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.stats
@@ -10,6 +8,7 @@ from companion.tables import phases
 
 TABLE = phases.phases()
 OWN = phases.finished(TABLE)
+ASKED = phases.answers(OWN)
 
 
 def test_phases_table_holds_six_seeds_at_ten_steps():
@@ -19,23 +18,22 @@ def test_phases_table_holds_six_seeds_at_ten_steps():
     assert (TABLE["rank"] <= TABLE["width"]).all()
 
 
-def test_the_answers_are_those_of_a_second_calculation():
-    asked, likeness, lead, fall = phases.answers(OWN), [], [], []
-    for _, part in OWN[OWN["step"] > 0].groupby("model"):
-        likeness.append(scipy.stats.spearmanr(part["coupling"], part["alike"]).statistic)
-        lead.append(scipy.stats.spearmanr(part["coupling"], part["log_lead"]).statistic)
-        of = part.set_index("step")["alike"]
-        fall.append(of[91] - of[1642])
-    assert asked["coupling goes with likeness"].value == pytest.approx(np.mean(likeness))
-    assert asked["coupling goes with one strong direction"].value == pytest.approx(np.mean(lead))
-    assert asked["likeness ahead of its rival"].value == pytest.approx(np.mean(np.subtract(likeness, lead)))
-    assert asked["alike at the peak"].value == pytest.approx(np.mean(fall))
-    assert all(effect.n == 6 for effect in asked.values())
-
-
-def test_quoted_numbers_are_of_the_seeds_alone():
-    found = phases.numbers_of(TABLE)
-    at = OWN[OWN["step"] == 91]
+def test_answers_and_numbers_match_a_second_calculation():
+    seeds = [part for _, part in OWN[OWN["step"] > 0].groupby("model")]
+    likeness, lead = (
+        np.array([scipy.stats.spearmanr(part["coupling"], part[name]).statistic for part in seeds])
+        for name in ("alike", "log_lead")
+    )
+    alike = OWN.pivot(index="model", columns="step", values="alike")
+    expected = {
+        "coupling goes with likeness": likeness.mean(),
+        "coupling goes with one strong direction": lead.mean(),
+        "likeness ahead of its rival": (likeness - lead).mean(),
+        "alike at the peak": (alike[91] - alike[1642]).mean(),
+    }
+    assert {name: ASKED[name].value for name in expected} == pytest.approx(expected)
+    assert all(effect.n == 6 for effect in ASKED.values())
+    found, at = phases.numbers_of(TABLE), OWN[OWN["step"] == 91]
     assert found["phases-peak-alike"] == pytest.approx(at["alike"].mean()) and found["phases-seeds"] == 6
     assert found["phases-peak-coupling"] == pytest.approx(1 - at["normalized_miscoupling_k10"].mean())
-    assert found["phases-alike-at-the-peak"] == pytest.approx(phases.answers(OWN)["alike at the peak"].value)
+    assert found["phases-alike-at-the-peak"] == pytest.approx(ASKED["alike at the peak"].value)

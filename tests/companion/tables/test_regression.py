@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.stats
+from refusals import refused
 
 from companion.tables import regression
 from coupling_lib.datasets.statistics import linear_fit
@@ -11,15 +12,13 @@ from coupling_lib.errors import ParameterError
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((30, 2))
 Y = 2 * X[:, 0] - X[:, 1] + 0.5 * RNG.standard_normal(30)
-GROUPS = np.repeat(list("abcde"), 6)
+EVERY, GROUPS = np.arange(30), np.repeat(list("abcde"), 6)
 
 
-def solved(X, y):
-    return np.linalg.solve(design(X).T @ design(X), design(X).T @ y)
-
-
-def design(X):
-    return np.column_stack([np.ones(len(X)), X])
+def predicted(X, y, at):
+    """Predict by the normal equations."""
+    X, at = (np.column_stack([np.ones(len(rows)), rows]) for rows in (X, at))
+    return at @ np.linalg.solve(X.T @ X, X.T @ y)
 
 
 def share(y, predicted):
@@ -27,58 +26,56 @@ def share(y, predicted):
 
 
 def test_r_squared_equals_that_of_normal_equations():
-    assert regression.r_squared(X, Y) == pytest.approx(share(Y, design(X) @ solved(X, Y)), rel=1e-10)
+    assert regression.r_squared(X, Y) == pytest.approx(share(Y, predicted(X, Y, X)), rel=1e-10)
     assert regression.r_squared(X[:, 0], Y) == pytest.approx(linear_fit(X[:, 0], Y).r_squared, rel=1e-10)
+    refused(ParameterError, "one length", regression.r_squared, X[:5], Y)
 
 
 def test_left_out_group_is_predicted_from_others():
-    predicted = np.empty(30)
-    for group in "abcde":
-        out = GROUPS == group
-        predicted[out] = design(X[out]) @ solved(X[~out], Y[~out])
-    assert regression.held_out_r_squared(X, Y, GROUPS) == pytest.approx(share(Y, predicted), rel=1e-9)
+    left = [predicted(X[GROUPS != group], Y[GROUPS != group], X[GROUPS == group]) for group in "abcde"]
+    found = regression.held_out_r_squared(X, Y, GROUPS)
+    assert found == pytest.approx(share(Y, np.concatenate(left)), rel=1e-9)
     assert np.isnan(regression.held_out_r_squared(X, np.ones(30), GROUPS))
-    with pytest.raises(ParameterError, match="only 'a'"):
-        regression.held_out_r_squared(X, Y, ["a"] * 30)
+    refused(ParameterError, "only 'a'", regression.held_out_r_squared, X, Y, ["a"] * 30)
 
 
 def test_folds_are_equal_sized_and_drawn_anew():
-    x, every = X[:, 0], np.arange(30)
-    predicted = [design(x[[i]]) @ solved(np.delete(x, i), np.delete(Y, i)) for i in every]
+    x = X[:, 0]
+    left = np.concatenate([predicted(np.delete(x, i), np.delete(Y, i), x[[i]]) for i in EVERY])
     folds = regression.drawn_folds(30, n_seeds=2, n_folds=30)
-    assert [sorted(drawn) for drawn in folds.tolist()] == [every.tolist()] * 2
+    assert [sorted(drawn) for drawn in folds.tolist()] == [EVERY.tolist()] * 2
     squares = regression.held_out_squares(x, Y, folds)
-    np.testing.assert_allclose(squares, np.tile(np.square(Y - np.concatenate(predicted)), (2, 1)), rtol=1e-9)
+    np.testing.assert_allclose(squares, np.tile(np.square(Y - left), (2, 1)), rtol=1e-9)
     folds = regression.drawn_folds(28, n_seeds=3)
     assert all(sorted(np.bincount(drawn).tolist()) == [2] * 2 + [3] * 8 for drawn in folds)
     assert len({tuple(drawn) for drawn in folds.tolist()}) == 3 and (folds == regression.drawn_folds(28, 3)).all()
 
 
 def test_cross_validation_prefers_the_true_shape():
-    x = np.linspace(0, 3, 40)
+    x, folds = np.linspace(0, 3, 40), regression.drawn_folds(40, n_seeds=3)
     noise = 0.02 * RNG.standard_normal(40)
-    bent, straight, folds = 1 + 0.5 * np.exp(1.2 * x), 2 - x, regression.drawn_folds(40, n_seeds=3)
 
-    def score(x, y, fit):
-        squares = regression.held_out_squares(x, y, folds, fit)
+    def score(y, fit):
+        squares = regression.held_out_squares(x, y + noise, folds, fit)
         assert squares.shape == (3, 40) and len(np.unique(squares.mean(axis=1))) == 3
-        return 1 - squares.mean() / y.var()
+        return 1 - squares.mean() / (y + noise).var()
 
-    assert score(x, bent + noise, "exponential") > score(x, bent + noise, "linear") + 0.05
-    assert score(x, straight + noise, "exponential") == pytest.approx(score(x, straight + noise, "linear"), abs=1e-3)
+    bent, straight = 1 + 0.5 * np.exp(1.2 * x), 2 - x
+    assert score(bent, "exponential") > score(bent, "linear") + 0.05
+    assert score(straight, "exponential") == pytest.approx(score(straight, "linear"), abs=1e-3)
 
 
 def test_exponential_fit_is_best_of_all_rates():
-    x = np.linspace(-1, 2, 25)
-    y, at = 3 - 2 * np.exp(-0.8 * x), np.array([-2.0, 0.3, 4.0])
-    found = regression.predicted(x, y, [*x, *at], "exponential")
-    np.testing.assert_allclose(found, [[*y, *(3 - 2 * np.exp(-0.8 * at))]], atol=1e-5)
+    x, at = np.linspace(-1, 2, 25), np.array([-2.0, 0.3, 4.0])
+    found = regression.predicted(x, 3 - 2 * np.exp(-0.8 * x), [*x, *at], "exponential")
+    np.testing.assert_allclose(found, [3 - 2 * np.exp(-0.8 * np.array([*x, *at]))], atol=1e-5)
     x = X[:, 0]
     y, z = Y + 0.5 * x**2, (x - x.mean()) / x.std()
     left = np.square(y - regression.predicted(x, y, x, "exponential")).sum()
-    curves = [np.column_stack([np.ones(30), np.exp(rate * z)]) for rate in np.linspace(0.01, 3, 300)]
-    best = min(np.square(y - c @ np.linalg.lstsq(c, y, rcond=None)[0]).sum() for c in curves)
+    curves = (np.exp(rate * z) for rate in np.linspace(0.01, 3, 300))
+    best = min(np.square(y - predicted(curve, y, curve)).sum() for curve in curves)
     assert best * (1 - 1e-3) < left <= best
+    refused(ParameterError, "linear, exponential", regression.predicted, x, Y, x, "cubic")
 
 
 def test_joint_fits_equal_separate_fits():
@@ -96,13 +93,14 @@ def test_difference_interval_stays_within_its_range():
     rival = np.where(groups == 0, y, 0) + 0.01 * RNG.standard_normal(30)  # one group carries it
 
     def lead(rows):
-        return np.corrcoef(X[rows, 0], y[rows])[0, 1] ** 2 - np.corrcoef(rival[rows], y[rows])[0, 1] ** 2
+        own, other = np.corrcoef([X[rows, 0], rival[rows], y[rows]])[2, :2] ** 2
+        return own - other
 
-    whole = lead(np.arange(30))
-    left = np.arctanh([lead(np.flatnonzero(groups != group)) for group in range(6)])
+    whole = lead(EVERY)
+    left = np.arctanh([lead(EVERY[groups != group]) for group in range(6)])
     error = np.sqrt(5 / 6 * np.sum((left - np.arctanh(whole)) ** 2)) * np.sqrt(5 / 3)  # two slopes are fitted
     found = regression.lead_over(X[:, 0], rival, y, groups)
-    assert found.value == pytest.approx(whole) and found.error == pytest.approx(error * whole / np.arctanh(whole))
+    assert (found.value, found.error) == pytest.approx((whole, error * whole / np.arctanh(whole)))
     assert -1 <= found.low < whole < found.high <= 1 and found.skew == 0
     # The interval leaves out 0 where the difference lies so many errors from it as a verdict asks for.
     reach = scipy.stats.t.ppf(0.975, found.freedom)
@@ -112,29 +110,25 @@ def test_difference_interval_stays_within_its_range():
 
 def test_a_signed_difference_reaches_down_to_minus_two():
     rival, noise = RNG.standard_normal((2, 30))
-    y = rival + 0.05 * noise
-    found = regression.lead_over(-rival, rival + 0.05 * X[:, 0], y, np.arange(30), signed=True)
+    own, y = rival + 0.05 * X[:, 0], rival + 0.05 * noise
+    found = regression.lead_over(-rival, own, y, EVERY, signed=True)
     assert -2 <= found.low < found.value < found.high < -1.9
 
     def lead(rows):
-        both = np.corrcoef([rival[rows], rival[rows] + 0.05 * X[rows, 0], y[rows]])[2, :2]
-        return -(both**2).sum()
+        return -(np.corrcoef([rival[rows], own[rows], y[rows]])[2, :2] ** 2).sum()
 
-    every = np.arange(30)
-    on_scale = np.arctanh([(lead(every[every != i]) + 0.5) / 1.5 for i in every])
-    whole = np.arctanh((lead(every) + 0.5) / 1.5)
-    error = np.sqrt(29 / 30 * np.sum((on_scale - whole) ** 2) * 29 / 27)
-    assert found.value == pytest.approx(lead(every)) and found.value / found.error == pytest.approx(
-        (whole - np.arctanh(1 / 3)) / error
-    )
+    whole, *left = (np.arctanh((lead(rows) + 0.5) / 1.5) for rows in (EVERY, *(EVERY[EVERY != i] for i in EVERY)))
+    error = np.sqrt(29 / 30 * np.sum((np.array(left) - whole) ** 2) * 29 / 27)
+    assert found.value == pytest.approx(lead(EVERY))
+    assert found.value / found.error == pytest.approx((whole - np.arctanh(1 / 3)) / error)
 
 
 def test_given_all_others_equals_inverse_covariance_coefficient():
     variables = {"a": X[:, 0], "b": X[:, 1], "c": RNG.standard_normal(30)}
-    precision = np.linalg.inv(np.cov(np.column_stack([*variables.values(), Y]).T))
-    for at, (name, (r, _)) in enumerate(regression.given_all_others(variables, Y).items()):
-        expected = -precision[at, 3] / np.sqrt(precision[at, at] * precision[3, 3])
-        assert r == pytest.approx(expected, rel=1e-9), name
+    precision = np.linalg.inv(np.cov([*variables.values(), Y]))
+    expected = -precision[:3, 3] / np.sqrt(np.diag(precision)[:3] * precision[3, 3])
+    found = {name: r for name, (r, _) in regression.given_all_others(variables, Y).items()}
+    assert found == pytest.approx(dict(zip(variables, expected, strict=True)), rel=1e-9)
     assert regression.given_all_others({"a": X[:, 0]}, Y) == {}
 
 
@@ -144,16 +138,7 @@ def test_corrections_follow_their_definitions():
     assert regression.corrected(p, "bh").tolist() == pytest.approx([0.04 * 4 / 3, 0.004, 0.2, 0.02])
     assert regression.corrected([0.6, 0.7]).tolist() == [1, 1]
     for method in ("holm", "bh"):  # a test that was not made is none of those tried
+        one, other = regression.corrected([0.01, 0.04], method)
         with_gap = regression.corrected([0.01, np.nan, 0.04], method)
-        assert with_gap[[0, 2]].tolist() == regression.corrected([0.01, 0.04], method).tolist() and np.isnan(
-            with_gap[1]
-        )
-    with pytest.raises(ParameterError, match="'bonferroni'"):
-        regression.corrected(p, "bonferroni")
-
-
-def test_an_unknown_fit_and_unequal_lengths_are_refused():
-    with pytest.raises(ParameterError, match="linear, exponential"):
-        regression.predicted(X[:, 0], Y, X[:, 0], "cubic")
-    with pytest.raises(ParameterError, match="one length"):
-        regression.r_squared(X[:5], Y)
+        np.testing.assert_array_equal(with_gap, [one, np.nan, other])
+    refused(ParameterError, "'bonferroni'", regression.corrected, p, "bonferroni")

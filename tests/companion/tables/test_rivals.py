@@ -1,7 +1,5 @@
 """Rivals of coupling: what is asked of them is told from made-up models of which the answer is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,33 +9,29 @@ from companion.tables import effects, rivals
 
 def made_up(n: int = 60) -> pd.DataFrame:
     """Two sets; the score follows alpha, which coupling follows, in the first; coupling itself in the second."""
-    rng = np.random.default_rng(2)
-    tables = []
+    rng, tables = np.random.default_rng(2), []
     for name in (rivals.SUITE, rivals.PHOTOGRAPHS):
-        values = dict(zip(rivals.LABELS, rng.normal(size=(len(rivals.LABELS), n)), strict=True))
+        values = pd.DataFrame(rng.normal(size=(len(rivals.LABELS), n)).T, columns=[*rivals.LABELS])
         coupling, noise = rng.normal(size=(2, n))
         if name == rivals.SUITE:
-            coupling = values["alpha"] + 0.3 * coupling
-        score = (values["alpha"] if name == rivals.SUITE else coupling) + 0.3 * noise
-        width = values["width"] if name == rivals.SUITE else np.full(n, 36)
-        tables.append(pd.DataFrame(values | {"width": width}).assign(set=name, coupling=coupling, score=score))
+            made = values.assign(coupling=values["alpha"] + 0.3 * coupling, score=values["alpha"] + 0.3 * noise)
+        else:
+            made = values.assign(coupling=coupling, score=coupling + 0.3 * noise, width=36)
+        tables.append(made.assign(set=name))
     return pd.concat(tables, ignore_index=True)
 
 
 def test_confounding_rival_removes_the_relation():
     found = rivals.answers(made_up())
     assert found["each alone", "suite, alpha"].low > 0.8
-    through = found["coupling beside each", "suite, alpha"]
-    assert through.low < 0 < through.high
+    for through in (found["coupling beside each", "suite, alpha"], found["coupling beside all", "suite"]):
+        assert through.low < 0 < through.high
     assert found["coupling beside each", "suite, stable rank"].low > 0.7
     assert found["coupling beside all", "photographs"].low > 0.7
-    beside = found["coupling beside all", "suite"]
-    assert beside.low < 0 < beside.high
-    table = effects.tabulated(rivals.answers(made_up()))
+    table = effects.tabulated(found)
     assert "photographs, width" not in set(table["label"]) and "suite, width" in set(table["label"])
-    assert table.groupby("question").size().to_dict() == {
-        "coupling beside all": 2, "coupling beside each": 13, "each alone": 13
-    }  # fmt: skip
+    counts = {"coupling beside all": 2, "coupling beside each": 13, "each alone": 13}
+    assert table.groupby("question").size().to_dict() == counts
 
 
 def test_every_model_has_coupling_and_score():

@@ -1,6 +1,6 @@
 """Width at fixed quality: what goes with width among equally good models is told from what goes with quality."""
 
-from __future__ import annotations
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -14,44 +14,40 @@ from coupling_lib.datasets.statistics import linear_fit
 
 EXPERIMENT = experiments()["width"]
 K10 = "normalized_miscoupling_k10"
+TENTH = width.READINGS["ktenth"]
 
 
 def made_up(noise: float = 0.005) -> pd.DataFrame:
     """Models whose coupling of figure 1a is the curve of random directions, and at fixed K a matter of loss alone."""
     rng, rows = np.random.default_rng(0), []
-    for name, recipe in recipes.GRID.items():
-        for step in (0, 16, 289, 920):
-            # Wider models are better at equal steps.
-            loss = 7 - 0.3 * np.log1p(step) - 0.003 * recipe.width * (step > 0)
-            k = round(0.1 * recipe.width)
-            curve = float(uncoupled(k))
-            row = {"model": name, "step": step, "width": recipe.width, "validation_loss": loss}
-            row |= {"tokens": 4096 * step, "k_tenth": k}
-            row[width.FIGURE_1A] = 1 - curve - rng.normal(0, noise)
-            row |= {K10: 1 - 0.05 * loss + rng.normal(0, noise), f"shared_{K10}": 0.8 + rng.normal(0, noise)}
-            # By chance as well as measured, a tenth of the width has less coupling the wider a model is.
-            by_chance = 1 - 2 / recipe.width**0.5
-            row[width.READINGS["ktenth"]] = by_chance * (0.8 + rng.normal(0, noise))
-            row["shared_normalized_miscoupling_ktenth"] = row[width.READINGS["ktenth"]]
-            nulls = {width.FIGURE_1A: 1 - curve, width.READINGS["ktenth"]: by_chance}
-            row[f"{width.READINGS['ktenth']}_null"] = by_chance
-            for reading in width.READINGS.values():
-                row[f"{reading}_relative"] = 1 - row[reading] / nulls.get(
-                    reading, by_chance if "ktenth" in reading else 0.95
-                )
-            rows.append(row)
+    for (name, recipe), step in product(recipes.GRID.items(), (0, 16, 289, 920)):
+        # Wider models are better at equal steps.
+        loss = 7 - 0.3 * np.log1p(step) - 0.003 * recipe.width * (step > 0)
+        k = round(0.1 * recipe.width)
+        # By chance as well as measured, a tenth of the width has less coupling the wider a model is.
+        curve, by_chance, (a, b, c, d) = float(uncoupled(k)), 1 - 2 / recipe.width**0.5, rng.normal(0, noise, 4)
+        row = {"model": name, "step": step, "width": recipe.width, "validation_loss": loss}
+        row |= {"tokens": 4096 * step, "k_tenth": k, f"{TENTH}_null": by_chance, width.FIGURE_1A: 1 - curve - a}
+        row |= {K10: 1 - 0.05 * loss + b, f"shared_{K10}": 0.8 + c}
+        row |= dict.fromkeys((TENTH, "shared_normalized_miscoupling_ktenth"), by_chance * (0.8 + d))
+        for reading in width.READINGS.values():
+            null = 1 - curve if reading == width.FIGURE_1A else by_chance if "ktenth" in reading else 0.95
+            row[f"{reading}_relative"] = 1 - row[reading] / null
+        rows.append(row)
     return pd.DataFrame(rows).assign(score=lambda table: -table["validation_loss"])
 
 
+TABLE, SHIPPED = made_up(), width.width()
+
+
 def test_width_curve_is_found_at_equal_loss():
-    found = width.estimates(made_up(), EXPERIMENT).set_index("reading")
+    found = width.estimates(TABLE, EXPERIMENT).set_index("reading")
     assert found.loc[width.FIGURE_1A, "low"] > 0.8 and (found["n"] == 10).all()
-    models = width.equally_good(made_up(), width.FIGURE_1A)
+    models = width.equally_good(TABLE, width.FIGURE_1A)
     assert linear_fit(models["random"], models["coupling"]).slope == pytest.approx(1.0, abs=0.1)
     for reading in (K10, f"shared_{K10}"):
         assert found.loc[reading, "low"] < 0 < found.loc[reading, "high"]
-    table = made_up(noise=0.0)
-    found = width.equally_good(table, K10)
+    found = width.equally_good(made_up(noise=0.0), K10)
     # The curve is that of the K measured, which is rounded: 5 at a width of 48.
     assert found.loc[found["width"] == 48, "random"].tolist() == pytest.approx([1 - 5**-0.5] * 2)
     assert found["loss"].nunique() == 1 and len(found) == 10
@@ -59,37 +55,35 @@ def test_width_curve_is_found_at_equal_loss():
 
 
 def test_recipes_differ_only_in_width_and_seed():
-    assert len(recipes.GRID) == 10 and {recipe.width for recipe in recipes.GRID.values()} == set(recipes.WIDTHS)
-    assert all(
-        recipe.width % recipe.heads == 0 and recipe.mlp_width == 4 * recipe.width for recipe in recipes.GRID.values()
-    )
-    kept = {(recipe.blocks, recipe.steps, recipe.learning_rate, recipe.corrupted) for recipe in recipes.GRID.values()}
+    grid = recipes.GRID.values()
+    assert len(grid) == 10 and {recipe.width for recipe in grid} == set(recipes.WIDTHS)
+    assert all(recipe.width % recipe.heads == 0 and recipe.mlp_width == 4 * recipe.width for recipe in grid)
+    kept = {(recipe.blocks, recipe.steps, recipe.learning_rate, recipe.corrupted) for recipe in grid}
     assert kept == {(8, 920, 2e-3, 0.0)}
-    table = width.width()
-    assert set(table["model"]) == set(recipes.GRID) and len(table) == 10 * (1 + len(recipes.STEPS))
+    assert set(SHIPPED["model"]) == set(recipes.GRID) and len(SHIPPED) == 10 * (1 + len(recipes.STEPS))
     assert {question["reading"] for question in EXPERIMENT["question"]} < set(width.READINGS.values())
 
 
 def test_quoted_numbers_are_of_all_models():
-    found = width.numbers_of(made_up())
-    assert found["width-figure-1a-low"] > 0.8 and found["width-ktenth-high"] < 0 and found["width-models"] == 10
+    found, models = width.numbers_of(TABLE), width.equally_good(TABLE, K10)
+    widest = models.loc[models["width"] == 192, "coupling"].mean()
+    expected = {
+        "models": 10, "ktenth-n": 10, "widths": 5, "ktenth-over-widths-n": 5, "loss": models["loss"].iloc[0],
+        "ktenth-chance-narrowest": 2 / 48**0.5, "k10-widest": widest, "on-diagonal-widest": 1 - (1 - widest) ** 2,
+    }  # fmt: skip
+    assert {name: found[f"width-{name}"] for name in expected} == pytest.approx(expected)
     # What falls by chance alone is no relation, once its value by chance is taken into account.
+    assert found["width-ktenth-high"] < 0 and found["width-figure-1a-low"] > 0.8
     assert found["width-ktenth-relative-low"] < 0 < found["width-ktenth-relative-high"]
-    assert found["width-ktenth-over-widths-n"] == found["width-widths"] == 5 and found["width-ktenth-n"] == 10
-    assert found["width-ktenth-chance-narrowest"] == pytest.approx(2 / 48**0.5)
     assert found["width-ktenth-relative-widest"] == pytest.approx(0.2, abs=0.01)
-    models = width.equally_good(made_up(), K10)
-    assert found["width-loss"] == pytest.approx(models["loss"].iloc[0])
-    assert found["width-k10-widest"] == pytest.approx(models.loc[models["width"] == 192, "coupling"].mean())
-    assert found["width-on-diagonal-widest"] == pytest.approx(1 - (1 - found["width-k10-widest"]) ** 2)
     # A wider model is as good sooner; before training no loss tells models apart, and the curve is there.
     assert found["width-tokens-widest"] < found["width-tokens-narrowest"] <= 4096 * 920
     assert found["width-figure-1a-step-0-low"] > 0.8
-    assert width.numbers_of(made_up().query("model != 'w48-seed1'")) == {}
+    assert width.numbers_of(TABLE.query("model != 'w48-seed1'")) == {}
 
 
 def test_shipped_table_gives_the_quoted_correlations():
-    table, found = width.width(), width.relations(width.width())
+    found, at = width.relations(SHIPPED), width.equally_good(SHIPPED, TENTH)
     expected = {
         "k10-relative": (0.93, 0.66, 0.99), "ktenth": (-0.74, -0.94, -0.19), "ktenth-relative": (0.07, -0.71, 0.77),
         "shared-ktenth-relative": (-0.01, -0.76, 0.76),
@@ -97,12 +91,9 @@ def test_shipped_table_gives_the_quoted_correlations():
     }  # fmt: skip
     for name, ends in expected.items():
         assert found[name][:3] == pytest.approx(ends, abs=0.006), name
-    reading = width.READINGS["ktenth"]
-    at = width.equally_good(table, reading)
-    by_chance = at["width"].map(table.groupby("width")[f"{reading}_null"].first())
-    slow = 1 - (1 - at["coupling"]) / by_chance
+    slow = 1 - (1 - at["coupling"]) / at["width"].map(SHIPPED.groupby("width")[f"{TENTH}_null"].first())
     assert found["ktenth-relative"].value == pytest.approx(slow.corr(np.log(at["width"])), abs=1e-3)
     # Before training, too, the reading of figure 1a has the curve: it is arithmetic.
     assert found["figure-1a-step-0-over-widths"].value > 0.98
     # Five values show no correlation but a strong one.
-    assert width.numbers_of(table)["width-ktenth-relative-over-widths-seen"] == pytest.approx(0.98, abs=0.005)
+    assert width.numbers_of(SHIPPED)["width-ktenth-relative-over-widths-seen"] == pytest.approx(0.98, abs=0.005)
