@@ -1,7 +1,5 @@
 """Alternative texts: extremes and their places, and means of one network and one quantity."""
 
-from __future__ import annotations
-
 import pandas as pd
 from alt_text import alternative_text
 

@@ -1,7 +1,5 @@
 """What the explorer is given: its data are the library's numbers, and chapters offer views of them."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import re

@@ -1,7 +1,5 @@
 """What is chosen in the explorer: what a model lacks is named, and a second network stands beside the first."""
 
-from __future__ import annotations
-
 import re
 
 import axe

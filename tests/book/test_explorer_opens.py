@@ -1,7 +1,5 @@
 """The explorer's first screen: it opens at a diagonal with the strongest pair, says what is pointed at, and plays."""
 
-from __future__ import annotations
-
 import explorer
 import numpy as np
 import pytest

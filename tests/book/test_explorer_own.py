@@ -1,7 +1,5 @@
 """A measurement of one's own in the explorer: picked or dropped, and refused in one line where it is bad."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The explorer in the built book: on its own page and in chapters, by keys, by pointer and by its address."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlparse

@@ -1,7 +1,5 @@
 """The tabs of the explorer's page: what each loads and keeps, and the old address of the second."""
 
-from __future__ import annotations
-
 from urllib.parse import urlparse
 
 import pytest

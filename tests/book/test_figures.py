@@ -1,7 +1,5 @@
 """Figures as the book shows them: numbers, anchors, what a reader who does not see them is told, a phone's windows."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Iterator

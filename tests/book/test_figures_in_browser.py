@@ -1,7 +1,5 @@
 """Figures of the built book in headless Chromium: on a phone, enlarged, previewed, and the code that draws them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The decisive figures, computed anew from the shipped tables with numpy: what the book concludes rests on them."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The pictures of "The idea in five minutes": the toy and the pair against plain arithmetic."""
 
-from __future__ import annotations
-
 import idea
 import numpy as np
 import pytest

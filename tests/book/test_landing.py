@@ -1,7 +1,5 @@
 """The front page: its answer and its story come first, and its verdicts are counted."""
 
-from __future__ import annotations
-
 import landing
 import pytest
 from browser import DESKTOP, HTML, PHONE, show

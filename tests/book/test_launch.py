@@ -1,7 +1,5 @@
 """Buttons that need an address: with one they are there and lead to the right files, without one there are none."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The lines of the chapter on lenses run, and give what the library gives."""
 
-from __future__ import annotations
-
 import re
 
 import torch

@@ -1,7 +1,5 @@
 """What figures and tables offer: their data, an entry to cite and a snippet, and the same in a browser."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """One number, one value: a quantity that two pages show is the same number there, or the pages name what differs."""
 
-from __future__ import annotations
-
 import functools
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The page on one's own model: its lines on interventions run, and give what the text around them says."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is written for the tab on one's own prompt: rounded weights, steps, and what stands without script."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import re

@@ -1,7 +1,5 @@
 """The explorer's tab on one's own prompt: what the model computes in it, against the library, and how it is used."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the book says about itself: how to cite and repeat it, its words, and what stands in the head of each page."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

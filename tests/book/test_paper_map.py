@@ -1,7 +1,5 @@
 """The map of the paper's figures and tables: all are there, and what it names exists."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

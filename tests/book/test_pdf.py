@@ -1,7 +1,5 @@
 """The book on paper: its order, its contents, its links, and two pages printed by Chromium."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Predictions: each is about a claim, says what follows from every outcome, and what its n can see is simulated."""
 
-from __future__ import annotations
-
 import claims
 import power
 import pytest

@@ -1,7 +1,5 @@
 """The README's example prints what stands under it."""
 
-from __future__ import annotations
-
 import re
 
 from coupling_lib.paths import ROOT

@@ -1,7 +1,5 @@
 """Old addresses of pages: each leads to a page that is there, in the settings and in the built book."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import complete

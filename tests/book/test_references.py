@@ -1,7 +1,5 @@
 """What docstrings, comments and pages name is there: modules, their parts, and files."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import importlib

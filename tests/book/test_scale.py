@@ -1,7 +1,5 @@
 """The estimate of the paper's own measurement: the count for one model by hand, and that the table adds up."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """The table of claims in a browser: a row a claim, details by keys, the address, a phone."""
 
-from __future__ import annotations
-
 import pytest
 import verdicts
 from browser import DESKTOP, HTML, PHONE, show

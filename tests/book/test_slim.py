@@ -1,7 +1,5 @@
 """What is taken out of the built book, and what stays."""
 
-from __future__ import annotations
-
 import json
 
 import slim

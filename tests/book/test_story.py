@@ -1,7 +1,5 @@
 """The story of the front page: it shows what was measured, moves by keys, and stands still without a script."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

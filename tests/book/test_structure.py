@@ -1,7 +1,5 @@
 """What a block's norms alone decide: pages with measured numbers, and the statements of the Gotchas behind them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The rule of the verdicts: what it says of effects whose truth is known."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """How heavy the built book is: the site, each page, and what the front page loads."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from pathlib import Path
