@@ -14,7 +14,6 @@ pytestmark = pytest.mark.browser
 
 __all__ = ["measured"]
 
-
 FULL = explorer.MODELS["smollm2-135m"]
 LACKS = {
     "": ("", {}),
@@ -43,13 +42,11 @@ def test_changing_the_model_keeps_what_it_has(tab):
     opened(tab, "model=smollm2-135m&l=12&m=14&prompt=gsm8k-style-13&reading=project&part=shared&state=untrained")
     tab.get_by_label("Model", exact=True).select_option(NEOX)
     tab.locator(f"#coupling-explorer[data-ready='{NEOX} 12']").wait_for()
-    shown_instead = re.fullmatch(
-        r"nano-neox has no block 14 \(it has 12\). Shown instead: (blocks \d+ and \d+).", status_text(tab)
-    )
-    assert tab.locator("caption").filter(has_text=shown_instead[1].capitalize()).is_visible()
-    assert choice(tab) == {
-        "model": NEOX, "state": "step0", "prompt": "gsm8k-style-13", "reading": "project", "part": "shared",
-    }  # fmt: skip
+    line = r"nano-neox has no block 14 \(it has 12\). Shown instead: (blocks \d+ and \d+)."
+    instead = re.fullmatch(line, status_text(tab))[1]
+    assert tab.locator("caption").filter(has_text=instead.capitalize()).is_visible()
+    kept = {"prompt": "gsm8k-style-13", "reading": "project", "part": "shared"}
+    assert choice(tab) == {"model": NEOX, "state": "step0"} | kept
     tab.get_by_label("Training: ").fill("4")
     tab.wait_for_function("location.hash.includes('step316')")
     tab.get_by_label("Model", exact=True).select_option("smollm2-135m")
@@ -78,9 +75,8 @@ def test_compared_networks_share_one_colour_scale(tab, measured):
     others.select_option(f"{NEOX}.step0")
     tab.locator(".cx-map:visible").nth(1).wait_for()
     assert choice(tab)["with"] == f"{NEOX}.step0"
-    assert tab.locator(".cx-title").all_text_contents() == [
-        "nano-neox, step 10,000 (trained)", "nano-neox, step 0 (untrained)",
-    ]  # fmt: skip
+    titles = ["nano-neox, step 10,000 (trained)", "nano-neox, step 0 (untrained)"]
+    assert tab.locator(".cx-title").all_text_contents() == titles
     first = cl.sweep(cl.measure_depth, cl.load_model(NEOX, revision="step0"), cl.load_prompts(n=12), ks=(10,))
     wanted = []
     for ds in (measured, first):
@@ -102,9 +98,8 @@ def test_colour_scale_runs_from_0_to_1(tab):
     for name in (NEOX, "smollm2-135m"):
         opened(tab, f"model={name}&l=5&m=6")
         shades = tab.evaluate("window.couplingExplorer.settings.book.light.ink")
-        label, colour = tab.locator('[role=gridcell][aria-selected="true"]').evaluate(
-            "cell => [cell.getAttribute('aria-label'), cell.style.backgroundColor]"
-        )
+        cell = tab.locator('[role=gridcell][aria-selected="true"]')
+        label, colour = cell.get_attribute("aria-label"), cell.evaluate("cell => cell.style.backgroundColor")
         wanted = shades[round(float(label.rpartition(" ")[2]) * (len(shades) - 1))]
         assert colour == "rgb({}, {}, {})".format(*bytes.fromhex(wanted.removeprefix("#")))
 
@@ -129,12 +124,10 @@ def test_map_is_reached_by_few_keys(tab):
         return 60
 
     assert tabs("Skip to the map") <= 4
-    assert tab.evaluate("document.activeElement.getAttribute('aria-label')").startswith(
-        "Jacobian of block 3, vectors of"
-    )
+    focused = tab.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert focused.startswith("Jacobian of block 3, vectors of")
     assert tabs("Skip to main content") <= 24
     regions = "[...document.querySelectorAll('.cx [role=region], .cx[role=region]')].filter(e => e.checkVisibility())"
-    assert tab.evaluate(f"{regions}.map(e => e.getAttribute('aria-label'))") == [
-        "Explorer", "What is shown", "Map", "The chosen pair", "Singular values", "A measurement of your own",
-    ]  # fmt: skip
+    names = ["Explorer", "What is shown", "Map", "The chosen pair", "Singular values", "A measurement of your own"]
+    assert tab.evaluate(f"{regions}.map(e => e.getAttribute('aria-label'))") == names
     assert axe.unseen(tab) == [] and tab.wrong == []

@@ -4,16 +4,9 @@ from urllib.parse import urlparse
 
 import pytest
 from browser import DESKTOP, HTML, address, requested
-from test_own_prompt import small
-from test_own_prompt_page import PAGE, ready
+from test_own_prompt_page import PAGE, ready, tokens
 
 pytestmark = pytest.mark.browser
-
-# The tabs follow an address in a later task of the browser's, whose listener was added before this one.
-FOLLOWED = """new Promise(done => {
-  addEventListener("hashchange", done, {once: true});
-  location.hash = "what-is-shown";
-})"""
 
 
 def test_tabs_load_when_opened_and_keep_their_state(tab):
@@ -31,8 +24,8 @@ def test_tabs_load_when_opened_and_keep_their_state(tab):
     tab.locator("#own-prompt-here[data-ready]").wait_for()
     assert tab.locator("#coupling-explorer").is_hidden() and address(tab).endswith("#own-prompt=")
     assert [one.get_attribute("aria-selected") for one in tabs.all()] == ["false", "true"]
-    # The address of a heading leaves the tab as it is.
-    tab.evaluate(FOLLOWED)
+    # The address of a heading leaves the tab as it is; the tabs' own listener comes before this one.
+    tab.evaluate("new Promise(done => { addEventListener('hashchange', done); location.hash = 'what-is-shown'; })")
     assert tab.locator("#own-prompt-here").is_visible()
     tabs.nth(1).focus()
     tab.keyboard.press("ArrowLeft")
@@ -46,6 +39,6 @@ def test_old_address_opens_its_tab_and_prompt(tab):
     old = HTML / "book" / "own-prompt.html"
     tab.goto(f"{old.as_uri()}#prompt=Once&step=step0", wait_until="load")
     tab.wait_for_url("**/explorer.html#own-prompt&prompt=Once&step=step0")
-    count = len(small().tokenizer("Once")["input_ids"])
+    count = tokens("Once")
     ready(tab, f"step0 {count - 1} {count}")
     assert tab.get_by_label("Prompt", exact=True).input_value() == "Once" and tab.wrong == []

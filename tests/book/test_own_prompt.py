@@ -55,10 +55,6 @@ def test_first_most_coupled_and_last_steps_are_chosen():
     assert own_prompt.chosen_steps(arrays) == {0: "untrained", 1000: "step 1,000", 10000: "step 10,000 (trained)"}
 
 
-def parts_of(rows: dict[str, float]) -> dict[str, str]:
-    return own_prompt.parts_of(rows, 0.0516, {"untrained": 0.00011, "step 100": 0.00076}, [0, 100, 10_000], 48)
-
-
 def test_gallery_holds_prompts_with_the_most_different_maps():
     # On a line: the mean is 2.8; 10 lies farthest from it, 0 from 10, 4 from both, 2 from all three.
     at = np.array([0, 0, 1, 2, 2, 10, 4, 3.4])
@@ -68,18 +64,16 @@ def test_gallery_holds_prompts_with_the_most_different_maps():
     assert [at[number] for number in chosen][:4] == [10, 0, 4, 2] and len(set(chosen)) == own_prompt.GALLERY
 
 
-def test_page_parts_state_rounding_gallery_and_static_values():
-    parts = parts_of({"untrained": 0.0514, "a < b": 0.4567})
+def test_page_parts_state_values_and_command_prints_map(capsys):
+    rounding, rows = {"untrained": 0.00011, "step 100": 0.00076}, {"untrained": 0.0514, "a < b": 0.4567}
+    parts = own_prompt.parts_of(rows, 0.0516, rounding, [0, 100, 10_000], 48)
     part, rule = parts["own-prompt"], parts["own-prompt-gallery"]
     assert "by at most 0.0008." in parts["own-prompt-rounding"]
     assert rule == "The 8 prompts offered are those of our 48 whose maps at step 10,000 differ most.\n"
     assert part.startswith('```{raw} html\n<div id="own-prompt-here">') and "needs JavaScript" in part
     rows = re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', part)
     assert rows == [("untrained", "0.051"), ("a &lt; b", "0.457"), ("by chance", "0.052")]
-
-
-def test_the_command_runs_and_prints_the_map(capsys):
-    code = parts_of({})["own-prompt-command"].removeprefix("```python\n").removesuffix("```\n")
+    code = parts["own-prompt-command"].removeprefix("```python\n").removesuffix("```\n")
     assert 'revision="step100"' in code
     exec(code, {})
     assert len(capsys.readouterr().out.splitlines()) == 14
