@@ -1,11 +1,11 @@
 """The book as files, without a browser: the parts that are generated, and after `make book` the pages."""
 
+import gzip
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-import code_links
 import complete
 import library
 import links
@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import template
 import yaml
-from browser import HTML, book_pages
+from browser import HTML, book_pages, requested, show
 from executed import executed, figure
 from links import built
 
@@ -49,40 +49,27 @@ def test_broken_links_are_named_with_their_page(tmp_path):
     assert links.all_broken(tmp_path) == broken
 
 
-def test_source_code_links_back_to_documented_names():
-    documented = ["coupling_lib.trace", "coupling_lib.store.sweep.Shard.read", "coupling_lib.store.sweep.cut"]
-    named = ["coupling_lib.trace", "coupling_lib.Shard.read", "coupling_lib.store.cut", "coupling_lib.unknown"]
-    body = " ".join(f'<a class="viewcode-back" href="../api.html#{name}">' for name in named)
-    found = code_links.led_back(body, "coupling_lib.store.sweep", {*documented})
-    assert re.findall(r"#([\w.]+)", found) == [*documented, "coupling_lib.unknown"]
-
-
 def test_template_with_a_missing_variable_raises():
     with pytest.raises(NameError, match="a template asks for 'root', which it is not given"):
         template.from_template("views.html.jinja", views=[("A", "l=1")])
 
 
-def test_page_of_models_lists_all_and_offers_cards():
+def test_pages_list_models_cards_and_readings_of_coupling():
     page = pages.models_page()
     aliases = re.findall(r"^\| `([^`]+)` \| (?:\[|in this)", page, re.MULTILINE)
     assert sorted(aliases) == sorted(entry.alias for entry in entries())
     offered = re.findall(r"<\.\./(data/checkpoints/[\w-]+/README\.md)>", page)
     assert len(offered) == sum(entry.embedded for entry in entries()) == 4
     assert all((ROOT / name).is_file() for name in offered)
-
-
-def test_every_reading_of_coupling_has_its_row():
     rows = pages.variants_page().splitlines()[2:]
     assert [row.split("|")[1].strip(" `") for row in rows] == list(VARIANTS)
     assert {row.count("|") for row in rows} == {4}
 
 
-NUMBERS = [(None, ""), (12, "12"), (4096, "4096"), (0.0015, "0.0015"), (0.00004096, "0.000041"), (62.354, "62.35")]
-
-
-@pytest.mark.parametrize(("value", "written"), NUMBERS)
-def test_numbers_are_written_without_exponents_and_spare_digits(value, written):
-    assert pages.number(value, 2 if value == 0.00004096 else 4) == written
+def test_numbers_are_written_without_exponents_and_spare_digits():
+    written = {None: "", 12: "12", 4096: "4096", 0.0015: "0.0015", 62.354: "62.35"}
+    assert {value: pages.number(value, 4) for value in written} == written
+    assert pages.number(0.00004096, 2) == "0.000041"
 
 
 def test_model_page_shows_the_first_figure_per_notebook(tmp_path):
@@ -115,9 +102,8 @@ MARKDOWN = {
 }
 
 
-@pytest.mark.parametrize(("markdown", "restructured"), MARKDOWN.items())
-def test_markdown_docstrings_become_what_sphinx_reads(markdown, restructured):
-    assert markdown_docstrings.to_restructured_text(markdown) == restructured
+def test_markdown_docstrings_become_what_sphinx_reads():
+    assert {text: markdown_docstrings.to_restructured_text(text) for text in MARKDOWN} == MARKDOWN
 
 
 def on_pages(wrong: Callable[[Path], list[str]]) -> dict[str, list[str]]:
@@ -127,24 +113,16 @@ def on_pages(wrong: Callable[[Path], list[str]]) -> dict[str, list[str]]:
 
 
 @pytest.mark.browser
-def test_pages_load_nothing_from_another_machine():
-    def elsewhere(page: Path) -> list[str]:
-        addresses = [address for address in built(page).loads if urlsplit(address).scheme not in ("", "data")]
-        return addresses + re.findall(r"unpkg|jsdelivr|cdnjs|googleapis", page.read_text(encoding="utf-8"))
-
-    assert on_pages(elsewhere) == {}
-
-
-@pytest.mark.browser
-def test_every_formula_and_paragraph_is_rendered_whole():
+def test_pages_render_whole_without_network_and_link_safely():
     unset = re.compile(r"<p>[^<]*\$\\\S+|<p>(?:(?!</p>).)*[a-z,]</p>\s*<p>\S+", re.DOTALL)
-    assert on_pages(lambda page: unset.findall(page.read_text(encoding="utf-8"))) == {}
 
+    def wrong(page: Path) -> list[str]:
+        text = page.read_text(encoding="utf-8")
+        loaded = [address for address in built(page).loads if urlsplit(address).scheme not in ("", "data")]
+        insecure = [link for link in built(page).links if urlsplit(link).scheme == "http"]
+        return [*loaded, *insecure, *unset.findall(text), *re.findall(r"unpkg|jsdelivr|cdnjs|googleapis", text)]
 
-@pytest.mark.browser
-def test_internal_links_resolve_and_external_links_use_https():
-    assert links.all_broken(HTML) == []
-    assert on_pages(lambda page: [link for link in built(page).links if urlsplit(link).scheme == "http"]) == {}
+    assert on_pages(wrong) == {} and links.all_broken(HTML) == []
     assert "book/index.html" in (HTML / "index.html").read_text(encoding="utf-8")
 
 
@@ -189,3 +167,33 @@ def test_model_index_shows_one_figure_per_notebook(model):
     found = origins(folder / "index.html")
     assert len(found) == len(notebooks) >= 1
     assert all(origin.startswith(f"model {model} ") for origin in found), found
+
+
+@pytest.mark.browser
+def test_site_pages_and_their_files_keep_within_limits():
+    # Of these, 9 are the drawings, a third of that packed for a page on a disk to save as pixels, 7 the data of the
+    # explorer (half of them the traceless part's), 6 the model that runs in a page, and 5 the sources of the library.
+    assert sum(path.stat().st_size for path in HTML.rglob("*") if path.is_file()) < 42_000_000
+    shared = ("_static/", "searchindex.js")  # what every page loads is read once
+    alone, sizes = {}, {}
+    for page in HTML.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        own = {(page.parent / unquote(part)).resolve() for part in re.findall(r' (?:src|href)="([^"#?:]+)', text)}
+        own = {file for file in own if file.is_file() and file.suffix in (".svg", ".png", ".js", ".gz", ".csv")}
+        own = {file for file in own if not file.relative_to(HTML).as_posix().startswith(shared)}
+        name = page.relative_to(HTML).as_posix()
+        alone[name] = page.stat().st_size
+        sizes[name] = alone[name] + sum(file.stat().st_size for file in own)
+    assert len(sizes) > 40 and {name: size for name, size in alone.items() if size > 1_500_000} == {}
+    assert {name: size for name, size in sizes.items() if size > 3_000_000} == {}
+
+
+@pytest.mark.browser
+def test_the_front_page_loads_at_most_800_kilobytes(tab):
+    with requested(tab) as loaded:
+        show(tab, HTML / "book" / "index.html")
+    files = {Path(unquote(urlsplit(address).path)) for address in loaded if address.startswith("file:")}
+    assert len(files) > 10
+    # Every server packs text; pictures that are drawn in text are text too.
+    packed = {path.name: len(gzip.compress(path.read_bytes())) for path in files}
+    assert sum(packed.values()) < 800_000, sorted(packed.items(), key=lambda one: -one[1])[:5]

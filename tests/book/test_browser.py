@@ -105,23 +105,3 @@ def test_the_button_switches_between_light_and_dark(tab):
         tab.locator("button.theme-switch-button:visible").first.click()
         seen.add(tab.evaluate("document.documentElement.dataset.theme"))
     assert seen == {"light", "dark"}
-
-
-def test_search_finds_a_word_of_the_book(tab):
-    tab.goto((HTML / "search.html").as_uri() + "?q=Jacobian", wait_until="load")
-    # They are written one after the other.
-    tab.locator("#search-results li a").nth(2).wait_for()
-
-
-@pytest.mark.parametrize("model", ["nano-neox", "smollm2-135m"])
-def test_the_data_of_a_figure_downloads_as_csv(tab, model, tmp_path):
-    show(tab, HTML / "results" / model / "depth.html")
-    tab.locator("figure.tbc-figure .tbc-offers summary").first.click()
-    with tab.expect_download() as waiting:
-        tab.locator("figure.tbc-figure a[download*='.csv']").first.click()
-    saved = tmp_path / waiting.value.suggested_filename
-    waiting.value.save_as(saved)
-    assert saved.suffix == ".csv"
-    rows = [line for line in saved.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    assert len(rows) > 2
-    assert {row.count(",") for row in rows} == {rows[0].count(",")}

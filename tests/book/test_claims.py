@@ -9,7 +9,6 @@ import claims
 import named_numbers
 import pdf
 import pytest
-import scipy.stats
 import scorecard
 import verdicts
 from browser import HTML, new_tab
@@ -74,14 +73,6 @@ def test_numbers_of_executed_notebooks_decide_the_verdict(tmp_path, tests, of_mo
     assert (decided(claim(*tests), tmp_path, "paper")[0] == "reproduced") == (PAPER in tests)
 
 
-def test_evidence_holds_value_error_n_and_text(tmp_path):
-    assert decided(claim(LOCAL), tmp_path)[1] == []
-    remembering(tmp_path)
-    (only,) = decided(claim(LOCAL), tmp_path)[1]
-    assert (only.evidence.value, only.evidence.error, only.evidence.n) == (1.0, 0.1, 20)
-    assert only.measured == "local 1.00, 5 prompts"
-
-
 def test_more_prompts_count_instead_of_fewer(tmp_path):
     more = LOCAL | {"effect": "depth-many", "measured": "many {depth-many:.2f}"}
     one = claim(more, LOCAL | {"unless": "depth-many"})
@@ -97,7 +88,7 @@ def test_more_prompts_count_instead_of_fewer(tmp_path):
     assert [value.partition("\u00a0")[0] for value in values] == ["one: 1.0", "two: 1.0"]
 
 
-def test_null_error_and_margin_are_default_or_given(tmp_path):
+def test_evidence_takes_null_margin_and_scale_from_notebooks(tmp_path):
     remembering(tmp_path, **{"depth-null": 0.5, "depth-null-error": 0.2, "depth-spread": 0.7})
     nulls = [{"than": "[depth-null]"}, {"than": "[depth-null]", "than_error": "[depth-spread]"}]
     found = [evidence(tmp_path, **given) for given in (*nulls, {"than": "2 * [depth-null]"})]
@@ -105,19 +96,14 @@ def test_null_error_and_margin_are_default_or_given(tmp_path):
     given = ({"unit": "coupling"}, {"unit": "coupling", "margin": "0.1 * [depth-local]"}, {})
     margins = [evidence(tmp_path, {"coupling": 0.3}, **one).margin for one in given]
     assert margins == pytest.approx([0.3, 0.1, math.nan], nan_ok=True)
-
-
-def test_correlation_is_judged_on_the_fisher_scale(tmp_path):
-    numbers = effect("depth-local", 0.6, 0.2, 9.0) | {"depth-local-skew": 0.0, "depth-local-freedom": 3.5}
-    executed(tmp_path / "one" / "depth.ipynb", numbers)
-    found = evidence(tmp_path, {"correlation": 0.1}, unit="correlation")
-    assert found.fisher and found.freedom == 3.5 and found.limit == 1
-    assert found.p["differs"] == pytest.approx(2 * scipy.stats.t.sf(math.atanh(0.6) / 0.2, 3.5))
+    remembering(tmp_path, value=0.6, **{"depth-local-skew": 0.2, "depth-local-freedom": 3.5})
+    one = evidence(tmp_path, {"correlation": 0.1}, unit="correlation")
+    assert (one.value, one.error, one.n, one.margin, one.limit) == (0.6, 0.1, 20, 0.1, 1)
+    assert (one.fisher, one.skew, one.freedom) == (True, 0.2, 3.5)
 
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory) -> str:
-    """The page where nothing was measured."""
     return scorecard.claims_page(tmp_path_factory.mktemp("empty"))
 
 

@@ -34,6 +34,14 @@ def test_only_known_words_are_linked():
     assert found == body.replace('<span class="n">sweep</span>', link)
 
 
+def test_source_code_links_back_to_documented_names():
+    documented = ["coupling_lib.trace", "coupling_lib.store.sweep.Shard.read", "coupling_lib.store.sweep.cut"]
+    named = ["coupling_lib.trace", "coupling_lib.Shard.read", "coupling_lib.store.cut", "coupling_lib.unknown"]
+    body = " ".join(f'<a class="viewcode-back" href="../api.html#{name}">' for name in named)
+    found = code_links.led_back(body, "coupling_lib.store.sweep", {*documented})
+    assert re.findall(r"#([\w.]+)", found) == [*documented, "coupling_lib.unknown"]
+
+
 @pytest.mark.browser
 def test_built_code_and_index_lead_to_the_library():
     page = (HTML / "results" / "nano-neox" / "depth.html").read_text(encoding="utf-8")

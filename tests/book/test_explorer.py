@@ -22,7 +22,6 @@ NEOX = "nano-neox"
 
 
 def array(text: str, dtype: str, *shape: int) -> np.ndarray:
-    """Read an array as the page does."""
     return np.frombuffer(gzip.decompress(base64.b64decode(text)), dtype).reshape(shape)
 
 
@@ -225,7 +224,7 @@ def test_all_files_are_written(tmp_path, monkeypatch, small):
     assert "<table>" in (tmp_path / "explorer.md").read_text(encoding="utf-8")
 
 
-def test_chapter_shownlink_to_the_explorer():
+def test_chapter_views_link_to_the_explorer():
     part = views.offered(["One & two | model=nano-neox&l=1&m=2", "", "Three | l=3"], "../")
     shown = [("model=nano-neox&amp;l=1&amp;m=2", "One &amp; two"), ("l=3", "Three")]
     assert re.findall(r'<a href="../book/explorer.html" data-view="(.*?)">(.*?)</a>', part) == shown
@@ -238,7 +237,7 @@ def test_a_view_without_an_address_is_refused(lines):
         views.offered(lines, "")
 
 
-def test_chapter_shownexist_in_the_data():
+def test_chapter_views_exist_in_the_data():
     prompts, seen = [text.id for text in cl.load_prompts(n=12)], 0
     for page in (ROOT / "book").glob("*.md"):
         for block in re.findall(r"`{3}\{explorer\}\n(.*?)`{3}", page.read_text(encoding="utf-8"), re.DOTALL):

@@ -25,7 +25,6 @@ def mine():
 
 @pytest.fixture(scope="module")
 def written(mine, tmp_path_factory) -> Path:
-    """Run the line that the page shows."""
     page = (ROOT / "book" / "explorer.md").read_text(encoding="utf-8")
     line = re.search(r"^Path\(.*to_dict.*$", page, re.MULTILINE)[0]
     path = tmp_path_factory.mktemp("own") / "measured.json"

@@ -17,13 +17,6 @@ def small() -> cl.Model:
     return cl.load_model(own_prompt.MODEL, revision="step32")
 
 
-def test_weight_is_its_byte_times_row_scale():
-    weights = torch.tensor([[1.0, -2.54, 0.013], [0.0, 0.0, 0.0]])
-    scales, bytes_ = own_prompt.rounded(weights)
-    assert scales.dtype == np.float32 and scales.tolist() == [pytest.approx(0.02), 0]
-    assert bytes_.tolist() == [[50, -127, 1], [0, 0, 0]]
-
-
 def test_packed_weights_equal_the_rounded_model_exactly():
     model = small()
     raw, listed = own_prompt.weights_of(model), own_prompt.tensors(model)
@@ -43,25 +36,26 @@ def test_packed_weights_equal_the_rounded_model_exactly():
         assert (np.abs(got - before[name].double().numpy()) <= scale * 0.5001).all()
         row, entry = row + rows, entry + rows * columns
     assert (row, entry, number) == (len(scales), len(entries), len(vectors))
+    weights = torch.tensor([[1.0, -2.54, 0.013], [0.0, 0.0, 0.0]])
+    scales, bytes_ = own_prompt.rounded(weights)
+    assert scales.dtype == np.float32 and scales.tolist() == [pytest.approx(0.02), 0]
+    assert bytes_.tolist() == [[50, -127, 1], [0, 0, 0]]
 
 
 def unpacked(text: str, dtype: str) -> np.ndarray:
     return np.frombuffer(gzip.decompress(base64.b64decode(text)), dtype)
 
 
-def test_first_most_coupled_and_last_steps_are_chosen():
-    measured = {0: 0.05, 32: 0.2, 1000: 0.4, 3162: 0.3, 10000: 0.1}
-    arrays = {step: torch.full((2,), value) for step, value in measured.items()}
-    assert own_prompt.chosen_steps(arrays) == {0: "untrained", 1000: "step 1,000", 10000: "step 10,000 (trained)"}
-
-
-def test_gallery_holds_prompts_with_the_most_different_maps():
+def test_chosen_are_different_maps_and_most_coupled_steps():
     # On a line: the mean is 2.8; 10 lies farthest from it, 0 from 10, 4 from both, 2 from all three.
     at = np.array([0, 0, 1, 2, 2, 10, 4, 3.4])
     maps = np.broadcast_to(at[:, None, None, None], (8, 1, 3, 3)) * (1 - np.eye(3))
     ds = xr.Dataset({"normalized_miscoupling": (("prompt", "k", "block_1", "block_2"), maps)})
     chosen = own_prompt.gallery(ds)
     assert [at[number] for number in chosen][:4] == [10, 0, 4, 2] and len(set(chosen)) == own_prompt.GALLERY
+    measured = {0: 0.05, 32: 0.2, 1000: 0.4, 3162: 0.3, 10000: 0.1}
+    arrays = {step: torch.full((2,), value) for step, value in measured.items()}
+    assert own_prompt.chosen_steps(arrays) == {0: "untrained", 1000: "step 1,000", 10000: "step 10,000 (trained)"}
 
 
 def test_page_parts_state_values_and_command_prints_map(capsys):

@@ -1,4 +1,4 @@
-"""The explorer's tab on one's own prompt: what the model computes in it, against the library, and how it is used."""
+"""The explorer's tab on one's own prompt: what it computes, against the library, how it is used, its old address."""
 
 import ast
 import re
@@ -42,13 +42,8 @@ def opened(tab: Page, size: dict[str, int] = DESKTOP, **view: str) -> None:
     tab.locator("#own-prompt-here[data-ready]").wait_for()
 
 
-def ready(tab: Page, value: str) -> None:
-    tab.locator(f'#own-prompt-here[data-ready="{value}"]:not([aria-busy])').wait_for()
-
-
-def filled(tab: Page, value: str) -> None:
-    """Wait until every step has its bar."""
-    tab.locator(f'#own-prompt-here[data-filled="{value}"]:not([aria-busy])').wait_for()
+def ready(tab: Page, value: str, of: str = "ready") -> None:
+    tab.locator(f'#own-prompt-here[data-{of}="{value}"]:not([aria-busy])').wait_for()
 
 
 def tokens(text: str) -> int:
@@ -82,7 +77,6 @@ def page(chromium: Browser) -> Iterator[Page]:
 
 
 def relative(got: list, wanted: np.ndarray) -> float:
-    """The largest difference, relative to the largest value."""
     wanted = np.asarray(wanted)
     return float(np.abs(np.reshape(got, wanted.shape) - wanted).max() / np.abs(wanted).max())
 
@@ -130,7 +124,7 @@ def test_tab_opens_with_computed_values_of_every_step(tab, models):
     opened(tab)
     _, peak, last = steps()
     ready(tab, f"{peak} 10 11")
-    filled(tab, "10 11")
+    ready(tab, "10 11", of="filled")  # every step has its bar
     buttons = tab.locator(".cx-toggle button")
     shown = tab.locator(".cx-bar-value").all_text_contents()
     measured = {name: cl.measure_depth(model, [own_prompt.START], ks=(own_prompt.K,)) for name, model in models.items()}
@@ -154,21 +148,17 @@ def test_tab_opens_with_computed_values_of_every_step(tab, models):
 def test_everything_can_be_done_by_keys(tab):
     opened(tab, step=steps()[2], l="5", m="6")
     _, peak, last = steps()
-    tab.get_by_label("Prompt", exact=True).focus()
-    tab.keyboard.press("ControlOrMeta+A")
+    tab.get_by_label("Prompt", exact=True).press("ControlOrMeta+A")
     tab.keyboard.type("The sea was calm.")
     count = tokens("The sea was calm.")
     ready(tab, f"{last} {count - 1} {count}")
     assert "prompt=The+sea+was+calm." in address(tab)
-    tab.get_by_label("Token: ").focus()
-    tab.keyboard.press("Home")
+    tab.get_by_label("Token: ").press("Home")
     ready(tab, f"{last} 0 {count}")
     assert "token=0" in address(tab) and tab.locator(".cx-tokens mark").text_content() == "The"
-    tab.locator(".cx-toggle button").nth(1).focus()
-    tab.keyboard.press("Enter")
+    tab.locator(".cx-toggle button").nth(1).press("Enter")
     ready(tab, f"{peak} 0 {count}")
-    tab.locator('[role=gridcell][tabindex="0"]').focus()
-    tab.keyboard.press("ArrowDown")
+    tab.locator('[role=gridcell][tabindex="0"]').press("ArrowDown")
     tab.keyboard.press("ArrowRight")
     focused = "document.activeElement.getAttribute('aria-label')"
     assert tab.evaluate(focused).startswith("Jacobian of block 6, vectors of block 7: ")
@@ -217,14 +207,12 @@ def test_unmeasurable_prompt_is_refused_in_one_line(tab, line, view):
 def test_page_stays_below_eight_megabytes_without_network_requests(tab):
     with requested(tab) as addresses:
         opened(tab)
-        filled(tab, "10 11")
-    asked = {url.partition("#")[0] for url in addresses}
-    files = {url for url in asked if url.startswith("file:")}
-    size = sum(Path(unquote(urlparse(url).path)).stat().st_size for url in files)
-    assert sum("/own-prompt-data/step" in url for url in files) == 3
-    print(f"the page and all it loads: {size / 1e6:.2f} MB in {len(files)} files")
-    assert size <= 8_000_000
-    assert {urlparse(url).scheme for url in asked} <= {"file", "data", "blob", "about"} and tab.wrong == []
+        ready(tab, "10 11", of="filled")  # every step has its bar
+    asked = {urlparse(url) for url in addresses}
+    files = {unquote(url.path) for url in asked if url.scheme == "file"}
+    assert sum("/own-prompt-data/step" in file for file in files) == 3
+    assert sum(Path(file).stat().st_size for file in files) <= 8_000_000
+    assert {url.scheme for url in asked} <= {"file", "data", "blob", "about"} and tab.wrong == []
 
 
 def test_newer_prompt_replaces_one_refused_or_being_computed(tab):
@@ -263,14 +251,11 @@ def test_gallery_shows_its_maps_and_code_follows_input(tab):
     tab.locator(".cx-toggle button").nth(0).click()
     count = tokens(QUOTED)
     ready(tab, f"{steps()[0]} {count - 1} {count}")
-    tab.get_by_label("Token: ").focus()
-    tab.keyboard.press("Home")
+    tab.get_by_label("Token: ").press("Home")
     ready(tab, f"{steps()[0]} 0 {count}")
-    given: dict = {}
-    tree = ast.parse(code.inner_text())
-    exec(next(line for line in map(ast.unparse, tree.body) if line.startswith("prompt =")), given)
-    assert given["prompt"] == QUOTED
-    assert "revision='step0'" in ast.unparse(tree) and "token=0)" in ast.unparse(tree) and tab.wrong == []
+    lines = ast.unparse(ast.parse(code.inner_text())).splitlines()
+    assert f"prompt = {QUOTED!r}" in lines
+    assert "revision='step0'" in "".join(lines) and "token=0)" in "".join(lines) and tab.wrong == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -278,3 +263,37 @@ def test_phone_layout_fits_with_usable_controls(tab, scheme):
     tab.emulate_media(color_scheme=scheme)
     opened(tab, NARROW)
     assert phone.uncomfortable(tab) == []
+
+
+def test_tabs_load_when_opened_and_keep_their_state(tab):
+    tab.set_viewport_size(DESKTOP)
+    tab.goto("about:blank")
+    with requested(tab) as addresses:
+        tab.goto(f"{PAGE.as_uri()}#model=nano-neox&l=3&m=9", wait_until="load")
+        tab.locator("#coupling-explorer[data-ready]").wait_for()
+        tab.wait_for_load_state("networkidle")
+    loaded = {urlparse(url).path.rpartition("_static/")[2] for url in addresses}
+    assert {name for name in loaded if "own-prompt" in name} == {"own-prompt/start.js", "own-prompt/own-prompt.css"}
+    tabs = tab.get_by_role("tab")
+    assert tabs.all_text_contents() == ["Measured models", "Your own prompt"]
+    tabs.nth(1).click()
+    tab.locator("#own-prompt-here[data-ready]").wait_for()
+    assert tab.locator("#coupling-explorer").is_hidden() and address(tab).endswith("#own-prompt=")
+    assert [one.get_attribute("aria-selected") for one in tabs.all()] == ["false", "true"]
+    # The address of a heading leaves the tab as it is; the tabs' own listener comes before this one.
+    tab.evaluate("new Promise(done => { addEventListener('hashchange', done); location.hash = 'what-is-shown'; })")
+    assert tab.locator("#own-prompt-here").is_visible()
+    tabs.nth(1).press("ArrowLeft")
+    tab.locator("#own-prompt-here").wait_for(state="hidden")
+    assert address(tab).partition("#")[2].startswith("model=nano-neox")
+    assert tab.locator("#coupling-explorer .cx-here").text_content().startswith("Blocks 3 and 9: coupling ")
+    assert tab.wrong == []
+
+
+def test_old_address_opens_its_tab_and_prompt(tab):
+    old = HTML / "book" / "own-prompt.html"
+    tab.goto(f"{old.as_uri()}#prompt=Once&step=step0", wait_until="load")
+    tab.wait_for_url("**/explorer.html#own-prompt&prompt=Once&step=step0")
+    count = tokens("Once")
+    ready(tab, f"step0 {count - 1} {count}")
+    assert tab.get_by_label("Prompt", exact=True).input_value() == "Once" and tab.wrong == []

@@ -17,9 +17,8 @@ from companion.training.__main__ import _parser
 from coupling_lib.models.registry import entries
 from coupling_lib.paths import ROOT
 
+# What figures draw that show the paper's own values: digitised points, benchmarks of its models, a drawing.
 PAPERS_OWN = ("points", "board", "shaped", "take_construction")
-"""What figures draw that show the paper's own values: digitised points, benchmarks of its models, a drawing."""
-
 ROWS = paper_map.read_map()
 KNOWN_MODELS = {entry.alias for entry in entries()}
 
@@ -29,12 +28,6 @@ each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row["item"])
 @cache
 def twin_of(notebook: str) -> str:
     return (ROOT / "notebooks" / f"{notebook}.py").read_text(encoding="utf-8")
-
-
-def models_of(row: dict[str, str]) -> set[str]:
-    """The models of a command."""
-    given = paper_map.parameters_of(row)
-    return {given.get("model", ""), *given.get("others", "").split(",")} - {""}
 
 
 @cache
@@ -85,7 +78,6 @@ def test_what_a_row_names_exists(row):
 
 @each_row
 def test_figures_are_drawn_by_the_named_function(row):
-    """The twin calls `show` with that function and that name."""
     if not row["notebook"]:
         assert not row["functions"] and not row["figures"] and not row["parameters"]
         return
@@ -98,19 +90,15 @@ def test_figures_are_drawn_by_the_named_function(row):
 
 
 @each_row
-def test_its_command_would_be_accepted(row):
+def test_its_commands_exist_and_would_be_accepted(row):
     given = paper_map.parameters_of(row)
-    assert models_of(row) <= KNOWN_MODELS
+    assert {given.get("model", ""), *given.get("others", "").split(",")} <= {"", *KNOWN_MODELS}
     for name, value in given.items():
         default = declared(row["notebook"])[name]
         # papermill reads what looks like a number as one.
         read = int(value) if re.fullmatch(r"-?\d+", value) else value
         assert RULES[name].accepts(read), (name, value)
         assert read != default, f"{name} is {value} anyway"
-
-
-@each_row
-def test_preceding_command_exists_and_writes_the_table(row):
     if not row["before"]:
         assert "table" not in paper_map.parameters_of(row)
         return
@@ -141,7 +129,7 @@ def test_one_rule_gives_every_item_its_state(row):
         assert several, "several models side by side are named in the command"
 
 
-def test_page_lists_every_item_and_command_once():
+def test_page_lists_items_commands_and_lost_captions_once():
     page = paper_map.map_page()
     # Each item is in the index, where the book's search finds "figure 3" and "table 1".
     items = re.findall(r"\{index\}`(\d+\w?|T\d) <!(figure|table) (\d+\w?)>`", page)
@@ -157,22 +145,15 @@ def test_page_lists_every_item_and_command_once():
     assert ".venv/bin/papermill notebooks/depth.ipynb out.ipynb -p model llama3-8b -p precision nf4" in page
     assert "{py:func}`depth.draw_matrices <companion.figures.depth.draw_matrices>`" in page
     assert "[depth-matrices](../results/smollm2-135m/depth.ipynb), of SmolLM2-135M-Instruct (Q4_1) |" in page
-    drawn = sum(len(paper_map.items_of(row)) for row in ROWS)
-    own = sum(
-        len(paper_map.items_of(row)) for row in ROWS if row["state"] == "faithful" and not paper_map.by_command(row)
-    )
-    faithful = sum(len(paper_map.items_of(row)) for row in ROWS if row["state"] == "faithful")
+    right = [row for row in ROWS if row["state"] == "faithful"]
+    by_command = [row for row in right if paper_map.by_command(row)]
+    drawn, faithful, run = (sum(len(paper_map.items_of(row)) for row in some) for some in (ROWS, right, by_command))
+    own = faithful - run
     assert page.startswith(f"Of {drawn} figures and tables, {own} stand in this book with the paper's own values. For ")
-    assert f"For {faithful - own} more there is a command" in page and own == 8
-    assert page.count(", by a command not run here") == sum(
-        row["state"] == "faithful" and paper_map.by_command(row) for row in ROWS
-    )
+    assert f"For {run} more there is a command" in page and own == 8
+    assert page.count(", by a command not run here") == len(by_command)
     instead = re.search(r"for other models: (.+?)\. ", page)[1]
-    assert sum(map(int, re.findall(r"(?:^|, )(\d+) for ", instead))) == faithful - own
+    assert sum(map(int, re.findall(r"(?:^|, )(\d+) for ", instead))) == run
     assert re.findall(r"^- \*(.+)\*: \w", page, re.MULTILINE) == list(paper_map.STATES)
-
-
-def test_lost_captions_are_named_once_figures_before_tables():
-    assert re.findall(r"captions or bodies of (.+) are lost", paper_map.map_page()) == [
-        "figures 11, 13, 14, 16, 24 and of tables 1, 2, 3, 4"
-    ]
+    lost = re.findall(r"captions or bodies of (.+) are lost", page)
+    assert lost == ["figures 11, 13, 14, 16, 24 and of tables 1, 2, 3, 4"]
