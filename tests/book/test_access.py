@@ -17,26 +17,21 @@ FAINT, WITHOUT_SCRIPT = (
 )
 
 
-LINK = '<a class="current reference internal" href="#">R&amp;D <em>x</em></a><details open="open">'
-CHEVRON = '<span class="toctree-toggle" role="presentation"></span></summary>'
-SEARCH = '<button class="btn search-button-field x" title="Search"{} data-a="b">Search</button>'
-THEME = '<i class="theme-switch fa-sun  fa-lg" data-mode="light"{}></i><i class="other" title="Light"></i>'
-CITED = '<div role="list" class="citation-list"><div class="citation" role="{}">A</div></div>'
-NAMED = {
-    f"{LINK}<summary>{CHEVRON}": f'{LINK}<summary aria-label="Pages below R&amp;D x">{CHEVRON}',
-    '<summary aria-label="Toggle hidden content">Show</summary>': "<summary>Show</summary>",
-    SEARCH.format(' aria-label="Search"'): SEARCH.format(""),
-    THEME.format(' title="Light"'): THEME.format(""),
-    CITED.format("doc-biblioentry"): CITED.format("listitem"),
-}
-
-
-def test_accessible_names_match_the_visible_text_of_controls():
-    before, after = "".join(NAMED), "".join(NAMED.values())
+def test_controls_are_named_as_seen_notebooks_by_model():
+    link = '<a class="current reference internal" href="#">R&amp;D <em>x</em></a><details open="open">'
+    chevron = '<span class="toctree-toggle" role="presentation"></span></summary>'
+    search = '<button class="btn search-button-field x" title="Search"{} data-a="b">Search</button>'
+    toggle = '<i class="theme-switch fa-sun  fa-lg" data-mode="light"{}></i><i class="other" title="Light"></i>'
+    cited = '<div role="list" class="citation-list"><div class="citation" role="{}">A</div></div>'
+    named = {
+        f"{link}<summary>{chevron}": f'{link}<summary aria-label="Pages below R&amp;D x">{chevron}',
+        '<summary aria-label="Toggle hidden content">Show</summary>': "<summary>Show</summary>",
+        search.format(' aria-label="Search"'): search.format(""),
+        toggle.format(' title="Light"'): toggle.format(""),
+        cited.format("doc-biblioentry"): cited.format("listitem"),
+    }
+    before, after = "".join(named), "".join(named.values())
     assert theme.accessible(before) == theme.accessible(after) == after
-
-
-def test_notebook_titles_name_the_model():
     known = {"results/m/index", "results/m/depth", "results/suite/generalization", "book/depth"}
     assert {page for page in known if theme.model_of(page, known)} == {"results/m/depth"}
     assert theme.model_of("results/m/depth", known) == "m"
@@ -109,10 +104,8 @@ def test_dark_pages_print_in_the_light_theme(tab, page):
     assert light >= 1 and dark == 0
     tab.emulate_media(media="screen", color_scheme="dark")
     tab.wait_for_function("document.documentElement.dataset.theme === 'dark'")
-    tab.evaluate(
-        "window.printed = []; for (const kind of ['beforeprint', 'afterprint']) "
-        "addEventListener(kind, () => printed.push(document.documentElement.dataset.theme))"
-    )
+    noted = "addEventListener(kind, () => printed.push(document.documentElement.dataset.theme))"
+    tab.evaluate(f"window.printed = []; for (const kind of ['beforeprint', 'afterprint']) {noted}")
     assert tab.pdf()[:5] == b"%PDF-"
     tab.wait_for_function("printed.length === 2")
     assert tab.evaluate("printed") == ["light", "dark"]

@@ -9,10 +9,10 @@ import pytest
 from coupling_lib import paths
 
 SCRIPT = paths.ROOT / "book" / "_static" / "any-model.js"
-EMPTY = dict.fromkeys("mapping type class outcome route exact_to states_to why transformers".split(), "")
 
 
-def test_page_lists_every_model_type_and_its_counts():
+def test_page_lists_types_counts_and_accuracy_or_reason():
+    empty = dict.fromkeys("mapping type class outcome route exact_to states_to why transformers".split(), "")
     page = any_model.any_model_page()
     with (paths.DATA / "families.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -23,12 +23,9 @@ def test_page_lists_every_model_type_and_its_counts():
     for name, types, *outcomes in counts:
         assert int(types) == sum(map(int, outcomes)) == sum(row["mapping"] == name for row in rows)
     assert f"The version of transformers is {rows[0]['transformers']}." in page
-
-
-def test_rows_state_the_accuracy_or_the_reason():
-    row = EMPTY | {"class": "LlamaForCausalLM", "route": "attention", "exact_to": "5e-07", "states_to": "4e-07"}
+    row = empty | {"class": "LlamaForCausalLM", "route": "attention", "exact_to": "5e-07", "states_to": "4e-07"}
     assert any_model.outcome_text(row) == "`LlamaForCausalLM` by attention: Jacobians to 5e-07, states to 4e-07"
-    text = any_model.outcome_text(EMPTY | {"why": "a <b>|`x`* *y*"})
+    text = any_model.outcome_text(empty | {"why": "a <b>|`x`* *y*"})
     assert text == "a &#60;b&#62;&#124;&#96;x&#96;&#42; &#42;y&#42;"
 
 

@@ -81,29 +81,26 @@ def test_model_page_shows_the_first_figure_per_notebook(tmp_path):
 
 
 def test_the_reference_covers_every_public_module_once():
-    written = "\n".join(make() for make in library.API.values())
-    modules = re.findall(r"automodule:: (\S+)", written)
+    modules = re.findall(r"automodule:: (\S+)", "\n".join(make() for make in library.API.values()))
     files = [path for house in ("coupling_lib", "companion") for path in (ROOT / house).rglob("*.py")]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
     public = [name for name in names if "._" not in name and name not in ("coupling_lib", "companion")]
     assert sorted(modules) == sorted(public)
 
 
-MARKDOWN = {
-    "Norm `|x|` of $x_i$, or |y|.": r"Norm ``|x|`` of :math:`x_i`, or \|y\|.",
-    "the `V`s": r"the ``V``\ s",
-    "J_ is `f_`": r"J\_ is ``f_``",
-    "Seen at hub id@commit.": r"Seen at hub id\@commit.",
-    "See :func:`f` and ``g``.": "See :func:`f` and ``g``.",
-    "Costs\n- one\n- two": "Costs\n\n- one\n- two",
-    "Say $$a\n  = b$$ then.": "Say\n\n.. math:: a = b\n\nthen.",
-    "Use:\n\n    J @ V  # $\n\nEnd `x`.": "Use:\n\n::\n\n    J @ V  # $\n\nEnd ``x``.",
-    "Example:\n    >>> f(`x`)\n    |1|\n\nAfter |": "Example:\n    >>> f(`x`)\n    |1|\n\nAfter \\|",
-}
-
-
 def test_markdown_docstrings_become_what_sphinx_reads():
-    assert {text: markdown_docstrings.to_restructured_text(text) for text in MARKDOWN} == MARKDOWN
+    markdown = {
+        "Norm `|x|` of $x_i$, or |y|.": r"Norm ``|x|`` of :math:`x_i`, or \|y\|.",
+        "the `V`s": r"the ``V``\ s",
+        "J_ is `f_`": r"J\_ is ``f_``",
+        "Seen at hub id@commit.": r"Seen at hub id\@commit.",
+        "See :func:`f` and ``g``.": "See :func:`f` and ``g``.",
+        "Costs\n- one\n- two": "Costs\n\n- one\n- two",
+        "Say $$a\n  = b$$ then.": "Say\n\n.. math:: a = b\n\nthen.",
+        "Use:\n\n    J @ V  # $\n\nEnd `x`.": "Use:\n\n::\n\n    J @ V  # $\n\nEnd ``x``.",
+        "Example:\n    >>> f(`x`)\n    |1|\n\nAfter |": "Example:\n    >>> f(`x`)\n    |1|\n\nAfter \\|",
+    }
+    assert {text: markdown_docstrings.to_restructured_text(text) for text in markdown} == markdown
 
 
 def on_pages(wrong: Callable[[Path], list[str]]) -> dict[str, list[str]]:
@@ -127,7 +124,7 @@ def test_pages_render_whole_without_network_and_link_safely():
 
 
 @pytest.mark.browser
-def test_every_figure_has_data_origin_citation_and_description():
+def test_figures_and_tables_are_described_and_offer_data():
     def lacking(page: Path) -> Iterator[str]:
         text = page.read_text(encoding="utf-8")
         figures = re.findall(r'<figure class="tbc-figure"[^>]*>.*?</figure>', text, re.DOTALL)
@@ -143,6 +140,10 @@ def test_every_figure_has_data_origin_citation_and_description():
             (caption,) = re.findall(r'class="tbc-caption">(?:<a [^>]*>[^<]*</a> )?(.*?)</div>', markup, re.DOTALL)
             if len(described) != 2 or caption in described:
                 yield f"description: {markup[:80]}"
+        tables = re.findall(r'<table[^>]*class="[^"]*\b(?:table|dataframe)\b[^>]*>\s*<thead', text)
+        anchors = re.findall(r'<table id="(table-[^"]+)"', text)
+        if {len(tables), len({*anchors}), text.count("Cite this table</summary>")} != {len(anchors)}:
+            yield f"citations of tables: {anchors}"
 
     assert on_pages(lambda page: list(lacking(page))) == {}
 

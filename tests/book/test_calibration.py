@@ -17,19 +17,20 @@ FEW = calibration.false_alarms_of_few(calibrated.FEW)
 FOUND = calibrated.errors().set_index("shape")
 
 
-@pytest.fixture
-def results(monkeypatch):
-    """Results of the built book; decoders that are not measured in the build count where they are `paths.RESULTS`."""
-    monkeypatch.setattr(paths, "RESULTS", paths.ROOT / "results")
-    return paths.RESULTS
-
-
 @pytest.mark.browser  # once the notebooks ran
-def test_simulated_error_of_every_verdict_is_allowed(results):
+def test_errors_are_allowed_and_rejudged_verdicts_name_causes(monkeypatch):
+    # Decoders that are not measured in the build count where they are `paths.RESULTS`.
+    monkeypatch.setattr(paths, "RESULTS", results := paths.ROOT / "results")
     forms = {form.name for form in in_use(results)}
     assert forms <= set(FOUND.index) and len(forms) > 25
     assert (FOUND["error"] == FOUND[["independent", "correlated"]].max(axis=1)).all()
     assert FOUND["error"].max() <= calibrated.ALLOWED == 0.06
+    anew = pd.read_csv(calibrated.REJUDGED)
+    judged = {one[0]["id"]: one for one in claims.judge_all(results)}
+    assert set(anew["cause"]) <= {"rule", "data", "quantifier"} and not anew.duplicated(["claim", "place"]).any()
+    for line in anew.itertuples():
+        assert line.before != line.now == claims.verdict_at(*judged[line.claim], line.place), line
+        assert len(line.why) > 20
 
 
 def test_every_reading_that_decides_is_of_a_kind():
@@ -82,13 +83,3 @@ def test_page_names_shapes_whose_error_exceeds_the_limit(tmp_path, monkeypatch):
     lines.to_csv(tmp_path / "errors.csv", index=False)
     monkeypatch.setattr(calibrated, "ERRORS", tmp_path / "errors.csv")
     assert f"{lines['shape'][0]} (0.070)" in calibrated.calibration_page()
-
-
-@pytest.mark.browser
-def test_rejudged_verdicts_name_the_change_and_cause(results):
-    anew = pd.read_csv(calibrated.REJUDGED)
-    judged = {one[0]["id"]: one for one in claims.judge_all(results)}
-    assert set(anew["cause"]) <= {"rule", "data", "quantifier"} and not anew.duplicated(["claim", "place"]).any()
-    for line in anew.itertuples():
-        assert line.before != line.now == claims.verdict_at(*judged[line.claim], line.place), line
-        assert len(line.why) > 20

@@ -31,19 +31,17 @@ def test_contents_notebooks_and_claims_have_their_chapters():
         assert all((BOOK / f"{chapters.page_of(name)}.md").is_file() for name in named)
 
 
-FIRST_SCREEN = re.compile(
-    r"# [^\n]+\?\n\n"
-    r":::\{admonition\} (?P<answer>[^\n]+)\n:class: finding\n\n(?P<text>.+?)\n:::\n\n"
-    r"```\{glue\} [\w-]+\n:doc: [^\n]+\n```\n\n"
-    r"```\{include\} \.\./results/book/verdicts-(?P<page>\w+)\.md\n```\n\n",
-    re.DOTALL,
-)
-
-
 @pytest.mark.parametrize("page", chapters.PAGES)
 def test_pages_begin_with_answers_and_end_with_commands(page):
+    first_screen = re.compile(
+        r"# [^\n]+\?\n\n"
+        r":::\{admonition\} (?P<answer>[^\n]+)\n:class: finding\n\n(?P<text>.+?)\n:::\n\n"
+        r"```\{glue\} [\w-]+\n:doc: [^\n]+\n```\n\n"
+        r"```\{include\} \.\./results/book/verdicts-(?P<page>\w+)\.md\n```\n\n",
+        re.DOTALL,
+    )
     text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
-    first = FIRST_SCREEN.match(text)
+    first = first_screen.match(text)
     assert first and first["page"] == page and 20 < len(first["answer"]) < 120
     # Two to five sentences, with what is filled in taken for one word; three numbers at most, none of them typed.
     plain = re.sub(r"\{glue:text\}`[^`]+`", "NUMBER", first["text"])
@@ -93,8 +91,7 @@ def test_chapter_reports_run_times_or_not_run(tmp_path):
 
 @pytest.mark.parametrize("chapter", chapters.CHAPTERS)
 def test_chapter_commands_parameters_and_functions_exist(chapter, tmp_path):
-    part = chapters.run_part(chapter, tmp_path)
-    blocks = re.findall(r"```bash\n(.*?)```", part, re.DOTALL)
+    blocks = re.findall(r"```bash\n(.*?)```", chapters.run_part(chapter, tmp_path), re.DOTALL)
     assert len(blocks) == 1 + len(chapters.CHAPTERS[chapter].further)
     known = inspect_notebook(str(paths.ROOT / "notebooks" / f"{chapter}.ipynb"))
     for (command,) in map(str.splitlines, blocks):

@@ -102,11 +102,6 @@ def test_evidence_takes_null_margin_and_scale_from_notebooks(tmp_path):
     assert (one.fisher, one.skew, one.freedom) == (True, 0.2, 3.5)
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory) -> str:
-    return scorecard.claims_page(tmp_path_factory.mktemp("empty"))
-
-
 def rows(page: str) -> list[str]:
     return re.split(r"^\(claim-[a-z0-9-]+\)=$", page.partition(scorecard.RULES)[0], flags=re.MULTILINE)[1:]
 
@@ -115,7 +110,8 @@ def given(part: str) -> list[tuple[str, str]]:
     return re.findall(r'data-place="(\w*)" data-verdict="([^"]+)"', part)
 
 
-def test_rows_without_results_are_ordered_and_not_measured(empty):
+def test_page_without_results_has_rows_and_verdict_marks(tmp_path):
+    empty = scorecard.claims_page(tmp_path)
     found = {text: row for row in rows(empty) if (text := row.strip().partition("\n")[0])}
     texts = [one["claim"] + f" *({one['kind']})*" * (one["kind"] != "the paper's claim") for one in CLAIMS]
     assert set(found) == set(texts) and len(rows(empty)) == len(CLAIMS) == 27
@@ -128,9 +124,6 @@ def test_rows_without_results_are_ordered_and_not_measured(empty):
     others = [one["id"] for one in CLAIMS if one["id"] not in first]
     assert re.findall(r"^\(claim-([a-z0-9-]+)\)=$", empty, flags=re.MULTILINE) == first + others
     assert first[0] == "blocks-share-directions"
-
-
-def test_every_verdict_has_a_distinct_mark(empty):
     shapes = dict(re.findall(r'<symbol id="mark-([\w-]+)" viewBox="0 0 16 16">(.+?)</symbol>', empty))
     assert list(shapes) == [name.replace(" ", "-") for name in verdicts.VERDICTS]
     assert len(set(shapes.values())) == len(verdicts.VERDICTS)
@@ -173,16 +166,13 @@ def test_row_shows_headline_effect_and_folds_readings(tmp_path):
     assert re.search(r"Local more:\s+- one: 1\.00\xa0\[", row) and ">2 networks trained here: one, two</td>" in row
 
 
-def test_reading_of_one_prompt_has_no_verdict(tmp_path):
+def test_readings_of_one_prompt_or_beside_decide_nothing(tmp_path):
     executed(tmp_path / "one" / "depth.ipynb", {"depth-local": 0.3, "depth-local-n": 1.0, "depth-local-skew": 0.0})
     one = claim(LOCAL | {"says": "neighbours are more"}, models=["one"])
     assert decided(one, tmp_path) == ("not measured here", [])
     line = "neighbours are more: 1 value has no error, a verdict needs 2 or more; run with `-p prompts 2`"
     assert claims.unjudged(one, tmp_path, "one") == [line]
     assert f"  - {line}\n" in scorecard.row(one, [], "more", tmp_path)
-
-
-def test_reading_beside_a_claim_decides_nothing(tmp_path):
     remembering(tmp_path, **effect("depth-cause", -1.0, n=9))
     beside = {"effect": "depth-cause", "claims": "above", "measured": "{depth-cause:.1f}", "beside": "it is a cause"}
     both = claim(LOCAL | {"says": "local"}, beside | {"says": "cause"}, models=["one"])
@@ -216,7 +206,7 @@ def test_claims_print_in_at_most_six_sheets(chromium, tmp_path):
     page.close()
 
 
-def test_every_claim_states_paper_rules_margin_and_section():
+def test_every_claim_states_paper_rules_section_and_effects():
     for one in CLAIMS:
         twin = (paths.ROOT / "notebooks" / f"{one['notebook']}.py").read_text(encoding="utf-8")
         assert re.search(rf"^# #+ {re.escape(one['section'])}$", twin, re.M), (one["claim"], one["section"])
@@ -228,15 +218,11 @@ def test_every_claim_states_paper_rules_margin_and_section():
     assert {test.get("unit") for test in TESTS} <= {None, *claims.read_margins()}
     assert all("margin" in test for test in TESTS if test["claims"] == "within")
     assert all(entry["why"] and entry["value"] > 0 for entry in claims.read_margins().values())
-
-
-def test_shown_effects_belong_to_the_claim():
     for one in CLAIMS:
         measured = " ".join(test["measured"] for test in one["test"])
         for shown in one.get("shown", ()):
             assert shown["what"] and f"{{{shown['effect']}-low:" in measured, shown
-        deciding = any("beside" not in test for test in one["test"])
-        assert bool(one.get("shown")) == deciding, one["id"]
+        assert bool(one.get("shown")) == any("beside" not in test for test in one["test"]), one["id"]
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim["claim"][:40])
@@ -265,7 +251,7 @@ def test_pages_quote_power_at_the_level_of_the_claim():
     assert known.items() <= beside.items()
 
 
-def test_faults_of_claims_are_reported_in_lines():
+def test_readings_are_expanded_and_faults_reported_in_lines():
     one, asked = claim(LOCAL | {"asked": ["quality, early"]}), {"quality, early": "More is more", "edits, skip": ""}
     lacks = "the claim 'More is more' has no "
     kinds, quantifiers = (f"; known are {', '.join(words)}" for words in (claims.KINDS, verdicts.QUANTIFIERS))
@@ -280,9 +266,6 @@ def test_faults_of_claims_are_reported_in_lines():
     # A claim's former wording is what a question may still name.
     for right in (one, one | {"claim": "More is much more", "former": ["More is more"]}):
         assert claims.wrong([right], asked) == []
-
-
-def test_each_expands_into_several_readings():
     test = {"each": ["a", "b"], "effect": "depth-<each>", "asked": ["x, y"], "says": "<each>"}
     expanded = [(one["effect"], one["says"], one["asked"]) for one in claims._each(test)]
     assert expanded == [("depth-a", "a", ["x, y"]), ("depth-b", "b", ["x, y"])]

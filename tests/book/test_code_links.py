@@ -22,19 +22,13 @@ def highlighted(owner: str, word: str) -> str:
     return f'<span class="n">{owner}</span><span class="o">.</span><span class="n">{word}</span>'
 
 
-def test_ambiguous_names_are_not_linked():
-    documented = dict.fromkeys([*NAMES.values(), "xarray.Dataset.sel"])
-    assert code_links.unambiguous_names(tuple(documented)) == NAMES
-
-
-def test_only_known_words_are_linked():
+def test_known_unambiguous_names_are_linked_and_led_back():
+    documented = (*dict.fromkeys(NAMES.values()), "xarray.Dataset.sel")
+    assert code_links.unambiguous_names(documented) == NAMES
     body = f"{highlighted('cl', 'sweep')}({highlighted('texts', 'sel')}, cl.sweep)"
     link = '<a class="cell-link" href="api.html#coupling_lib.sweep"><span class="n">sweep</span></a>'
     found = code_links.linked(body, NAMES, "api.html#{}".format)
     assert found == body.replace('<span class="n">sweep</span>', link)
-
-
-def test_source_code_links_back_to_documented_names():
     documented = ["coupling_lib.trace", "coupling_lib.store.sweep.Shard.read", "coupling_lib.store.sweep.cut"]
     named = ["coupling_lib.trace", "coupling_lib.Shard.read", "coupling_lib.store.cut", "coupling_lib.unknown"]
     body = " ".join(f'<a class="viewcode-back" href="../api.html#{name}">' for name in named)

@@ -48,46 +48,41 @@ def test_committed_conditions_quote_sentences_of_their_page():
         assert len(each.expression.split()) < 110
 
 
-CONDITIONS = {
-    "0.1 < [a] < 0.5": True,
-    "0.1 < [b] < [a] < 0.3": False,
-    "[a] > [b] and not [a] > 1": True,
-    "[a] > 1 or [b] > 1": False,
-    "sum(([a] > 0.3, [b] > 0.3)) == 1": True,
-    "all((1, 2, 3) == (1, 2, 3))": True,
-    "max([a], [b]) - min((0.1, 0.3))": 0.3,
-    "[c] == 'trained'": True,
-}
-
-
-def test_conditions_compare_numbers_and_nothing_else():
+def test_conditions_compare_and_numbers_compute_and_nothing_else():
+    conditions = {
+        "0.1 < [a] < 0.5": True,
+        "0.1 < [b] < [a] < 0.3": False,
+        "[a] > [b] and not [a] > 1": True,
+        "[a] > 1 or [b] > 1": False,
+        "sum(([a] > 0.3, [b] > 0.3)) == 1": True,
+        "all((1, 2, 3) == (1, 2, 3))": True,
+        "max([a], [b]) - min((0.1, 0.3))": 0.3,
+        "[c] == 'trained'": True,
+    }
     numbers = {"a": 0.4, "b": 0.2, "c": "trained"}
-    assert {text: named_numbers.evaluated(text, numbers) for text in CONDITIONS} == pytest.approx(CONDITIONS)
+    assert {text: named_numbers.evaluated(text, numbers) for text in conditions} == pytest.approx(conditions)
     for expression in ("__import__('os')", "[a].real", "[x for x in (1,)]", "a ="):
         with pytest.raises((ParameterError, KeyError)):
             named_numbers.evaluated(expression, {"a": 0.4})
-
-
-SENTENCES = {
-    "# A *b* `c`": ["A b c"],
-    "It is {glue:text}`../results/m/n.ipynb::x:.2f`\n({term}`c <couple>`). Next.": ["It is {} (c).", "Next."],
-    "As {cite:t}`a` and {py:func}`~coupling_lib.lens` say, e.g. here.": ["As and coupling_lib.lens say, e.g. here."],
-    ":::{admonition} More `x`\n:class: finding\n\nLess. $K=1$ is.\n:::": ["More x", "Less.", "$K=1$ is."],
-    "| a | b |\n| --- | --- |\n| one more | two |": ["a", "b", "one more", "two"],
-    "```{glossary}\nterm\n    A word. Another.\n```": ["term", "A word.", "Another."],
-    "```{raw} html\n<p>Far <b>more</b>.</p><script>less</script>\n```": ["Far more."],
-    '"Step." raises it.': ['"Step." raises it.'],
-    "{numref}`fig-more-turns` shows it.": ["Figure {} shows it."],
-}
-
-
-def test_page_sentences_are_read_as_rendered():
-    assert {markdown: page_text.sentences_of(markdown) for markdown in SENTENCES} == SENTENCES
-
-
-def test_claim_numbers_are_arithmetic_over_remembered_values():
     found = {0.5: 0.5, "[a]": 0.4, "(1 + [b]) / 2": 0.6, "max([a], 0.5) - abs(0 - [b])": 0.3, "[missing]": None}
     assert {number: named_numbers.computed(number, {"a": 0.4, "b": 0.2}) for number in found} == pytest.approx(found)
     for number in ("__import__('os').getcwd()", "[a].real", "print([a])", "(lambda: 1)()", "[a] > 0"):
         with pytest.raises(ParameterError, match="a number is"):
             named_numbers.computed(number, {"a": 1.0})
+
+
+def test_page_sentences_are_read_as_rendered():
+    sentences = {
+        "# A *b* `c`": ["A b c"],
+        "It is {glue:text}`../results/m/n.ipynb::x:.2f`\n({term}`c <couple>`). Next.": ["It is {} (c).", "Next."],
+        "As {cite:t}`a` and {py:func}`~coupling_lib.lens` say, e.g. here.": [
+            "As and coupling_lib.lens say, e.g. here."
+        ],
+        ":::{admonition} More `x`\n:class: finding\n\nLess. $K=1$ is.\n:::": ["More x", "Less.", "$K=1$ is."],
+        "| a | b |\n| --- | --- |\n| one more | two |": ["a", "b", "one more", "two"],
+        "```{glossary}\nterm\n    A word. Another.\n```": ["term", "A word.", "Another."],
+        "```{raw} html\n<p>Far <b>more</b>.</p><script>less</script>\n```": ["Far more."],
+        '"Step." raises it.': ['"Step." raises it.'],
+        "{numref}`fig-more-turns` shows it.": ["Figure {} shows it."],
+    }
+    assert {markdown: page_text.sentences_of(markdown) for markdown in sentences} == sentences

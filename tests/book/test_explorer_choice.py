@@ -13,8 +13,6 @@ import coupling_lib as cl
 
 pytestmark = pytest.mark.browser
 
-__all__ = ["measured"]
-
 FULL = explorer.MODELS["smollm2-135m"]
 LACKS = {
     "": ("", {}),
@@ -64,7 +62,7 @@ def test_changing_the_model_keeps_what_it_has(tab):
     assert tab.locator(".cx-prompt mark").text_content() == "?" and tab.wrong == []
 
 
-def test_compared_networks_share_a_scale_and_name_gaps(tab, measured):
+def test_compared_networks_share_a_scale_and_name_gaps(tab):
     opened(tab, f"model={NEOX}&l=5&m=6&state=step10000")
     unfolded(tab)
     assert tab.locator(".cx-map:visible").count() == 1
@@ -75,9 +73,8 @@ def test_compared_networks_share_a_scale_and_name_gaps(tab, measured):
     assert choice(tab)["with"] == f"{NEOX}.step0"
     titles = ["nano-neox, step 10,000 (trained)", "nano-neox, step 0 (untrained)"]
     assert tab.locator(".cx-title").all_text_contents() == titles
-    first = cl.sweep(cl.measure_depth, cl.load_model(NEOX, revision="step0"), cl.load_prompts(n=12), ks=(10,))
     wanted = []
-    for ds in (measured, first):
+    for ds in (measured(10_000), measured(0)):
         pairs = 1 - ds["normalized_miscoupling"].sel(k=10).mean("prompt").values
         null = 1 - cl.null_of(ds, "normalized_miscoupling")["value"].sel(k=10).values
         wanted += [pairs[4, 5], null[4], pairs[5, 4], null[5]]
@@ -133,9 +130,7 @@ def test_map_is_reached_by_few_keys(tab):
 
 
 def coupling_of(step: int) -> np.ndarray:
-    """Measure the coupling of all pairs at a step of the training, mean over prompts."""
-    ds = cl.sweep(cl.measure_depth, cl.load_model(NEOX, revision=f"step{step}"), cl.load_prompts(n=12), ks=(10,))
-    return 1 - ds["normalized_miscoupling"].sel(k=10).mean("prompt").values
+    return 1 - measured(step)["normalized_miscoupling"].sel(k=10).mean("prompt").values
 
 
 def strongest(coupling: np.ndarray) -> str:

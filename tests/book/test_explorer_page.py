@@ -1,5 +1,6 @@
 """The explorer in the built book: on its own page and in chapters, by keys, by pointer and by its address."""
 
+import functools
 import re
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlparse
@@ -46,12 +47,13 @@ def choice(tab) -> dict[str, str]:
     return dict(parse_qsl(address(tab).partition("#")[2]))
 
 
-@pytest.fixture(scope="module")
-def measured():
-    return cl.sweep(cl.measure_depth, cl.load_model(NEOX), cl.load_prompts(n=12), ks=(10,))
+@functools.cache
+def measured(step: int = 10_000):
+    """Measure a step of the small model's training as Depth does."""
+    return cl.sweep(cl.measure_depth, cl.load_model(NEOX, revision=f"step{step}"), cl.load_prompts(n=12), ks=(10,))
 
 
-def test_pair_chosen_by_keys_shows_numbers_and_matrix(tab, measured):
+def test_pair_chosen_by_keys_shows_numbers_and_matrix(tab):
     opened(tab, f"model={NEOX}&state=step10000&l=3&m=4")
     tab.locator('[role=gridcell][tabindex="0"]').focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown"):
@@ -60,8 +62,8 @@ def test_pair_chosen_by_keys_shows_numbers_and_matrix(tab, measured):
     tab.keyboard.press("ArrowRight")
     assert address(tab).endswith("l=5&m=6")
     focused = tab.evaluate("document.activeElement.getAttribute('aria-label')")
-    pairs = 1 - measured["normalized_miscoupling"].sel(k=10).mean("prompt").values
-    null = 1 - cl.null_of(measured, "normalized_miscoupling")["value"].sel(k=10).values
+    pairs = 1 - measured()["normalized_miscoupling"].sel(k=10).mean("prompt").values
+    null = 1 - cl.null_of(measured(), "normalized_miscoupling")["value"].sel(k=10).values
     assert focused == f"Jacobian of block 5, vectors of block 6: {pairs[4, 5]:.3f}"
     assert shown(tab) == pytest.approx([pairs[4, 5], null[4], pairs[5, 4], null[5]], abs=6e-4)
     tab.keyboard.press("Control+Home")
@@ -70,7 +72,7 @@ def test_pair_chosen_by_keys_shows_numbers_and_matrix(tab, measured):
     tab.get_by_text("The entries of |A| as a table").click()
     tab.locator(".cx-pair .cx-scroll td").nth(1).wait_for()
     entries = [float(text) for text in tab.locator(".cx-pair .cx-scroll td").all_text_contents() if text]
-    A = np.abs(measured["matrix"].values[4, 5])
+    A = np.abs(measured()["matrix"].values[4, 5])
     np.testing.assert_allclose(np.reshape(entries, A.shape), A, atol=A.max() / packing.LEVELS / 2 + 6e-3)
     values = tab.locator(".cx-squares figure").evaluate_all("f => f.map(x => +x.dataset.share)")
     assert values[0] == pytest.approx(100 * (np.diag(A) ** 2).sum() / (A**2).sum(), abs=3)

@@ -40,14 +40,13 @@ def test_figures_are_numbered_once_in_page_order():
         "one": [("a", "n1", "fig-a", ""), ("b", "n1", "fig-b", "")],
         "two": [("a", "n1", "fig-a", ""), ("a", "n2", "fig-a-n2", ""), ("words", "n2", "fig-words", "")],
     }
-    found = book_figures.numbering(
-        ["front", "one", "two", "three"], pages, lambda name, home: "<p>" if name == "words" else shown(name)
-    )
+    order = ["front", "one", "two", "three"]
+    found = book_figures.numbering(order, pages, lambda name, home: "<p>" if name == "words" else shown(name))
     assert {one.number: (*key, one.page, one.anchor) for key, one in found.items()} == {
         1: ("own", "front", "front", "fig-own"), 2: ("a", "n1", "one", "fig-a"),
         3: ("b", "n1", "one", "fig-b"), 4: ("a", "n2", "two", "fig-a-n2"),
     }  # fmt: skip
-    lent = book_figures.numbering(["front", "one", "two"], pages, lambda name, home: shown(name), ("one",))
+    lent = book_figures.numbering(order[:3], pages, lambda name, home: shown(name), ("one",))
     assert {one.number: (*key, one.page) for key, one in lent.items()} == {
         1: ("b", "n1", "front"), 2: ("own", "front", "front"),
         3: ("a", "n1", "two"), 4: ("a", "n2", "two"), 5: ("words", "n2", "two"),
@@ -231,9 +230,8 @@ def test_one_file_holds_light_and_dark_colours():
     light = DRAWING.replace(b"<defs><clipPath", b"<defs>" + drawn + b"</defs>" + used + b"<defs><clipPath")
     # In the dark marks have names of their own, a line has no opacity, and a map other pixels.
     dark = light.replace(b"#222222", b"#eeeeee").replace(b"#111", b"#fff").replace(b'"m"', b'"n"').replace(b"#m", b"#n")
-    dark = dark.replace(b"stroke-opacity: 0.087047; ", b"").replace(
-        DOT.encode(), base64.b64encode(png(Image.new("L", (1, 1), 255)))
-    )
+    white = base64.b64encode(png(Image.new("L", (1, 1), 255)))
+    dark = dark.replace(b"stroke-opacity: 0.087047; ", b"").replace(DOT.encode(), white)
     both = drawing.light(light, dark).decode()
     assert both.startswith('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10" id="dark">')
     sheet = both.partition("</style>")[0]

@@ -8,13 +8,6 @@ from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
-MOVED = {
-    "companion.figures.depth.draw_map": "api/figures.html",
-    "module-coupling_lib.metrics.nulls": "api/metrics.html",
-    "coupling_lib.provenance.versions": "api/ground.html",
-    "coupling_lib.measure_depth": "api.html",
-}
-
 
 def test_over_a_third_of_figures_have_phone_panels():
     texts = [page.read_text(encoding="utf-8") for page in book_pages()]
@@ -62,10 +55,16 @@ def test_figure_source_links_to_its_drawing_function(tab):
 
 @pytest.mark.thorough
 def test_api_pages_are_small_and_old_addresses_redirect(tab):
+    moved = {
+        "companion.figures.depth.draw_map": "api/figures.html",
+        "module-coupling_lib.metrics.nulls": "api/metrics.html",
+        "coupling_lib.provenance.versions": "api/ground.html",
+        "coupling_lib.measure_depth": "api.html",
+    }
     api = HTML / "book" / "api"
     sizes = {page.stem: page.stat().st_size for page in [*api.glob("*.html"), HTML / "book" / "api.html"]}
     assert {name: size for name, size in sizes.items() if size > 540_000} == {}
-    for old, new in MOVED.items():
+    for old, new in moved.items():
         tab.goto(f"{(HTML / 'book' / 'api.html').as_uri()}#{old}")
         tab.wait_for_url(f"**/{new}#{old}")
         assert tab.evaluate("document.getElementById(decodeURIComponent(location.hash.slice(1))) !== null")

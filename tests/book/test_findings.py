@@ -49,11 +49,9 @@ def test_figure_1a_coupling_correlates_with_score_beyond_width():
     partial = figure_1a.partial_table(points)
     c, s, d = points.coupling.to_numpy(), points.score.to_numpy(), np.log(points.width.to_numpy(dtype=float))
     size = np.log(points.parameters_b.to_numpy())
-    anew = {
-        "width": r(left(c, d), left(s, d)),
-        "mismatch": r(left((1 - c) * np.sqrt(0.1 * np.exp(d)), d), left(s, d)),
-        "parameters": r(left(c, d, size), left(s, d, size)),
-    }
+    mismatch = (1 - c) * np.sqrt(0.1 * np.exp(d))
+    anew = {"width": r(left(c, d), left(s, d)), "mismatch": r(left(mismatch, d), left(s, d))}
+    anew |= {"parameters": r(left(c, d, size), left(s, d, size))}
     assert [round(value, 2) for value in anew.values()] == [0.53, -0.56, 0.45]
     assert partial.r[[*anew]].to_dict() == pytest.approx(anew, abs=1e-9)
     assert (partial.p[["width", "mismatch", "within"]] < (0.006, 0.003, 0.03)).all()

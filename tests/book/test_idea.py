@@ -26,9 +26,8 @@ def test_toy_matrices_and_couplings_are_those_of_arithmetic():
     # Whatever U is, a column of A is as long as J v, and v is the input direction that is drawn.
     np.testing.assert_allclose(np.linalg.norm(unrelated, axis=0), np.linalg.norm(np.diag(idea.FIRST) @ V, axis=0))
     toy = idea.take_toy()
-    np.testing.assert_allclose(
-        toy.coupling, [coupling_of(toy.A.sel(case=case).values) for case in toy.case], atol=1e-12
-    )
+    wanted = [coupling_of(toy.A.sel(case=case).values) for case in toy.case]
+    np.testing.assert_allclose(toy.coupling, wanted, atol=1e-12)
     assert toy.coupling.values[0] == pytest.approx(1.0) and np.all(np.diff(toy.coupling.values) < -0.1)
 
 

@@ -53,9 +53,8 @@ def book(tmp_path_factory):
 
 
 def test_notebooks_are_launched_as_executed_and_edited_as_written(book):
-    notebook, page, made = (
-        outside(book / name) for name in ("results/tiny/depth.html", "index.html", "results/tiny/index.html")
-    )
+    names = ("results/tiny/depth.html", "index.html", "results/tiny/index.html")
+    notebook, page, made = (outside(book / name) for name in names)
     of = "results/tiny/depth.ipynb"
     assert notebook["Launch on Colab"] == f"https://colab.research.google.com/github/someone/coupling/blob/launch/{of}"
     assert notebook["Launch on Binder"] == f"https://mybinder.org/v2/gh/someone/coupling/launch?urlpath=lab/tree/{of}"

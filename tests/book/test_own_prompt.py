@@ -36,8 +36,7 @@ def test_packed_weights_equal_the_rounded_model_exactly():
         assert (np.abs(got - before[name].double().numpy()) <= scale * 0.5001).all()
         row, entry = row + rows, entry + rows * columns
     assert (row, entry, number) == (len(scales), len(entries), len(vectors))
-    weights = torch.tensor([[1.0, -2.54, 0.013], [0.0, 0.0, 0.0]])
-    scales, bytes_ = own_prompt.rounded(weights)
+    scales, bytes_ = own_prompt.rounded(torch.tensor([[1.0, -2.54, 0.013], [0.0, 0.0, 0.0]]))
     assert scales.dtype == np.float32 and scales.tolist() == [pytest.approx(0.02), 0]
     assert bytes_.tolist() == [[50, -127, 1], [0, 0, 0]]
 

@@ -54,22 +54,14 @@ def test_commit_is_marked_changed_or_absent_without_git(tmp_path):
     assert cited.commit(tmp_path) == f"{of}+"
 
 
-def test_times_are_rounded_to_their_repeatability():
-    written = {None: "not run here", 1: "5 s", 58: "60 s", 117: "115 s", 118: "2 min", 700: "12 min"}
-    assert {seconds: reproduce.time_text(seconds) for seconds in written} == written
-
-
-def test_every_claim_has_possible_command_time_and_tolerance(tmp_path):
+def test_claims_have_possible_commands_rounded_times_and_tolerances(tmp_path):
     for name in ("smollm2-135m/spectra", "nano-neox/spectra"):
         executed(tmp_path / f"{name}.ipynb", seconds=90.0)
     executed(tmp_path / "suite" / "generalization.ipynb", seconds=50.0)
     known = claims.read_claims()
     of_one = next(c for c in known if claims.notebooks_of(c) == {"spectra"})
-    assert reproduce.repeated(of_one, tmp_path) == (
-        "make results/smollm2-135m/spectra.ipynb results/nano-neox/spectra.ipynb",
-        180.0,
-        "the verdict; numbers within 0.2%",
-    )
+    make = "make results/smollm2-135m/spectra.ipynb results/nano-neox/spectra.ipynb"
+    assert reproduce.repeated(of_one, tmp_path) == (make, 180.0, "the verdict; numbers within 0.2%")
     found = [reproduce.allowed(run) for run in (["depth", "readings"], ["dynamics"], ["nulls"], ["edits", "nulls"])]
     assert found == [f"the verdict; numbers within {share}%" for share in (0.9, 0.3, 0.2, 0.2)]
     assert reproduce.allowed(["depth", "precision"]) == reproduce.ROUNDED["precision"]
@@ -86,6 +78,8 @@ def test_every_claim_has_possible_command_time_and_tolerance(tmp_path):
         for model, notebook in re.findall(r"results/([\w-]+)/([\w-]+)\.ipynb", command):
             assert (paths.ROOT / "notebooks" / f"{notebook}.ipynb").is_file()
             assert re.search(rf"^[A-Z_]+ :=.*\b{re.escape(model)}\b", makefile, re.MULTILINE)
+    written = {None: "not run here", 1: "5 s", 58: "60 s", 117: "115 s", 118: "2 min", 700: "12 min"}
+    assert {seconds: reproduce.time_text(seconds) for seconds in written} == written
 
 
 def test_the_machine_is_described():
@@ -167,16 +161,13 @@ def test_linked_data_name_paper_and_software():
     assert "identifier" not in json.loads(head.scholarly(CITATION, None).partition(">")[2][:-10])["@graph"][1]
 
 
-def test_address_comes_from_environment_or_configuration(monkeypatch):
+def test_configured_address_is_taken_and_its_site_mapped(monkeypatch, tmp_path):
     one, other = "https://a.org/b/", "https://c.org/d/"
     for configured, environment, taken in (("", "", ""), (one[:-1], "", one), (one, other, other), ("", "/", "")):
         monkeypatch.setenv("BOOK_ADDRESS", environment)
         config = SimpleNamespace(html_baseurl=configured)
         head._take_address(None, config)
         assert config.html_baseurl == taken
-
-
-def test_site_map_is_written_only_with_an_address(tmp_path):
     config = SimpleNamespace(html_baseurl="", html_title="Transformer Block Coupling", project="p")
     builder = SimpleNamespace(name="html", get_target_uri=lambda page: f"{page}.html")
     env = SimpleNamespace(found_docs={"book/idea", "book/index"})

@@ -30,16 +30,6 @@ NUMBERS = {
     "spectra": effect("spectra-r2-change", -0.4),
     "dynamics": effect("dynamics-product-over-random", 0.3),
 }  # fmt: skip
-CELLS = {
-    "depth": "0.200 [0.190, 0.220] | 0.030 [0.020, 0.050] | 0.100 [0.090, 0.120] | 0.040 [0.030, 0.060] | "
-    "0.051 | 0.052",
-    "curve": "0.806 | 0.872 | 0.810 | 0.875 | -0.066 [-0.076, -0.046]",
-    "trajectories": "-2.00 [-2.01, -1.98] | +0.50 [+0.49, +0.52] | +0.80 [+0.79, +0.82] | +1.20 [+1.19, +1.22] | "
-    "+255 [+255, +255] | –",
-    "tokens": "0.300 [0.290, 0.320] | 0.080 | 0.250 [0.240, 0.270] | 0.061 | 0.052 | 0.020",
-    "instruction": "+0.1000 [+0.0900, +0.1200] | +0.2000 [+0.1900, +0.2200] | -0.1000 [-0.1100, -0.0800]",
-    "linear": "+0.30 [+0.29, +0.32] | -0.40 [-0.41, -0.38] | – | –",
-}
 
 
 def line_of_gemma(text, hours=""):
@@ -51,15 +41,26 @@ def line_of_gemma(text, hours=""):
 
 
 def test_measured_decoders_have_rows_and_others_a_command(tmp_path):
+    rows = {
+        "depth": "0.200 [0.190, 0.220] | 0.030 [0.020, 0.050] | 0.100 [0.090, 0.120] | 0.040 [0.030, 0.060] | "
+        "0.051 | 0.052",
+        "curve": "0.806 | 0.872 | 0.810 | 0.875 | -0.066 [-0.076, -0.046]",
+        "trajectories": "-2.00 [-2.01, -1.98] | +0.50 [+0.49, +0.52] | +0.80 [+0.79, +0.82] | +1.20 [+1.19, +1.22] | "
+        "+255 [+255, +255] | –",
+        "tokens": "0.300 [0.290, 0.320] | 0.080 | 0.250 [0.240, 0.270] | 0.061 | 0.052 | 0.020",
+        "instruction": "+0.1000 [+0.0900, +0.1200] | +0.2000 [+0.1900, +0.2200] | -0.1000 [-0.1100, -0.0800]",
+        "linear": "+0.30 [+0.29, +0.32] | -0.40 [-0.41, -0.38] | – | –",
+    }
     executed(tmp_path / "gemma3-270m" / "depth.ipynb", NUMBERS["depth"])
     alone = tables.decoders_table("depth", tmp_path)
     assert line_of_gemma(alone) == [*OWN, "0.200 [0.190, 0.220]", "–", "0.100 [0.090, 0.120]", "–", "0.051", "0.052"]
     assert alone.splitlines()[-1].startswith("A dash and SmolLM2")
     for notebook, numbers in NUMBERS.items():
         executed(tmp_path / "gemma3-270m" / f"{notebook}.ipynb", numbers)
-    for table, cells in CELLS.items():
+    for table, cells in rows.items():
         hours = ", in about 3 hours of one core" * (table == "instruction")
         assert line_of_gemma(tables.decoders_table(table, tmp_path), hours) == [*OWN, *cells.split(" | ")]
+    assert all(registry.lookup(model).blocks and registry.lookup(model).width for model in tables.NAMES)
 
 
 def test_first_token_table_has_a_row_per_part(tmp_path):
@@ -71,7 +72,3 @@ def test_first_token_table_has_a_row_per_part(tmp_path):
     cells = [cell.strip() for cell in gemma.strip("|").split("|")]
     assert cells == [OWN[0], "`<bos>`", "whole", "0.0700", "0.0800", "-0.0100 [-0.0200, +0.0050]"]
     assert smollm2.startswith("| SmolLM2-135M-Instruct (Q4_1) * |")
-
-
-def test_every_decoder_has_a_row_in_the_registry():
-    assert all(registry.lookup(model).blocks and registry.lookup(model).width for model in tables.NAMES)

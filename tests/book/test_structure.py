@@ -66,8 +66,7 @@ def numbers(page: str) -> dict[tuple[str, str], tuple[float, float]]:
 
 
 def test_page_names_the_command_for_an_absent_encoder(monkeypatch):
-    package = packages.PACKAGES[structure.ALIAS]
-    absent = packages.Package(**vars(package) | {"name": "no-such-package"})
+    absent = packages.Package(**vars(packages.PACKAGES[structure.ALIAS]) | {"name": "no-such-package"})
     monkeypatch.setitem(packages.PACKAGES, structure.ALIAS, absent)
     monkeypatch.setattr(structure, "SHAPE", SMALL)
     monkeypatch.setattr(structure, "PROMPTS", 2)
@@ -109,8 +108,7 @@ def test_parallel_blocks_do_not_respond_to_the_state(token):
 def test_sequential_mlp_responds_to_the_removed_attention_output():
     """J x is the MLP's derivative along minus Attn(x), but for the epsilon of the norms."""
     model = wrap_model(cl.load_model("nano-llama").hf.double())
-    ids = torch.arange(20, 32)[None]
-    trace = cl.trace(model, ids)
+    trace = cl.trace(model, torch.arange(20, 32)[None])
     for number, block in enumerate(model.blocks.modules):
         added = []
         handle = block.self_attn.register_forward_hook(lambda m, a, output, added=added: added.append(output[0]))

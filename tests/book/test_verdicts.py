@@ -41,13 +41,15 @@ def test_null_has_its_error_and_size_can_overrule():
     assert judged(Evidence(0.33, 0.07, 200, size=size, **close)) == [NEGLIGIBLE]
 
 
-def test_direction_decides_between_for_and_against():
+def test_direction_decides_and_no_effect_needs_a_margin():
     decided = {
         ("above", 1.0): FOR, ("above", -1.0): AGAINST, ("above", 0.1): UNDECIDED,
         ("below", -1.0): FOR, ("below", 1.0): AGAINST, ("below", -0.1): UNDECIDED,
         ("other", 1.0): FOR, ("other", -1.0): FOR, ("other", 0.1): UNDECIDED,
     }  # fmt: skip
     assert {(claims, value): judged(Evidence(value, 0.1, 20, claims))[0] for claims, value in decided} == decided
+    decided = {(0.001, 0.001): FOR, (0.05, 0.001): AGAINST, (0.0098, 0.001): UNDECIDED, (0.0, 1.0): UNDECIDED}
+    assert {key: judged(Evidence(*key, 20, "within", margin=0.01))[0] for key in decided} == decided
 
 
 @pytest.mark.parametrize("claims", ["above", "below", "other"])
@@ -57,11 +59,6 @@ def test_effect_within_the_margin_is_negligible(claims):
     assert judged(Evidence(-0.002, 0.0002, 50, claims, margin=0.01)) == [NEGLIGIBLE]
     assert judged(Evidence(0.002, 0.0002, 50, "below", margin=0.001)) == [AGAINST]
     assert judged(Evidence(0.002, 0.1, 50, claims, margin=0.01)) == [UNDECIDED]
-
-
-def test_claim_of_no_effect_needs_the_margin():
-    decided = {(0.001, 0.001): FOR, (0.05, 0.001): AGAINST, (0.0098, 0.001): UNDECIDED, (0.0, 1.0): UNDECIDED}
-    assert {key: judged(Evidence(*key, 20, "within", margin=0.01))[0] for key in decided} == decided
 
 
 def test_correlations_are_judged_on_the_fisher_scale():
@@ -140,45 +137,46 @@ def test_detectable_effect_is_significant_despite_skew(begin, family):
 
 
 STEP = "training step"
-READINGS = {
-    ((FOR, None), (FOR, None)): "reproduced",
-    ((AGAINST, None),): "contradicted",
-    ((NEGLIGIBLE, None), (NEGLIGIBLE, None)): "negligible",
-    ((NEGLIGIBLE, None), (AGAINST, None)): "contradicted",
-    ((FOR, None), (AGAINST, None), (UNDECIDED, None)): "depends on the definition",
-    ((FOR, None), (NEGLIGIBLE, None)): "depends on the definition",
-    ((FOR, None), (UNDECIDED, None)): "inconclusive",
-    ((AGAINST, None), (UNDECIDED, None)): "inconclusive",
-    ((UNDECIDED, None),): "inconclusive",
-    (): "not measured here",
-    ((FOR, STEP), (FOR, STEP), (AGAINST, STEP)): "depends on the training step",
-    # An undecided reading of another definition takes no part in the split.
-    ((FOR, STEP), (AGAINST, STEP), (UNDECIDED, None)): "depends on the training step",
-    ((FOR, STEP), (AGAINST, STEP), (FOR, None)): "depends on the definition",
-    ((FOR, STEP), (AGAINST, None)): "depends on the definition",
-    ((FOR, STEP), (UNDECIDED, STEP)): "inconclusive",
-}
-QUANTIFIED = {  # by every, typical and some
-    (FOR, FOR, FOR): ["reproduced", "reproduced", "reproduced"],
-    (FOR, FOR, UNDECIDED): ["inconclusive", "reproduced", "reproduced"],
-    (FOR, UNDECIDED, UNDECIDED): ["inconclusive", "inconclusive", "reproduced"],
-    (FOR, FOR, AGAINST): ["contradicted", "depends on the definition", "reproduced"],
-    (UNDECIDED, UNDECIDED, AGAINST): ["contradicted", "inconclusive", "inconclusive"],
-    (AGAINST, AGAINST, UNDECIDED): ["contradicted", "contradicted", "inconclusive"],
-    (AGAINST, NEGLIGIBLE, AGAINST): ["contradicted", "contradicted", "contradicted"],
-    (NEGLIGIBLE, NEGLIGIBLE, UNDECIDED): ["inconclusive", "negligible", "inconclusive"],
-    (FOR, NEGLIGIBLE, UNDECIDED): ["depends on the definition", "depends on the definition", "reproduced"],
-}
 
 
 def test_readings_combine_into_a_verdict_by_the_quantifier():
+    readings = {
+        ((FOR, None), (FOR, None)): "reproduced",
+        ((AGAINST, None),): "contradicted",
+        ((NEGLIGIBLE, None), (NEGLIGIBLE, None)): "negligible",
+        ((NEGLIGIBLE, None), (AGAINST, None)): "contradicted",
+        ((FOR, None), (AGAINST, None), (UNDECIDED, None)): "depends on the definition",
+        ((FOR, None), (NEGLIGIBLE, None)): "depends on the definition",
+        ((FOR, None), (UNDECIDED, None)): "inconclusive",
+        ((AGAINST, None), (UNDECIDED, None)): "inconclusive",
+        ((UNDECIDED, None),): "inconclusive",
+        (): "not measured here",
+        ((FOR, STEP), (FOR, STEP), (AGAINST, STEP)): "depends on the training step",
+        # An undecided reading of another definition takes no part in the split.
+        ((FOR, STEP), (AGAINST, STEP), (UNDECIDED, None)): "depends on the training step",
+        ((FOR, STEP), (AGAINST, STEP), (FOR, None)): "depends on the definition",
+        ((FOR, STEP), (AGAINST, None)): "depends on the definition",
+        ((FOR, STEP), (UNDECIDED, STEP)): "inconclusive",
+    }
+    quantified = {  # by every, typical and some
+        (FOR, FOR, FOR): ["reproduced", "reproduced", "reproduced"],
+        (FOR, FOR, UNDECIDED): ["inconclusive", "reproduced", "reproduced"],
+        (FOR, UNDECIDED, UNDECIDED): ["inconclusive", "inconclusive", "reproduced"],
+        (FOR, FOR, AGAINST): ["contradicted", "depends on the definition", "reproduced"],
+        (UNDECIDED, UNDECIDED, AGAINST): ["contradicted", "inconclusive", "inconclusive"],
+        (AGAINST, AGAINST, UNDECIDED): ["contradicted", "contradicted", "inconclusive"],
+        (AGAINST, NEGLIGIBLE, AGAINST): ["contradicted", "contradicted", "contradicted"],
+        (NEGLIGIBLE, NEGLIGIBLE, UNDECIDED): ["inconclusive", "negligible", "inconclusive"],
+        (FOR, NEGLIGIBLE, UNDECIDED): ["depends on the definition", "depends on the definition", "reproduced"],
+    }
+
     def of(readings, quantifier="typical"):
         return verdicts.verdict([[one] for one, _ in readings], [condition for _, condition in readings], quantifier)
 
-    assert {readings: of(readings) for readings in READINGS} == READINGS
-    assert {*READINGS.values()} <= {*verdicts.VERDICTS}
-    plain = {outcomes: [(one, None) for one in outcomes] for outcomes in QUANTIFIED}
-    assert {outcomes: [of(plain[outcomes], q) for q in verdicts.QUANTIFIERS] for outcomes in QUANTIFIED} == QUANTIFIED
+    assert {readings: of(readings) for readings in readings} == readings
+    assert {*readings.values()} <= {*verdicts.VERDICTS}
+    plain = {outcomes: [(one, None) for one in outcomes] for outcomes in quantified}
+    assert {outcomes: [of(plain[outcomes], q) for q in verdicts.QUANTIFIERS] for outcomes in quantified} == quantified
 
 
 def test_disagreement_within_a_reading_depends_on_the_model():
