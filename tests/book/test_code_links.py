@@ -6,7 +6,7 @@ import code_links
 import pytest
 from browser import HTML
 
-# As a cell calls them, what is documented; `figures.draw` could be either of two.
+# As a cell calls them, what is documented: `draw` of `figures` could be either of two.
 NAMES = {
     ("cl", "sweep"): "coupling_lib.sweep",
     ("cl", "Model"): "coupling_lib.Model",

@@ -7,10 +7,8 @@ from functools import cache
 from importlib import import_module
 
 import complete
-import nbformat
 import paper_map
 import pytest
-import yaml
 
 from companion.notebook.parameters import RULES
 from companion.training.__main__ import _parser
@@ -28,14 +26,6 @@ each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row["item"])
 @cache
 def twin_of(notebook: str) -> str:
     return (ROOT / "notebooks" / f"{notebook}.py").read_text(encoding="utf-8")
-
-
-@cache
-def names_of(notebook: str) -> frozenset[str]:
-    """What a notebook keeps under a name, and what its twin, which may be ahead of it, names."""
-    cells = nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4).cells
-    kept = [output.get("metadata", {}).get("scrapbook", {}) for cell in cells for output in cell.get("outputs", [])]
-    return frozenset([*(one["name"] for one in kept if one), *re.findall(r'\bname="([\w-]+)"', twin_of(notebook))])
 
 
 @cache
@@ -64,29 +54,21 @@ def test_every_item_of_the_paper_appears_once():
 
 
 @each_row
-def test_what_a_row_names_exists(row):
-    assert row["shows"] and row["state"] in paper_map.STATES
-    pages = complete.pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
-    assert (row["page"] in pages) == (row["state"] != "not drawn")
-    if row["notebook"]:
-        assert row["page"].endswith(f"/{row['notebook']}")
-        assert set(paper_map.listed(row, "figures")) <= names_of(row["notebook"])
-    for name in paper_map.listed(row, "functions"):
-        module, _, function = paper_map.in_full(name).rpartition(".")
-        assert callable(getattr(import_module(module), function))
-
-
-@each_row
-def test_figures_are_drawn_by_the_named_function(row):
-    if not row["notebook"]:
-        assert not row["functions"] and not row["figures"] and not row["parameters"]
-        return
+def test_what_a_row_names_exists_and_draws_it(row):
     names, functions = (paper_map.listed(row, column) for column in ("figures", "functions"))
-    if row["item"].startswith("T"):
-        assert not names and all(name.partition(".")[2] in twin_of(row["notebook"]) for name in functions)
-        return
-    shown = shown_in(row["notebook"])
-    assert [function.split(".")[1] for function in functions] == [shown[name][0].rpartition(".")[2] for name in names]
+    assert row["shows"] and row["state"] in paper_map.STATES
+    assert (row["page"] in complete.listed()) == (row["state"] != "not drawn")
+    for module, _, function in (paper_map.in_full(name).rpartition(".") for name in functions):
+        assert callable(getattr(import_module(module), function))
+    if not row["notebook"]:
+        assert not functions and not names and not row["parameters"]
+    else:
+        assert row["page"].endswith(f"/{row['notebook']}")
+        own = [name.split(".")[1] for name in functions]
+        if row["item"].startswith("T"):
+            assert not names and all(name in twin_of(row["notebook"]) for name in own)
+        else:
+            assert own == [shown_in(row["notebook"])[name][0].rpartition(".")[2] for name in names]
 
 
 @each_row

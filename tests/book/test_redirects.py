@@ -9,7 +9,7 @@ from browser import HTML
 
 from coupling_lib import paths
 
-LISTED = complete.pages(yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8")))
+LISTED = complete.listed()
 SETTINGS = yaml.safe_load((paths.ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
 REDIRECTS = SETTINGS["redirects"]
 
