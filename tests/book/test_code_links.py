@@ -42,6 +42,5 @@ def test_built_code_and_index_lead_to_the_library():
     links = re.findall(r'class="cell-link" href="([^"#]+)#([^"]+)"', page)
     assert ("../../book/api.html", "coupling_lib.sweep") in links
     assert ("../../book/api/figures.html", "companion.figures.depth.draw_map") in links
-
     index = (HTML / "genindex.html").read_text(encoding="utf-8")
     assert "#coupling_lib.metrics." in index and ">generalization" in index and "#companion." not in index

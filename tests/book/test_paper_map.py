@@ -64,11 +64,11 @@ def test_what_a_row_names_exists_and_draws_it(row):
         assert not functions and not names and not row["parameters"]
     else:
         assert row["page"].endswith(f"/{row['notebook']}")
-        own = [name.split(".")[1] for name in functions]
         if row["item"].startswith("T"):
-            assert not names and all(name in twin_of(row["notebook"]) for name in own)
+            assert not names and all(name.partition(".")[2] in twin_of(row["notebook"]) for name in functions)
         else:
-            assert own == [shown_in(row["notebook"])[name][0].rpartition(".")[2] for name in names]
+            drawn_by = [shown_in(row["notebook"])[name][0].rpartition(".")[2] for name in names]
+            assert [name.split(".")[1] for name in functions] == drawn_by
 
 
 @each_row
