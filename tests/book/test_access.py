@@ -1,7 +1,5 @@
 """For everyone: names of controls, the keyboard's focus, paper, no script; and that faults in these are found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import axe
@@ -14,38 +12,29 @@ from docutils import nodes
 from docutils.utils import new_document
 
 FRONT, NOTEBOOK = HTML / "book" / "index.html", HTML / "results" / "nano-neox" / "depth.html"
+FAINT, WITHOUT_SCRIPT = (
+    Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8") for name in ("faint", "without_script")
+)
 
 
-# -- names
-
-
-def test_accessible_names_match_the_visible_text_of_controls():
-    folded = '<a class="current reference internal" href="#">R&amp;D <em>x</em></a><details open="open"><summary>'
+def test_controls_are_named_as_seen_notebooks_by_model():
+    link = '<a class="current reference internal" href="#">R&amp;D <em>x</em></a><details open="open">'
     chevron = '<span class="toctree-toggle" role="presentation"></span></summary>'
-    assert theme.accessible(folded + chevron) == (
-        folded.replace("<summary>", '<summary aria-label="Pages below R&amp;D x">') + chevron
-    )
-    page = (
-        '<summary aria-label="Toggle hidden content">Show</summary>'
-        '<button class="btn search-button-field x" title="Search" aria-label="Search" data-a="b">Search</button>'
-        '<i class="theme-switch fa-sun  fa-lg" data-mode="light" title="Light"></i><i class="other" title="Light"></i>'
-        '<div role="list" class="citation-list"><div class="citation" role="doc-biblioentry">A</div></div>'
-    )
-    named = theme.accessible(page)
-    assert named == (
-        "<summary>Show</summary>"
-        '<button class="btn search-button-field x" title="Search" data-a="b">Search</button>'
-        '<i class="theme-switch fa-sun  fa-lg" data-mode="light"></i><i class="other" title="Light"></i>'
-        '<div role="list" class="citation-list"><div class="citation" role="listitem">A</div></div>'
-    )
-    assert theme.accessible(named) == named
-
-
-def test_notebook_titles_name_the_model():
+    search = '<button class="btn search-button-field x" title="Search"{} data-a="b">Search</button>'
+    toggle = '<i class="theme-switch fa-sun  fa-lg" data-mode="light"{}></i><i class="other" title="Light"></i>'
+    cited = '<div role="list" class="citation-list"><div class="citation" role="{}">A</div></div>'
+    named = {
+        f"{link}<summary>{chevron}": f'{link}<summary aria-label="Pages below R&amp;D x">{chevron}',
+        '<summary aria-label="Toggle hidden content">Show</summary>': "<summary>Show</summary>",
+        search.format(' aria-label="Search"'): search.format(""),
+        toggle.format(' title="Light"'): toggle.format(""),
+        cited.format("doc-biblioentry"): cited.format("listitem"),
+    }
+    before, after = "".join(named), "".join(named.values())
+    assert theme.accessible(before) == theme.accessible(after) == after
     known = {"results/m/index", "results/m/depth", "results/suite/generalization", "book/depth"}
-    assert {page: theme.model_of(page, known) for page in known} == {
-        "results/m/index": None, "results/m/depth": "m", "results/suite/generalization": None, "book/depth": None,
-    }  # fmt: skip
+    assert {page for page in known if theme.model_of(page, known)} == {"results/m/depth"}
+    assert theme.model_of("results/m/depth", known) == "m"
     document = new_document("a")
     document += nodes.section("", nodes.title("", "Coupling"), nodes.section("", nodes.title("", "Below")))
     app = type("App", (), {"env": type("Env", (), {"docname": "results/m/depth", "found_docs": known})})
@@ -61,9 +50,6 @@ def test_one_table_lists_notebooks_measured_for_each_model():
     linked = {part.split(".ipynb)")[0] for row in rows for part in row.split("(../")[1:]}
     assert linked == {page for page in places if not page.endswith("/index") and page.split("/")[1] in models}
     assert {row.count("|") for row in rows} == {len(models) + 2} and rows[0].startswith("| Coupling across depth |")
-
-
-# -- the built pages
 
 
 @pytest.mark.browser
@@ -95,19 +81,14 @@ def test_keyboard_navigates_pages_with_visible_focus(tab):
         tab.keyboard.press("Tab")
         seen.append(tab.evaluate(where))
     assert seen[0][0] == "Skip to main content" and len({text for text, *_ in seen}) > 20
-    assert [step for step in seen if step[1:] != [True, "solid", 3]] == []
+    assert {tuple(step[1:]) for step in seen} == {(True, "solid", 3)}
     tab.keyboard.press("Control+k")
     tab.keyboard.type("glossary")
     tab.keyboard.press("Enter")
     tab.wait_for_url("**/search.html?q=glossary*")
-    tab.locator("#search-results li a").first.wait_for()
-    tab.locator("#search-results li a").first.focus()
-    tab.keyboard.press("Enter")
+    tab.locator("#search-results li a").first.press("Enter")
     tab.wait_for_url("**/methods.html*")
     assert tab.wrong == []
-
-
-FAINT = Path(__file__).with_name("faint.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.browser
@@ -119,20 +100,15 @@ def test_dark_pages_print_in_the_light_theme(tab, page):
     tab.emulate_media(media="print", color_scheme="dark")
     tab.wait_for_function("document.documentElement.dataset.theme === 'light'")
     assert tab.evaluate(FAINT) == []
-    assert tab.locator("figure.tbc-figure img.only-light:visible").count() >= 1
-    assert tab.locator("figure.tbc-figure img.only-dark:visible").count() == 0
+    light, dark = (tab.locator(f"figure.tbc-figure img.only-{theme}:visible").count() for theme in ("light", "dark"))
+    assert light >= 1 and dark == 0
     tab.emulate_media(media="screen", color_scheme="dark")
     tab.wait_for_function("document.documentElement.dataset.theme === 'dark'")
-    tab.evaluate(
-        "window.printed = []; for (const kind of ['beforeprint', 'afterprint']) "
-        "addEventListener(kind, () => printed.push(document.documentElement.dataset.theme))"
-    )
+    noted = "addEventListener(kind, () => printed.push(document.documentElement.dataset.theme))"
+    tab.evaluate(f"window.printed = []; for (const kind of ['beforeprint', 'afterprint']) {noted}")
     assert tab.pdf()[:5] == b"%PDF-"
     tab.wait_for_function("printed.length === 2")
     assert tab.evaluate("printed") == ["light", "dark"]
-
-
-WITHOUT_SCRIPT = Path(__file__).with_name("without_script.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.browser
@@ -148,15 +124,9 @@ def test_pages_without_script_show_text_figures_and_tables(plain_tab, others):
     assert wrong == {}
 
 
-NEEDS = "p:visible:text('needs JavaScript')"
 INSTEAD = {
-    "explorer": {
-        "#coupling-explorer tbody tr": 12,
-        ".cx-static figure:visible": 1,
-        "#own-prompt-here tbody tr": 4,
-        "p:visible:text('needs JavaScript')": 2,
-        "pre:has-text('cl.measure_depth(')": 2,
-    },
+    "explorer": {"#coupling-explorer tbody tr": 12, ".cx-static figure:visible": 1, "#own-prompt-here tbody tr": 4}
+    | {"p:visible:text('needs JavaScript')": 2, "pre:has-text('cl.measure_depth(')": 2},
     "claims": {".claim:visible": 27, ".claim details:visible": 27, ".scorecard-line:visible": 3},
 }
 """What stands without script for what one would make there."""
@@ -169,8 +139,6 @@ def test_pages_without_script_show_static_numbers_instead(plain_tab, name):
     assert {selector: plain_tab.locator(f"article {selector}").count() for selector in INSTEAD[name]} == INSTEAD[name]
 
 
-# -- faults are found
-
 FAULTY = """<!DOCTYPE html><html lang="en" data-theme="light"><title>A</title><style>
 a:focus {{ outline: none }} p {{ color: #595959 }} html[data-theme=dark] body {{ background: #111 }}
 </style><main><h1 style="color: #666">A</h1>{}<p style="opacity: 0.6">Faint</p><details><summary></summary>B</details>
@@ -182,9 +150,8 @@ def test_each_kind_of_accessibility_fault_is_found(tab, tmp_path):
     (tmp_path / "page.html").write_text(FAULTY.format("<p>Grey</p>" * 50), encoding="utf-8")
     show(tab, tmp_path / "page.html")
     found = axe.findings(tab)
-    assert sorted(line.split(":")[0] for line in found) == [
-        "color-contrast", "label-content-name-mismatch", "summary-name",
-    ]  # fmt: skip
+    kinds = ["color-contrast", "label-content-name-mismatch", "summary-name"]
+    assert sorted(line.split(":")[0] for line in found) == kinds
     dark = axe.findings(tab, "dark", colours_alone=True)
     # Two of the fifty paragraphs that look the same, and the faint one, whose look is another.
     assert [line.split(":")[0] for line in dark] == ["color-contrast"] * 3

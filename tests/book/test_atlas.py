@@ -1,7 +1,5 @@
 """The atlas: measured and digitised values apart, axes; in a browser sorting, filtering, two models side by side."""
 
-from __future__ import annotations
-
 import re
 
 import atlas
@@ -13,20 +11,18 @@ from companion.tables import card as cards
 from companion.tables.generalization import figure_1a
 
 PAGE = HTML / "book" / "models.html"
+ROWS = "[...document.querySelectorAll('.atlas-scroll tbody tr')].filter(row => !row.hidden)"
+NAMES = f"{ROWS}.map(row => row.cells[0].textContent)"
 
 
-def test_rows_mark_measured_cards_and_digitised_points():
+def test_rows_mark_cards_and_points_and_show_numbers():
     text = atlas.atlas_page()
     rows = re.findall(r'<tr class="(\w+)"><th scope="row">(.+?)</th><td><span[^>]*>(.)</span> (\w+)</td>', text)
-    measured = [name for how, name, mark, label in rows if (how, mark, label) == ("measured", "●", "measured")]
-    digitised = [name for how, name, mark, label in rows if (how, mark, label) == ("digitised", "◇", "digitised")]
-    assert measured == [cards.name_of(card) for card in cards.atlas()] and len(measured) >= 10
-    assert digitised == figure_1a()["model"].tolist() and len(digitised) == 28
-    assert len(rows) == len(measured) + 28 == text.count('<g class="atlas-point')
+    measured = [("measured", cards.name_of(card), "●", "measured") for card in cards.atlas()]
+    digitised = [("digitised", name, "◇", "digitised") for name in figure_1a()["model"]]
+    assert rows == measured + digitised and len(measured) >= 10 and len(digitised) == 28
+    assert text.count('<g class="atlas-point') == len(rows)
     assert re.findall(r"(?:<circle|<path) ", text).count("<path ") == 28
-
-
-def test_a_card_s_numbers_stand_in_its_row():
     card = next(card for card in cards.atlas() if cards.name_of(card) == "nano-neox-step100")
     row = atlas.of_card(card)
     whole = card["coupling"]["whole"]
@@ -37,27 +33,13 @@ def test_a_card_s_numbers_stand_in_its_row():
     assert atlas.shown(row, "score") == ""
 
 
-@pytest.mark.parametrize(
-    ("values", "log", "ticks"),
-    [
-        ([0.05, 0.95], False, [0.2, 0.4, 0.6, 0.8]),
-        ([36, 5120], True, [50, 100, 200, 500, 1000, 2000, 5000]),
-        ([2.0, 2.0], False, [2.0]),
-    ],
-)
-def test_an_axis_has_round_labels_within_its_ends(values, log, ticks):
-    low, high, found = atlas.axis(values, log)
-    assert low < min(values) and high > max(values) and found == pytest.approx(ticks)
-
-
-def test_points_with_values_lie_within_the_panel():
+def test_axes_have_round_labels_and_enclose_their_points():
+    shares, sizes = [0.2, 0.4, 0.6, 0.8], [50, 100, 200, 500, 1000, 2000, 5000]
+    for values, log, ticks in (((0.05, 0.95), False, shares), ((36, 5120), True, sizes), ((2.0, 2.0), False, [2.0])):
+        low, high, found = atlas.axis(values, log)
+        assert low < min(values) and high > max(values) and found == pytest.approx(ticks), values
     places, labels = atlas.placed([1.0, None, 3.0], False, 100, 200)
     assert places[1] is None and 100 < places[0] < places[2] < 300 and labels[0][1] == "1"
-
-
-NAMES = (
-    "[...document.querySelectorAll('.atlas-scroll tbody tr')].filter(r => !r.hidden).map(r => r.cells[0].textContent)"
-)
 
 
 @pytest.mark.browser
@@ -67,18 +49,15 @@ def test_sorting_and_filtering_update_table_and_figure(tab):
     assert tab.locator(".atlas-point.digitised:not([hidden])").count() == 0
     tab.get_by_label("Rows").select_option("all")
     everything = tab.evaluate(NAMES)
-    tab.locator("thead th[data-name=coupling] button").focus()
+    tab.locator("thead th[data-name=coupling] button").press("Enter")
     tab.keyboard.press("Enter")
-    tab.keyboard.press("Enter")
-    values = tab.evaluate(
-        "[...document.querySelectorAll('.atlas-scroll tbody tr')].map(r => +r.cells[2].dataset.value)"
-    )
+    values = tab.evaluate(f"{ROWS}.map(row => +row.cells[2].dataset.value)")
     assert values == sorted(values, reverse=True) and len(values) == len(everything)
     assert tab.locator("thead th[aria-sort=descending]").inner_text().startswith("coupling")
     tab.get_by_label("Name contains").fill("nano-neox")
     assert sorted(tab.evaluate(NAMES)) == sorted(name for name in everything if "nano-neox" in name)
-    status = f"4 of {len(everything)} models in the table, 4 in the figure"
-    assert tab.locator(".atlas [role=status]").inner_text() == status
+    status = tab.locator(".atlas [role=status]").inner_text()
+    assert status == f"4 of {len(everything)} models in the table, 4 in the figure"
     assert tab.locator(".atlas-point:not([hidden])").count() == 4
     tab.get_by_label("Name contains").fill("")
     tab.get_by_label("Rows").select_option("digitised")
@@ -88,8 +67,9 @@ def test_sorting_and_filtering_update_table_and_figure(tab):
 
 
 @pytest.mark.browser
-def test_atlas_changes_axes_and_compares_two_models(tab):
+def test_accessible_atlas_changes_axes_and_compares_two_models(tab):
     show(tab, PAGE)
+    assert axe.findings(tab, "light") + axe.findings(tab, "dark") == []
     point = tab.locator(".atlas-point:not([hidden])").first
     before = point.get_attribute("transform")
     tab.get_by_label("Across").select_option("blocks")
@@ -115,14 +95,6 @@ def test_address_restores_axes_and_phone_labels_stay_legible(tab):
     assert [tab.locator(f".atlas-{axis}-name").text_content() for axis in "xy"] == ["width", "by chance"]
     labels = tab.locator(".atlas-figure .atlas-y").first.locator("text").all_text_contents()
     assert len(labels) == len(set(labels)) > 2
-    scale = tab.locator(".atlas-figure svg").first.evaluate(
-        "e => e.getBoundingClientRect().width / e.viewBox.baseVal.width"
-    )
+    drawn = tab.locator(".atlas-figure svg").first
+    scale = drawn.evaluate("e => e.getBoundingClientRect().width / e.viewBox.baseVal.width")
     assert 13 * scale > 10 and tab.wrong == []
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_atlas_page_is_accessible(tab, theme):
-    show(tab, PAGE)
-    assert axe.findings(tab, theme) == []

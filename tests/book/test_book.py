@@ -1,16 +1,11 @@
-"""The book as files: the parts that are generated, and the pages that were built. No browser is needed.
+"""The book as files, without a browser: the parts that are generated, and after `make book` the pages."""
 
-Tests of the built pages run after `make book`, with the browser's.
-"""
-
-from __future__ import annotations
-
+import gzip
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-import code_links
 import complete
 import library
 import links
@@ -20,7 +15,7 @@ import pandas as pd
 import pytest
 import template
 import yaml
-from browser import HTML, book_pages
+from browser import HTML, book_pages, requested, show
 from executed import executed, figure
 from links import built
 
@@ -28,15 +23,10 @@ from coupling_lib.metrics.variants import VARIANTS
 from coupling_lib.models.registry import entries
 from coupling_lib.paths import ROOT
 
-# -- generated parts
 
-
-def test_contents_list_pages_in_reading_order():
+def test_contents_are_in_order_and_missing_pages_named(tmp_path):
     toc = yaml.safe_load("root: a\nparts: [{chapters: [{file: b, sections: [{file: c}, {file: d}]}, {file: e}]}]")
     assert complete.pages(toc) == ["a", "b", "c", "d", "e"]
-
-
-def test_a_missing_or_empty_page_is_named(tmp_path):
     (tmp_path / "_toc.yml").write_text("root: a\nchapters: [{file: b/c}, {file: d}]")
     html = tmp_path / "_build" / "html"
     html.mkdir(parents=True)
@@ -55,23 +45,8 @@ def test_broken_links_are_named_with_their_page(tmp_path):
     )
     (tmp_path / "_modules" / "m.html").write_text('<a href="../index.html#top"><a href="../none.html">')
     (tmp_path / "_static" / "template.html").write_text('<a href="{{ pathto }}">')
-    assert links.all_broken(tmp_path) == [
-        "_modules/m.html -> ../none.html",
-        "index.html -> a%20b.html#there",
-        "index.html -> lost.png",
-    ]
-
-
-def test_source_code_links_back_to_documented_names():
-    documented = {"coupling_lib.trace", "coupling_lib.store.sweep.Shard.read", "coupling_lib.store.sweep.cut"}
-    body = ' '.join(f'<a class="viewcode-back" href="../api.html#{name}">' for name in (
-        "coupling_lib.trace", "coupling_lib.Shard.read", "coupling_lib.store.cut", "coupling_lib.unknown",
-    ))  # fmt: skip
-    found = code_links.led_back(body, "coupling_lib.store.sweep", documented)
-    assert re.findall(r"#([\w.]+)", found) == [
-        *("coupling_lib.trace", "coupling_lib.store.sweep.Shard.read", "coupling_lib.store.sweep.cut"),
-        "coupling_lib.unknown",
-    ]
+    broken = ["_modules/m.html -> ../none.html", "index.html -> a%20b.html#there", "index.html -> lost.png"]
+    assert links.all_broken(tmp_path) == broken
 
 
 def test_template_with_a_missing_variable_raises():
@@ -79,74 +54,53 @@ def test_template_with_a_missing_variable_raises():
         template.from_template("views.html.jinja", views=[("A", "l=1")])
 
 
-def test_tables_list_every_registered_model_once():
-    aliases = re.findall(r"^\| `([^`]+)` \| (?:\[|in this)", pages.models_page(), re.MULTILINE)
+def test_pages_list_models_cards_and_readings_of_coupling():
+    page = pages.models_page()
+    aliases = re.findall(r"^\| `([^`]+)` \| (?:\[|in this)", page, re.MULTILINE)
     assert sorted(aliases) == sorted(entry.alias for entry in entries())
-
-
-def test_the_card_of_every_embedded_model_is_offered():
-    offered = re.findall(r"<\.\./(data/checkpoints/[\w-]+/README\.md)>", pages.models_page())
+    offered = re.findall(r"<\.\./(data/checkpoints/[\w-]+/README\.md)>", page)
     assert len(offered) == sum(entry.embedded for entry in entries()) == 4
     assert all((ROOT / name).is_file() for name in offered)
-
-
-def test_every_reading_of_coupling_has_its_row():
     rows = pages.variants_page().splitlines()[2:]
     assert [row.split("|")[1].strip(" `") for row in rows] == list(VARIANTS)
     assert {row.count("|") for row in rows} == {4}
 
 
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [(None, ""), (12, "12"), (4096, "4096"), (0.0015, "0.0015"), (0.00004096, "0.000041"), (62.354, "62.35")],
-)
-def test_numbers_are_written_without_exponents_and_spare_digits(value, written):
-    assert pages.number(value, 4 if value != 0.00004096 else 2) == written
+def test_numbers_are_written_without_exponents_and_spare_digits():
+    written = {None: "", 12: "12", 4096: "4096", 0.0015: "0.0015", 62.354: "62.35"}
+    assert {value: pages.number(value, 4) for value in written} == written
+    assert pages.number(0.00004096, 2) == "0.000041"
 
 
 def test_model_page_shows_the_first_figure_per_notebook(tmp_path):
-    names = {"suite": "another", "tokens-grid": "m", "tokens-pair": "m"}
-    table = pd.DataFrame({"block": [1, 2]})
+    table, names = pd.DataFrame({"block": [1, 2]}), {"suite": "another", "tokens-grid": "m", "tokens-pair": "m"}
     figures = [figure(name, table, f"model {model} (revision)") for name, model in names.items()]
     executed(tmp_path / "m" / "tokens.ipynb", figures=figures)
-    assert pages.model_page(tmp_path / "m", ["depth", "tokens"]).splitlines()[-5:] == [
-        *("## [Coupling across tokens](tokens.ipynb)", "", "```{glue} tokens-grid", ":doc: tokens.ipynb", "```")
-    ]
+    shown = "## [Coupling across tokens](tokens.ipynb)\n\n```{glue} tokens-grid\n:doc: tokens.ipynb\n```"
+    assert "\n".join(pages.model_page(tmp_path / "m", ["depth", "tokens"]).splitlines()[-5:]) == shown
 
 
 def test_the_reference_covers_every_public_module_once():
-    written = "\n".join(make() for make in library.API.values())
-    modules = re.findall(r"automodule:: (\S+)", written)
+    modules = re.findall(r"automodule:: (\S+)", "\n".join(make() for make in library.API.values()))
     files = [path for house in ("coupling_lib", "companion") for path in (ROOT / house).rglob("*.py")]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
     public = [name for name in names if "._" not in name and name not in ("coupling_lib", "companion")]
     assert sorted(modules) == sorted(public)
 
 
-@pytest.mark.parametrize(
-    ("markdown", "restructured"),
-    [
-        ("Norm `|x|` of $x_i$, or |y|.", r"Norm ``|x|`` of :math:`x_i`, or \|y\|."),
-        ("the `V`s", r"the ``V``\ s"),
-        ("J_ is `f_`", r"J\_ is ``f_``"),
-        ("Seen at hub id@commit.", r"Seen at hub id\@commit."),
-        ("See :func:`f` and ``g``.", "See :func:`f` and ``g``."),
-        ("Costs\n- one\n- two", "Costs\n\n- one\n- two"),
-        ("Say $$a\n  = b$$ then.", "Say\n\n.. math:: a = b\n\nthen."),
-        ("Use:\n\n    J @ V  # $\n\nEnd `x`.", "Use:\n\n::\n\n    J @ V  # $\n\nEnd ``x``."),
-        ("Example:\n    >>> f(`x`)\n    |1|\n\nAfter |", "Example:\n    >>> f(`x`)\n    |1|\n\nAfter \\|"),
-    ],
-)
-def test_markdown_docstrings_become_what_sphinx_reads(markdown, restructured):
-    assert markdown_docstrings.to_restructured_text(markdown) == restructured
-
-
-# -- built pages
-
-
-@pytest.mark.browser
-def test_front_page_leads_into_the_book():
-    assert "book/index.html" in (HTML / "index.html").read_text(encoding="utf-8")
+def test_markdown_docstrings_become_what_sphinx_reads():
+    markdown = {
+        "Norm `|x|` of $x_i$, or |y|.": r"Norm ``|x|`` of :math:`x_i`, or \|y\|.",
+        "the `V`s": r"the ``V``\ s",
+        "J_ is `f_`": r"J\_ is ``f_``",
+        "Seen at hub id@commit.": r"Seen at hub id\@commit.",
+        "See :func:`f` and ``g``.": "See :func:`f` and ``g``.",
+        "Costs\n- one\n- two": "Costs\n\n- one\n- two",
+        "Say $$a\n  = b$$ then.": "Say\n\n.. math:: a = b\n\nthen.",
+        "Use:\n\n    J @ V  # $\n\nEnd `x`.": "Use:\n\n::\n\n    J @ V  # $\n\nEnd ``x``.",
+        "Example:\n    >>> f(`x`)\n    |1|\n\nAfter |": "Example:\n    >>> f(`x`)\n    |1|\n\nAfter \\|",
+    }
+    assert {text: markdown_docstrings.to_restructured_text(text) for text in markdown} == markdown
 
 
 def on_pages(wrong: Callable[[Path], list[str]]) -> dict[str, list[str]]:
@@ -156,44 +110,40 @@ def on_pages(wrong: Callable[[Path], list[str]]) -> dict[str, list[str]]:
 
 
 @pytest.mark.browser
-def test_pages_load_nothing_from_another_machine():
-    def elsewhere(page: Path) -> list[str]:
-        addresses = [address for address in built(page).loads if urlsplit(address).scheme not in ("", "data")]
-        return addresses + re.findall(r"unpkg|jsdelivr|cdnjs|googleapis", page.read_text(encoding="utf-8"))
-
-    assert on_pages(elsewhere) == {}
-
-
-@pytest.mark.browser
-def test_every_formula_and_paragraph_is_rendered_whole():
+def test_pages_render_whole_without_network_and_link_safely():
     unset = re.compile(r"<p>[^<]*\$\\\S+|<p>(?:(?!</p>).)*[a-z,]</p>\s*<p>\S+", re.DOTALL)
-    assert on_pages(lambda page: unset.findall(page.read_text(encoding="utf-8"))) == {}
+
+    def wrong(page: Path) -> list[str]:
+        text = page.read_text(encoding="utf-8")
+        loaded = [address for address in built(page).loads if urlsplit(address).scheme not in ("", "data")]
+        insecure = [link for link in built(page).links if urlsplit(link).scheme == "http"]
+        return [*loaded, *insecure, *unset.findall(text), *re.findall(r"unpkg|jsdelivr|cdnjs|googleapis", text)]
+
+    assert on_pages(wrong) == {} and links.all_broken(HTML) == []
+    assert "book/index.html" in (HTML / "index.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.browser
-def test_internal_links_resolve_and_external_links_use_https():
-    assert links.all_broken(HTML) == []
-    assert on_pages(lambda page: [link for link in built(page).links if urlsplit(link).scheme == "http"]) == {}
-
-
-@pytest.mark.browser
-def test_every_figure_has_data_origin_and_description():
+def test_figures_and_tables_are_described_and_offer_data():
     def lacking(page: Path) -> Iterator[str]:
         text = page.read_text(encoding="utf-8")
         figures = re.findall(r'<figure class="tbc-figure"[^>]*>.*?</figure>', text, re.DOTALL)
         if page.stem in ("depth", "index") and not figures:
             yield "figures"
+        data, origin = r'<a [^>]*download="[\w-]+\.(csv|csv\.gz)"', r'class="tbc-provenance">[^<]{20,}<'
         for markup in figures:
-            name = markup[:80]
-            if not re.search(r'<a [^>]*download="[\w-]+\.(csv|csv\.gz|nc)"', markup):
-                yield f"data: {name}"
-            if not re.search(r'class="tbc-provenance">[^<]{20,}<', markup):
-                yield f"origin: {name}"
+            for part in (data, origin, "@misc{coupling-", "&lt;figcaption&gt;", "data sha256 "):
+                if not re.search(part, markup):
+                    yield f"{part}: {markup[:80]}"
             described = re.findall(r'<img [^>]*class="only-(?:light|dark)"[^>]*alt="([^"]{10,})"', markup)
             # What is seen, not the caption once more.
             (caption,) = re.findall(r'class="tbc-caption">(?:<a [^>]*>[^<]*</a> )?(.*?)</div>', markup, re.DOTALL)
             if len(described) != 2 or caption in described:
-                yield f"description: {name}"
+                yield f"description: {markup[:80]}"
+        tables = re.findall(r'<table[^>]*class="[^"]*\b(?:table|dataframe)\b[^>]*>\s*<thead', text)
+        anchors = re.findall(r'<table id="(table-[^"]+)"', text)
+        if {len(tables), len({*anchors}), text.count("Cite this table</summary>")} != {len(anchors)}:
+            yield f"citations of tables: {anchors}"
 
     assert on_pages(lambda page: list(lacking(page))) == {}
 
@@ -207,7 +157,7 @@ def origins(page: Path) -> list[str]:
 def test_model_pages_show_figures_of_that_model(model):
     # The schematic shows no model.
     measured = [origin for origin in origins(HTML / "results" / model / "depth.html") if origin.startswith("model ")]
-    assert measured and [origin for origin in measured if f"model {model}" not in origin] == []
+    assert measured and all(f"model {model}" in origin for origin in measured), measured
 
 
 @pytest.mark.browser
@@ -217,4 +167,34 @@ def test_model_index_shows_one_figure_per_notebook(model):
     notebooks = [path for path in folder.glob("*.html") if path.name != "index.html"]
     found = origins(folder / "index.html")
     assert len(found) == len(notebooks) >= 1
-    assert [origin for origin in found if not origin.startswith(f"model {model} ")] == []
+    assert all(origin.startswith(f"model {model} ") for origin in found), found
+
+
+@pytest.mark.browser
+def test_site_pages_and_their_files_keep_within_limits():
+    # Of these, 9 are the drawings, a third of that packed for a page on a disk to save as pixels, 7 the data of the
+    # explorer (half of them the traceless part's), 6 the model that runs in a page, and 5 the sources of the library.
+    assert sum(path.stat().st_size for path in HTML.rglob("*") if path.is_file()) < 42_000_000
+    shared = ("_static/", "searchindex.js")  # what every page loads is read once
+    alone, sizes = {}, {}
+    for page in HTML.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        own = {(page.parent / unquote(part)).resolve() for part in re.findall(r' (?:src|href)="([^"#?:]+)', text)}
+        own = {file for file in own if file.is_file() and file.suffix in (".svg", ".png", ".js", ".gz", ".csv")}
+        own = {file for file in own if not file.relative_to(HTML).as_posix().startswith(shared)}
+        name = page.relative_to(HTML).as_posix()
+        alone[name] = page.stat().st_size
+        sizes[name] = alone[name] + sum(file.stat().st_size for file in own)
+    assert len(sizes) > 40 and {name: size for name, size in alone.items() if size > 1_500_000} == {}
+    assert {name: size for name, size in sizes.items() if size > 3_000_000} == {}
+
+
+@pytest.mark.browser
+def test_the_front_page_loads_at_most_800_kilobytes(tab):
+    with requested(tab) as loaded:
+        show(tab, HTML / "book" / "index.html")
+    files = {Path(unquote(urlsplit(address).path)) for address in loaded if address.startswith("file:")}
+    assert len(files) > 10
+    # Every server packs text; pictures that are drawn in text are text too.
+    packed = {path.name: len(gzip.compress(path.read_bytes())) for path in files}
+    assert sum(packed.values()) < 800_000, sorted(packed.items(), key=lambda one: -one[1])[:5]

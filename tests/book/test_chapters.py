@@ -1,7 +1,5 @@
 """The chapters of the book: one shape for all, verdicts in the words of the claims, commands that exist, with times."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from itertools import pairwise
@@ -15,34 +13,16 @@ import yaml
 from executed import executed
 from papermill.inspection import inspect_notebook
 
-import coupling_lib
 from coupling_lib import paths
 
 BOOK = paths.ROOT / "book"
-PARTS = ["What it is", "What we found", "Your turn", "How we know"]
-
-each_chapter = pytest.mark.parametrize("chapter", list(chapters.CHAPTERS))
-each_page = pytest.mark.parametrize("page", list(chapters.PAGES))
 
 
-def text_of(page: str) -> str:
-    return (BOOK / f"{page}.md").read_text(encoding="utf-8")
-
-
-def toc() -> list[dict]:
-    return yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
-
-
-# -- the order of the book
-
-
-def test_contents_list_all_chapters_within_18_pages():
-    assert [part["caption"] for part in toc()] == PARTS
-    assert 1 + sum(len(part["chapters"]) for part in toc()) <= 18
+def test_contents_notebooks_and_claims_have_their_chapters():
+    parts = yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
+    assert [part["caption"] for part in parts] == ["What it is", "What we found", "Your turn", "How we know"]
+    assert 1 + sum(len(part["chapters"]) for part in parts) <= 18
     assert {f"book/{page}" for page in chapters.PAGES} <= set(complete.listed())
-
-
-def test_every_notebook_and_every_claim_has_its_chapter():
     # What the notebook of one card writes stands on the page of models.
     assert {*chapters.CHAPTERS, "card"} == {path.stem for path in (paths.ROOT / "notebooks").glob("*.ipynb")}
     for claim in claims.read_claims():
@@ -51,41 +31,30 @@ def test_every_notebook_and_every_claim_has_its_chapter():
         assert all((BOOK / f"{chapters.page_of(name)}.md").is_file() for name in named)
 
 
-# -- the shape of a chapter
-
-
-FIRST_SCREEN = re.compile(
-    r"# [^\n]+\?\n\n"
-    r":::\{admonition\} (?P<answer>[^\n]+)\n:class: finding\n\n(?P<text>.+?)\n:::\n\n"
-    r"```\{glue\} [\w-]+\n:doc: [^\n]+\n```\n\n"
-    r"```\{include\} \.\./results/book/verdicts-(?P<page>\w+)\.md\n```\n\n",
-    re.DOTALL,
-)
-
-
-@each_page
-def test_pages_begin_with_question_answer_figure_and_verdicts(page):
-    first = FIRST_SCREEN.match(text_of(page))
+@pytest.mark.parametrize("page", chapters.PAGES)
+def test_pages_begin_with_answers_and_end_with_commands(page):
+    first_screen = re.compile(
+        r"# [^\n]+\?\n\n"
+        r":::\{admonition\} (?P<answer>[^\n]+)\n:class: finding\n\n(?P<text>.+?)\n:::\n\n"
+        r"```\{glue\} [\w-]+\n:doc: [^\n]+\n```\n\n"
+        r"```\{include\} \.\./results/book/verdicts-(?P<page>\w+)\.md\n```\n\n",
+        re.DOTALL,
+    )
+    text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
+    first = first_screen.match(text)
     assert first and first["page"] == page and 20 < len(first["answer"]) < 120
     # Two to five sentences, with what is filled in taken for one word; three numbers at most, none of them typed.
     plain = re.sub(r"\{glue:text\}`[^`]+`", "NUMBER", first["text"])
     assert 2 <= len(re.findall(r"[.:](?:\s|$)", plain)) <= 6 and 1 <= plain.count("NUMBER") <= 3
     # The number that an interval is of stands below, beside it.
     assert not re.search(r"-(low|high)[:`]", first["text"])
-
-
-@each_page
-def test_pages_show_evidence_and_end_with_their_commands(page):
-    *body, last = re.split(r"^## ", text_of(page), flags=re.MULTILINE)
+    *body, last = re.split(r"^## ", text, flags=re.MULTILINE)
     assert re.search(r"^\| --- |```\{glue\} ", "".join(body[1:]), re.MULTILINE)
     assert re.match(rf"Run it\n\n```\{{include\}} \.\./results/book/run-{page}\.md\n```", last)
-    headings = re.findall(r"^#{2,3} (.+)$", text_of(page), re.MULTILINE)
+    headings = re.findall(r"^#{2,3} (.+)$", text, re.MULTILINE)
     assert len(headings) == len(set(headings)) >= 4
     # Commands stand in one place for all chapters.
-    assert ".venv/bin" not in text_of(page)
-
-
-# -- what is generated
+    assert ".venv/bin" not in text
 
 
 def test_chapters_show_the_verdicts_of_their_claims(monkeypatch):
@@ -110,10 +79,8 @@ def test_chapters_show_the_verdicts_of_their_claims(monkeypatch):
 def test_chapter_reports_run_times_or_not_run(tmp_path):
     executed(tmp_path / "smollm2-135m" / "depth.ipynb", seconds=61.0)
     part = chapters.run_part("depth", tmp_path)
-    assert (
-        "This chapter, for SmolLM2-135M-Instruct (Q4_1). **Time: 60 s** on" in part
-        and "[ship with the project]" in part
-    )
+    assert "This chapter, for SmolLM2-135M-Instruct (Q4_1). **Time: 60 s** on" in part
+    assert "[ship with the project]" in part
     assert "[nano-neox](../results/nano-neox/depth.ipynb) (not run here)" in part
     _, *others = chapters.public_decoders.NAMES.values()
     assert part.rstrip().splitlines()[-1].startswith(f"- Not measured here: {', '.join(others)}; `make decoders")
@@ -122,26 +89,17 @@ def test_chapter_reports_run_times_or_not_run(tmp_path):
     assert part.count("**Time: not run here.**") == len(chapters.CHAPTERS["depth"].further) == 1
 
 
-@each_chapter
-def test_chapter_commands_use_existing_notebook_parameters(chapter, tmp_path):
-    part = chapters.run_part(chapter, tmp_path)
-    blocks = re.findall(r"```bash\n(.*?)```", part, re.DOTALL)
+@pytest.mark.parametrize("chapter", chapters.CHAPTERS)
+def test_chapter_commands_parameters_and_functions_exist(chapter, tmp_path):
+    blocks = re.findall(r"```bash\n(.*?)```", chapters.run_part(chapter, tmp_path), re.DOTALL)
     assert len(blocks) == 1 + len(chapters.CHAPTERS[chapter].further)
     known = inspect_notebook(str(paths.ROOT / "notebooks" / f"{chapter}.ipynb"))
-    for block in blocks:
-        (command,) = block.splitlines()
+    for (command,) in map(str.splitlines, blocks):
         assert command.startswith(".venv/bin/")
         if "papermill" in command:
             assert f"notebooks/{chapter}.ipynb out.ipynb" in command
             assert {name for flag, name in pairwise(command.split()) if flag == "-p"} <= set(known)
-
-
-@each_chapter
-def test_a_chapter_names_functions_that_exist(chapter):
-    for name in chapters.CHAPTERS[chapter].measured:
-        room, _, function = chapters.in_full(name).rpartition(".")
-        home = coupling_lib if room == "coupling_lib" else importlib.import_module(room)
-        assert callable(getattr(home, function))
-    for name in chapters.CHAPTERS[chapter].drawn:
-        room, function = name.split(".")
-        assert callable(getattr(importlib.import_module(f"companion.figures.{room}"), function))
+    named = [chapters.in_full(name) for name in chapters.CHAPTERS[chapter].measured]
+    named += [f"companion.figures.{name}" for name in chapters.CHAPTERS[chapter].drawn]
+    for room, _, function in (name.rpartition(".") for name in named):
+        assert callable(getattr(importlib.import_module(room), function))

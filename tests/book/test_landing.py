@@ -1,29 +1,20 @@
 """The front page: its answer and its story come first, and its verdicts are counted."""
 
-from __future__ import annotations
-
 import landing
 import pytest
 from browser import DESKTOP, HTML, PHONE, show
 
-PAGE = HTML / "book" / "index.html"
-
 
 @pytest.mark.browser
 @pytest.mark.parametrize("size", [DESKTOP, {"width": 1280, "height": 720}, PHONE], ids=["desktop", "laptop", "phone"])
-def test_answer_and_story_figure_fit_first_screen(tab, size):
+def test_first_screen_answers_and_verdicts_lead_to_claims(tab, size):
     tab.set_viewport_size(size)
-    show(tab, PAGE)
+    show(tab, HTML / "book" / "index.html")
     answer = tab.locator("article p").first
     assert answer.inner_text().startswith("In small models") and answer.inner_text().endswith("not measured here.")
     for place in (answer, tab.locator(".story-controls"), tab.locator(".story-stage canvas")):
         box = place.bounding_box()
         assert box["y"] > 0 and box["y"] + box["height"] < size["height"], place
-
-
-@pytest.mark.browser
-def test_the_verdicts_lead_to_the_claims(tab):
-    show(tab, PAGE)
     tab.locator(".verdict-strip a").first.click()
     tab.wait_for_url("**/book/claims.html")
 

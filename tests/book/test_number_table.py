@@ -1,7 +1,5 @@
 """The table of all numbers: each stands there as its notebook stored it, beside functions that exist."""
 
-from __future__ import annotations
-
 import shutil
 from importlib import import_module
 

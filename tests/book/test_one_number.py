@@ -1,11 +1,9 @@
 """One number, one value: a quantity that two pages show is the same number there, or the pages name what differs."""
 
-from __future__ import annotations
-
 import functools
 import re
 import tomllib
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -27,30 +25,20 @@ QUANTITIES = tomllib.loads(Path(__file__).with_name("quantities.toml").read_text
 for one in (one for quantity in QUANTITIES.values() for one in quantity["names"]):
     one["is"] = functools.reduce(lambda name, word: name.replace(*word), WORDS.items(), one["is"])
 
+# What may differ between two values of a quantity, and the words by which a page names it.
 CONDITIONS = {
     "prompts": r"prompts|questions|images",
     "k": r"K ?=",
     "precision": r"`(nf4|int8|fp4|bf)|bits",
     "step": r"step",
 }
-"""What may differ between two values of a quantity, and the words by which a page names it."""
-
-PLAIN = {"step": None, "precision": "float32"}
-"""Conditions that need no word on a page: the end of training, and full precision."""
+PLAIN = {"step": None, "precision": "float32"}  # the end of training and full precision need no word
 
 
-class Shown(NamedTuple):
-    """A number as a page shows it."""
-
-    page: str
-    model: str
-    name: str
-    form: str
+Shown = namedtuple("Shown", "page model name form")  # a number as a page shows it
 
 
 class Known(NamedTuple):
-    """A number with all that fixes it."""
-
     page: str
     name: str
     value: float
@@ -68,9 +56,7 @@ def shown_numbers() -> Iterator[Shown]:
                 yield from (Shown("claims.toml", model, name, form) for model in claim["models"])
 
 
-@functools.cache
-def remembered(notebook: Path) -> dict[str, float | str]:
-    return named_numbers.remembered(notebook)
+remembered = functools.cache(named_numbers.remembered)
 
 
 def committed(model: str, notebook: str) -> dict[str, float | str]:
@@ -85,7 +71,6 @@ def built(model: str, notebook: str) -> dict[str, float | str]:
 
 
 def known(shown: Shown, numbers: dict[str, float | str], given: dict, found: dict[str, str], about: str) -> Known:
-    """A shown number with its value and conditions."""
     notebook = shown.name.split("-")[0]
     place = {"model": shown.model, "precision": "float32"}
     for key in ("prompts", "images", "k", "precision", "token"):
@@ -105,8 +90,7 @@ def known(shown: Shown, numbers: dict[str, float | str], given: dict, found: dic
         value = 1 - value
         conditions["part"] = {"low": "high", "high": "low"}.get(conditions["part"], "")
     digits = re.search(r"\.(\d)", shown.form)
-    percent = 2 if "%" in shown.form else 0
-    printed = (int(digits[1]) if digits else 4) + percent
+    printed = (int(digits[1]) if digits else 4) + 2 * ("%" in shown.form)
     return Known(shown.page, shown.name, value, printed, tuple(sorted(conditions.items())))
 
 
@@ -151,18 +135,16 @@ def page_texts() -> dict[str, str]:
 
 def test_committed_notebooks_give_each_quantity_one_value():
     found = collected(committed)
-    assert {page for several in found.values() for page in (one.page for one in several)} >= {
-        "depth.md", "emergence.md", "definitions.md", "vision.md", "claims.toml",
-    }  # fmt: skip
+    pages = {one.page for several in found.values() for one in several}
+    assert pages >= {"depth.md", "emergence.md", "definitions.md", "vision.md", "claims.toml"}
     assert contradictions(found, page_texts()) == []
 
 
 @pytest.mark.browser
 def test_built_book_gives_each_quantity_one_value():
     found = collected(built)
-    assert {dict(one.conditions)["model"] for several in found.values() for one in several} >= {
-        "smollm2-135m", "nano-neox", "nano-vit",
-    }  # fmt: skip
+    models = {dict(one.conditions)["model"] for several in found.values() for one in several}
+    assert models >= {"smollm2-135m", "nano-neox", "nano-vit"}
     assert contradictions(found, page_texts()) == []
 
 
@@ -181,7 +163,7 @@ def test_contradicting_values_of_a_quantity_are_found():
 
 
 def test_every_shown_coupling_belongs_to_a_quantity():
-    own = (
+    own = [
         r"edits-.*", r"emergence-(phases|later)-.*",
         r"(generalization|tokens)-.*", r".*-(error|n|spread|p)", r"depth-(local|emerged|coupling-traceless|shared).*",
         r"emergence-(fall|rise).*", r"vision-(class-to|coupling-(class|patch)-null).*",
@@ -192,8 +174,8 @@ def test_every_shown_coupling_belongs_to_a_quantity():
         r"prompts-(many|control|step-by-step-over|length|steps).*", r"spectra-.*", r"dynamics-.*",
         r"readings-agreement.*", r".*prompts",
         r"readings-(?!normalized_miscoupling)[a-z_]+-(trained|untrained|random-bases).*",
-    )  # fmt: skip
+    ]  # fmt: skip
     names = {shown.name for shown in shown_numbers()}
     wanted = {n for n in names if re.search(r"coupl|null|random-bases|relative|beyond|expodistance|line-shape", n)}
-    patterns = [*own, *(n["is"] for quantity in QUANTITIES.values() for n in quantity["names"])]
-    assert {name for name in wanted if not any(re.fullmatch(pattern, name) for pattern in patterns)} == set()
+    known = own + [name["is"] for quantity in QUANTITIES.values() for name in quantity["names"]]
+    assert {name for name in wanted if not any(re.fullmatch(pattern, name) for pattern in known)} == set()

@@ -1,7 +1,5 @@
 """What the book says about itself: how to cite and repeat it, its words, and what stands in the head of each page."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -27,10 +25,7 @@ BOOK = paths.ROOT / "book"
 CITATION = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 
 
-# -- citing
-
-
-def test_requested_bibliography_entries_are_filled_in():
+def test_citations_are_filled_in_with_commit_or_doi():
     text = cited.entry("aubry2025", (BOOK / "references.bib").read_text(encoding="utf-8"))
     assert text.startswith("@inproceedings{aubry2025,") and text.endswith("\n}")
     assert text.count("@") == 1 and "Papyan, Vardan" in text
@@ -40,9 +35,6 @@ def test_requested_bibliography_entries_are_filled_in():
     assert "@inproceedings{aubry2025," in text and "@software{transformer_block_coupling_companion," in text
     with pytest.raises(ValueError, match=r"no entry 'nobody'; name one of references\.bib"):
         cited.entry("nobody", "@book{x,\n}")
-
-
-def test_citation_has_commit_before_and_doi_after_release():
     before = cited.companion(CITATION, "0123456789ab")
     assert re.search(r"version += \{0\.1\.0\}", before) and "commit 0123456789ab" in before and "doi" not in before
     after = cited.companion({**CITATION, "doi": "10.5281/zenodo.1", "date-released": "2027-01-31"}, None)
@@ -62,28 +54,14 @@ def test_commit_is_marked_changed_or_absent_without_git(tmp_path):
     assert cited.commit(tmp_path) == f"{of}+"
 
 
-# -- repeating
-
-
-@pytest.mark.parametrize(
-    ("seconds", "written"),
-    [(None, "not run here"), (1, "5 s"), (58, "60 s"), (117, "115 s"), (118, "2 min"), (700, "12 min")],
-)
-def test_times_are_rounded_to_their_repeatability(seconds, written):
-    assert reproduce.time_text(seconds) == written
-
-
-def test_every_claim_has_command_time_and_tolerance(tmp_path):
+def test_claims_have_possible_commands_rounded_times_and_tolerances(tmp_path):
     for name in ("smollm2-135m/spectra", "nano-neox/spectra"):
         executed(tmp_path / f"{name}.ipynb", seconds=90.0)
     executed(tmp_path / "suite" / "generalization.ipynb", seconds=50.0)
     known = claims.read_claims()
     of_one = next(c for c in known if claims.notebooks_of(c) == {"spectra"})
-    assert reproduce.repeated(of_one, tmp_path) == (
-        "make results/smollm2-135m/spectra.ipynb results/nano-neox/spectra.ipynb",
-        180.0,
-        "the verdict; numbers within 0.2%",
-    )
+    make = "make results/smollm2-135m/spectra.ipynb results/nano-neox/spectra.ipynb"
+    assert reproduce.repeated(of_one, tmp_path) == (make, 180.0, "the verdict; numbers within 0.2%")
     found = [reproduce.allowed(run) for run in (["depth", "readings"], ["dynamics"], ["nulls"], ["edits", "nulls"])]
     assert found == [f"the verdict; numbers within {share}%" for share in (0.9, 0.3, 0.2, 0.2)]
     assert reproduce.allowed(["depth", "precision"]) == reproduce.ROUNDED["precision"]
@@ -94,15 +72,14 @@ def test_every_claim_has_command_time_and_tolerance(tmp_path):
     rows = re.findall(r"^\| (.+?) \| `((?:make|\.venv/bin/papermill) [^`]+)` \| [^|]+ \| [^|]+ \|$",
                       reproduce.reproduce_page(tmp_path), re.MULTILINE)  # fmt: skip
     assert [words for words, _ in rows] == [claim["claim"] for claim in known]
-
-
-def test_the_commands_name_what_make_can_make():
     makefile = (paths.ROOT / "Makefile").read_text(encoding="utf-8")
     for claim in claims.read_claims():
         command, *_ = reproduce.repeated(claim, paths.ROOT / "nothing")
         for model, notebook in re.findall(r"results/([\w-]+)/([\w-]+)\.ipynb", command):
             assert (paths.ROOT / "notebooks" / f"{notebook}.ipynb").is_file()
             assert re.search(rf"^[A-Z_]+ :=.*\b{re.escape(model)}\b", makefile, re.MULTILINE)
+    written = {None: "not run here", 1: "5 s", 58: "60 s", 117: "115 s", 118: "2 min", 700: "12 min"}
+    assert {seconds: reproduce.time_text(seconds) for seconds in written} == written
 
 
 def test_the_machine_is_described():
@@ -111,27 +88,15 @@ def test_the_machine_is_described():
     assert int(rows["cores"]) >= 1 and rows["memory"].endswith("GiB")
 
 
-# -- the glossary
-
-
-def test_sorted_glossary_holds_every_term_used():
+def test_sorted_glossary_holds_terms_linked_once_a_page():
     text = (BOOK / "methods.md").read_text(encoding="utf-8").split("glossary}\n")[1].split("```")[0]
     terms = re.findall(r"^(\S.*)$", text, re.MULTILINE)
     assert len(terms) >= 30
     assert terms == sorted(terms, key=lambda term: re.sub(r"\W", " ", term).lower())
-    used = set()
-    for page in BOOK.glob("*.md"):
-        for role in re.findall(r"\{term\}`([^`]+)`", page.read_text(encoding="utf-8")):
-            target = re.search(r"<(.+)>", role)
-            used.add(" ".join((target[1] if target else role).split()))
-    assert used and used <= set(terms)
-
-
-def test_no_page_links_a_term_twice():
     for page in BOOK.glob("*.md"):
         roles = re.findall(r"\{term\}`([^`]+)`", page.read_text(encoding="utf-8"))
         targets = [" ".join(re.sub(r".*<(.+)>", r"\1", role, flags=re.DOTALL).split()) for role in roles]
-        assert len(targets) == len(set(targets)), page.name
+        assert len(targets) == len(set(targets)) and set(targets) <= set(terms), page.name
 
 
 def document(*children: nodes.Node) -> nodes.document:
@@ -144,15 +109,11 @@ def paragraph(*parts: nodes.Node | str) -> nodes.paragraph:
     return nodes.paragraph("", "", *(nodes.Text(part) if isinstance(part, str) else part for part in parts))
 
 
-def glossary() -> nodes.document:
+def test_links_carry_previews_of_their_targets():
     definition = nodes.definition("", paragraph("By chance\nalone."), paragraph("More."))
     item = nodes.definition_list_item("", nodes.term("", "null", ids=["term-null"]), definition)
-    return document(addnodes.glossary("", nodes.definition_list("", item)))
-
-
-def test_links_carry_previews_of_their_targets():
-    definitions = previews.definitions(glossary())
-    assert definitions == {"term-null": "By chance alone."}
+    glossary = document(addnodes.glossary("", nodes.definition_list("", item)))
+    assert previews.definitions(glossary) == {"term-null": "By chance alone."}
     behind = {
         "term-null": {"preview": 'a "b" & c'},
         "id2": {"preview": "Somebody. 2025."},
@@ -168,10 +129,7 @@ def test_links_carry_previews_of_their_targets():
     )
 
 
-# -- the head of a page
-
-
-def test_description_is_the_first_plain_paragraph():
+def test_head_describes_a_page_and_names_configured_addresses():
     mathematics = paragraph("a paragraph that is long enough and has ", nodes.math("", "J"), " in its middle")
     short, plain = paragraph("Too short."), paragraph("word " * 60)
     cell = nodes.entry("", paragraph("a long cell of a table, which is no description of a page"))
@@ -179,9 +137,6 @@ def test_description_is_the_first_plain_paragraph():
     assert text.startswith("word word") and text.endswith("word …") and len(text) <= 202
     assert head.description(document(paragraph("Too short.")), "otherwise") == "otherwise"
     assert head.description(None, "otherwise") == "otherwise"
-
-
-def test_head_names_addresses_only_if_configured():
     without = head.metatags('A "title"', "What it is.", "Site", None, None)
     assert '<meta name="description" content="What it is." />' in without
     assert 'property="og:title" content="A &quot;title&quot;"' in without
@@ -206,38 +161,25 @@ def test_linked_data_name_paper_and_software():
     assert "identifier" not in json.loads(head.scholarly(CITATION, None).partition(">")[2][:-10])["@graph"][1]
 
 
-@pytest.mark.parametrize(
-    ("given", "environment", "taken"),
-    [("", "", ""), ("https://a.org/b", "", "https://a.org/b/"),
-     ("https://a.org/", "https://c.org/d/", "https://c.org/d/"), ("", "/", "")],
-)  # fmt: skip
-def test_address_comes_from_environment_or_configuration(monkeypatch, given, environment, taken):
-    monkeypatch.setenv("BOOK_ADDRESS", environment)
-    config = SimpleNamespace(html_baseurl=given)
-    head._take_address(None, config)
-    assert config.html_baseurl == taken
-
-
-def made_up(tmp_path, address: str) -> SimpleNamespace:
-    return SimpleNamespace(
-        config=SimpleNamespace(html_baseurl=address, html_title="Transformer Block Coupling", project="p"),
-        builder=SimpleNamespace(name="html", get_target_uri=lambda page: f"{page}.html"),
-        env=SimpleNamespace(found_docs={"book/idea", "book/index"}),
-        outdir=str(tmp_path),
-    )
-
-
-def test_site_map_is_written_only_with_an_address(tmp_path):
-    head._finish(made_up(tmp_path, ""), None)
+def test_configured_address_is_taken_and_its_site_mapped(monkeypatch, tmp_path):
+    one, other = "https://a.org/b/", "https://c.org/d/"
+    for configured, environment, taken in (("", "", ""), (one[:-1], "", one), (one, other, other), ("", "/", "")):
+        monkeypatch.setenv("BOOK_ADDRESS", environment)
+        config = SimpleNamespace(html_baseurl=configured)
+        head._take_address(None, config)
+        assert config.html_baseurl == taken
+    config = SimpleNamespace(html_baseurl="", html_title="Transformer Block Coupling", project="p")
+    builder = SimpleNamespace(name="html", get_target_uri=lambda page: f"{page}.html")
+    env = SimpleNamespace(found_docs={"book/idea", "book/index"})
+    app = SimpleNamespace(config=config, builder=builder, env=env, outdir=str(tmp_path))
+    head._finish(app, None)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-    head._finish(made_up(tmp_path, "https://example.org/book/"), None)
+    config.html_baseurl = "https://example.org/book/"
+    head._finish(app, None)
     places = [place.text for place in ET.parse(tmp_path / "sitemap.xml").iter() if place.tag.endswith("}loc")]
     assert places == ["https://example.org/book/book/idea.html", "https://example.org/book/book/index.html"]
     with Image.open(paths.ROOT / "book" / head.CARD) as card:
         assert card.size == (1200, 630)
-
-
-# -- the container
 
 
 def test_container_builds_the_book_with_allowed_python():
@@ -248,7 +190,7 @@ def test_container_builds_the_book_with_allowed_python():
     assert {".venv", "_build", "results"} <= set(ignored)
 
 
-@pytest.mark.parametrize("page", sorted((paths.ROOT / "book").glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", sorted(BOOK.glob("*.md")), ids=lambda page: page.stem)
 def test_quantised_model_is_first_named_in_full(page):
     lines = [line for line in page.read_text(encoding="utf-8").splitlines() if "SmolLM2-135M" in line]
     full = "SmolLM2-135M-Instruct (Q4_1)"
@@ -258,11 +200,7 @@ def test_quantised_model_is_first_named_in_full(page):
     assert [line for line in prose if line.startswith("|") and "SmolLM2-135M" in line.replace(full, "")] == []
 
 
-@pytest.mark.parametrize("page", ["index", "depth"])
-def test_pages_on_coupling_link_the_reversed_claim(page):
-    first = claims.read_claims()[0]["claim"]
-    text = (BOOK / f"{page}.md").read_text(encoding="utf-8")
-    assert (
-        first.startswith("Blocks share their strongest directions")
-        and "<claim-blocks-share-directions>` depends" in text
-    )
+def test_pages_on_coupling_link_the_reversed_claim():
+    assert claims.read_claims()[0]["claim"].startswith("Blocks share their strongest directions")
+    texts = [(BOOK / f"{page}.md").read_text(encoding="utf-8") for page in ("index", "depth")]
+    assert ["<claim-blocks-share-directions>` depends" in text for text in texts] == [True, True]

@@ -1,7 +1,5 @@
 """The map of the paper's figures and tables: all are there, and what it names exists."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex
@@ -9,19 +7,16 @@ from functools import cache
 from importlib import import_module
 
 import complete
-import nbformat
 import paper_map
 import pytest
-import yaml
 
 from companion.notebook.parameters import RULES
 from companion.training.__main__ import _parser
 from coupling_lib.models.registry import entries
 from coupling_lib.paths import ROOT
 
+# What figures draw that show the paper's own values: digitised points, benchmarks of its models, a drawing.
 PAPERS_OWN = ("points", "board", "shaped", "take_construction")
-"""What figures draw that show the paper's own values: digitised points, benchmarks of its models, a drawing."""
-
 ROWS = paper_map.read_map()
 KNOWN_MODELS = {entry.alias for entry in entries()}
 
@@ -31,20 +26,6 @@ each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row["item"])
 @cache
 def twin_of(notebook: str) -> str:
     return (ROOT / "notebooks" / f"{notebook}.py").read_text(encoding="utf-8")
-
-
-def models_of(row: dict[str, str]) -> set[str]:
-    """The models of a command."""
-    given = paper_map.parameters_of(row)
-    return {given.get("model", ""), *given.get("others", "").split(",")} - {""}
-
-
-@cache
-def names_of(notebook: str) -> frozenset[str]:
-    """What a notebook keeps under a name, and what its twin, which may be ahead of it, names."""
-    cells = nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4).cells
-    kept = [output.get("metadata", {}).get("scrapbook", {}) for cell in cells for output in cell.get("outputs", [])]
-    return frozenset([*(one["name"] for one in kept if one), *re.findall(r'\bname="([\w-]+)"', twin_of(notebook))])
 
 
 @cache
@@ -73,46 +54,33 @@ def test_every_item_of_the_paper_appears_once():
 
 
 @each_row
-def test_what_a_row_names_exists(row):
-    assert row["shows"] and row["state"] in paper_map.STATES
-    pages = complete.pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
-    assert (row["page"] in pages) == (row["state"] != "not drawn")
-    if row["notebook"]:
-        assert row["page"].endswith(f"/{row['notebook']}")
-        assert set(paper_map.listed(row, "figures")) <= names_of(row["notebook"])
-    for name in paper_map.listed(row, "functions"):
-        module, _, function = paper_map.in_full(name).rpartition(".")
-        assert callable(getattr(import_module(module), function))
-
-
-@each_row
-def test_figures_are_drawn_by_the_named_function(row):
-    """The twin calls `show` with that function and that name."""
-    if not row["notebook"]:
-        assert not row["functions"] and not row["figures"] and not row["parameters"]
-        return
+def test_what_a_row_names_exists_and_draws_it(row):
     names, functions = (paper_map.listed(row, column) for column in ("figures", "functions"))
-    if row["item"].startswith("T"):
-        assert not names and all(name.partition(".")[2] in twin_of(row["notebook"]) for name in functions)
-        return
-    shown = shown_in(row["notebook"])
-    assert [function.split(".")[1] for function in functions] == [shown[name][0].rpartition(".")[2] for name in names]
+    assert row["shows"] and row["state"] in paper_map.STATES
+    assert (row["page"] in complete.listed()) == (row["state"] != "not drawn")
+    for module, _, function in (paper_map.in_full(name).rpartition(".") for name in functions):
+        assert callable(getattr(import_module(module), function))
+    if not row["notebook"]:
+        assert not functions and not names and not row["parameters"]
+    else:
+        assert row["page"].endswith(f"/{row['notebook']}")
+        if row["item"].startswith("T"):
+            assert not names and all(name.partition(".")[2] in twin_of(row["notebook"]) for name in functions)
+        else:
+            drawn_by = [shown_in(row["notebook"])[name][0].rpartition(".")[2] for name in names]
+            assert [name.split(".")[1] for name in functions] == drawn_by
 
 
 @each_row
-def test_its_command_would_be_accepted(row):
+def test_its_commands_exist_and_would_be_accepted(row):
     given = paper_map.parameters_of(row)
-    assert models_of(row) <= KNOWN_MODELS
+    assert {given.get("model", ""), *given.get("others", "").split(",")} <= {"", *KNOWN_MODELS}
     for name, value in given.items():
         default = declared(row["notebook"])[name]
         # papermill reads what looks like a number as one.
         read = int(value) if re.fullmatch(r"-?\d+", value) else value
         assert RULES[name].accepts(read), (name, value)
         assert read != default, f"{name} is {value} anyway"
-
-
-@each_row
-def test_preceding_command_exists_and_writes_the_table(row):
     if not row["before"]:
         assert "table" not in paper_map.parameters_of(row)
         return
@@ -143,7 +111,7 @@ def test_one_rule_gives_every_item_its_state(row):
         assert several, "several models side by side are named in the command"
 
 
-def test_page_lists_every_item_and_command_once():
+def test_page_lists_items_commands_and_lost_captions_once():
     page = paper_map.map_page()
     # Each item is in the index, where the book's search finds "figure 3" and "table 1".
     items = re.findall(r"\{index\}`(\d+\w?|T\d) <!(figure|table) (\d+\w?)>`", page)
@@ -159,22 +127,15 @@ def test_page_lists_every_item_and_command_once():
     assert ".venv/bin/papermill notebooks/depth.ipynb out.ipynb -p model llama3-8b -p precision nf4" in page
     assert "{py:func}`depth.draw_matrices <companion.figures.depth.draw_matrices>`" in page
     assert "[depth-matrices](../results/smollm2-135m/depth.ipynb), of SmolLM2-135M-Instruct (Q4_1) |" in page
-    drawn = sum(len(paper_map.items_of(row)) for row in ROWS)
-    own = sum(
-        len(paper_map.items_of(row)) for row in ROWS if row["state"] == "faithful" and not paper_map.by_command(row)
-    )
-    faithful = sum(len(paper_map.items_of(row)) for row in ROWS if row["state"] == "faithful")
+    right = [row for row in ROWS if row["state"] == "faithful"]
+    by_command = [row for row in right if paper_map.by_command(row)]
+    drawn, faithful, run = (sum(len(paper_map.items_of(row)) for row in some) for some in (ROWS, right, by_command))
+    own = faithful - run
     assert page.startswith(f"Of {drawn} figures and tables, {own} stand in this book with the paper's own values. For ")
-    assert f"For {faithful - own} more there is a command" in page and own == 8
-    assert page.count(", by a command not run here") == sum(
-        row["state"] == "faithful" and paper_map.by_command(row) for row in ROWS
-    )
+    assert f"For {run} more there is a command" in page and own == 8
+    assert page.count(", by a command not run here") == len(by_command)
     instead = re.search(r"for other models: (.+?)\. ", page)[1]
-    assert sum(map(int, re.findall(r"(?:^|, )(\d+) for ", instead))) == faithful - own
+    assert sum(map(int, re.findall(r"(?:^|, )(\d+) for ", instead))) == run
     assert re.findall(r"^- \*(.+)\*: \w", page, re.MULTILINE) == list(paper_map.STATES)
-
-
-def test_lost_captions_are_named_once_figures_before_tables():
-    assert re.findall(r"captions or bodies of (.+) are lost", paper_map.map_page()) == [
-        "figures 11, 13, 14, 16, 24 and of tables 1, 2, 3, 4"
-    ]
+    lost = re.findall(r"captions or bodies of (.+) are lost", page)
+    assert lost == ["figures 11, 13, 14, 16, 24 and of tables 1, 2, 3, 4"]

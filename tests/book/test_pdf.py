@@ -1,7 +1,5 @@
 """The book on paper: its order, its contents, its links, and two pages printed by Chromium."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,20 +11,12 @@ from pypdf.annotations import Link
 TOC = {"root": "a", "parts": [{"caption": "Part", "chapters": [{"file": "b", "sections": [{"file": "c"}]}]}]}
 
 
-def test_pages_follow_the_contents_with_their_depth():
+def test_pages_follow_contents_that_name_titles_and_numbers():
     found = pdf.entries(TOC, Path("/site"))
-    assert [(entry.path.name, entry.depth, entry.caption) for entry in found] == [
-        ("a.html", 0, ""), ("b.html", 0, "Part"), ("c.html", 1, "Part"),
-    ]  # fmt: skip
-
-
-def test_contents_that_would_lose_pages_are_refused():
+    places = [("a.html", 0, ""), ("b.html", 0, "Part"), ("c.html", 1, "Part")]
+    assert [(entry.path.name, entry.depth, entry.caption) for entry in found] == places
     with pytest.raises(ValueError, match="pages in a form"):
         pdf.entries({**TOC, "chapters": [{"file": "d"}]}, Path("/site"))
-
-
-def test_contents_name_captions_titles_and_page_numbers():
-    found = pdf.entries(TOC, Path("/site"))
     for entry, title, first in zip(found, ("A", "B & b", "C"), (0, 3, 5), strict=True):
         entry.title, entry.first = title, first
     text = pdf.contents(found, "Book", offset=2)

@@ -1,7 +1,5 @@
 """Predictions: each is about a claim, says what follows from every outcome, and what its n can see is simulated."""
 
-from __future__ import annotations
-
 import claims
 import power
 import pytest
@@ -43,7 +41,7 @@ def test_registered_smallest_effect_has_eighty_percent_power(experiment, questio
 
 @pytest.mark.thorough
 def test_level_holds_and_power_grows_with_n():
-    for design in (power.Design(26, 0), power.Design(26, 0, statistic="mean"), power.Design(26, 0, statistic="median")):
+    for design in (power.Design(26, 0), *(power.Design(26, 0, statistic=name) for name in ("mean", "median"))):
         assert power.power_of(0.0, design, "normal", 200) < 0.07  # one direction of two
         assert power.smallest(design._replace(n=60), "normal", 60) < power.smallest(design, "normal", 60)
     assert correlation_over([1, 2, 3, 4, 5], [1, 3, 2, 5, 4]).value == pytest.approx(0.8)

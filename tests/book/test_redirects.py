@@ -1,7 +1,5 @@
 """Old addresses of pages: each leads to a page that is there, in the settings and in the built book."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import complete
@@ -11,7 +9,7 @@ from browser import HTML
 
 from coupling_lib import paths
 
-LISTED = complete.pages(yaml.safe_load((paths.ROOT / "_toc.yml").read_text(encoding="utf-8")))
+LISTED = complete.listed()
 SETTINGS = yaml.safe_load((paths.ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]
 REDIRECTS = SETTINGS["redirects"]
 

@@ -1,7 +1,5 @@
 """What docstrings, comments and pages name is there: modules, their parts, and files."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import importlib
@@ -33,7 +31,6 @@ MADE_FOLDERS = ("results", "_build", "runs")
 OLD = set(yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["sphinx"]["config"]["redirects"])
 
 
-@cache
 def text(path: Path) -> str:
     """The prose of a file: of Python its comments and docstrings, of everything else the whole."""
     source = path.read_text(encoding="utf-8")
@@ -62,43 +59,37 @@ def modules() -> dict[str, list[str]]:
 def exists(name: str) -> bool:
     """Whether a dotted name leads from a module of the project, named in full or by its end, to something it has."""
     parts = name.split(".")
-    for length in range(len(parts), 0, -1):
-        for module in modules().get(".".join(parts[:length]), []):
-            if length == len(parts):
-                return True
-            # Scripts of the book and of tests are imported by their names alone; notebooks are not imported.
-            if module.split(".")[0] in ("coupling_lib", "companion", "benchmarks") and has(
-                importlib.import_module(module), parts[length:]
-            ):
-                return True
-    return False
+    if name in modules():
+        return True
+    found = [(one, parts[n:]) for n in range(len(parts), 0, -1) for one in modules().get(".".join(parts[:n]), [])]
+    # Scripts of the book and of tests are imported by their names alone; notebooks are not imported.
+    imported = [(one, rest) for one, rest in found if one.split(".")[0] in ("coupling_lib", "companion", "benchmarks")]
+    return any(has(importlib.import_module(one), rest) for one, rest in imported)
 
 
 def has(thing: object, parts: list[str]) -> bool:
     for part in parts:
-        annotated = getattr(thing, "__annotations__", {})
         if not hasattr(thing, part):
-            return part in annotated and part == parts[-1]
+            return part in getattr(thing, "__annotations__", {}) and part == parts[-1]
         thing = getattr(thing, part)
     return True
 
 
-def is_foreign(first: str) -> bool:
-    """Whether a word is a package from outside, or no module at all."""
-    return first in sys.stdlib_module_names or hasattr(builtins, first) or importlib.util.find_spec(first) is not None
+def is_known(first: str) -> bool:
+    """Whether a word is an object of the reader's, or a package from outside."""
+    outside = first in sys.stdlib_module_names or hasattr(builtins, first)
+    return first in OBJECTS or outside or importlib.util.find_spec(first) is not None
 
 
 def wrong_names(prose: str) -> set[str]:
     """Dotted names that lead nowhere: those of the package anywhere, others where they are marked as code."""
     named = set(re.findall(r"(?<![\w./-])(?:coupling_lib|companion)(?!\.data\b)(?:\.[A-Za-z_]\w*)+", prose))
     named |= {f"coupling_lib.{name}" for name in re.findall(r"(?<![\w.])cl\.([A-Za-z_][\w.]*\w)", prose)}
-    marked = {name for name in re.findall(r"`~?([a-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\(.*?\))?`", prose)}
     files = (*ENDINGS, "txt", "json", "jsonl", "lock", "safetensors")
+    marked = set(re.findall(r"`~?([a-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\(.*?\))?`", prose))
     marked = {name for name in marked if Path(name).suffix[1:] not in files}
     own = {name for name in marked if name.split(".")[0] in modules()}
-    unknown = {
-        name for name in marked - own if name.split(".")[0] not in OBJECTS and not is_foreign(name.split(".")[0])
-    }
+    unknown = {name for name in marked - own if not is_known(name.split(".")[0])}
     return {name for name in (named | own) if not exists(name)} | (unknown - named)
 
 
@@ -118,18 +109,15 @@ def wrong_paths(prose: str, beside: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", [*PYTHON, *PAGES], ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_modules_and_files_that_are_named_exist(path):
-    assert wrong_names(text(path)) == set()
-    assert wrong_paths(text(path), path.parent) == set()
+    prose = text(path)
+    assert wrong_names(prose) | wrong_paths(prose, path.parent) == set()
 
 
 def test_a_name_that_leads_nowhere_is_found():
     right = "coupling_lib.metrics.coupling.mismatch metrics.coupling.mismatch torch.vmap trace.route cl.sweep"
     assert wrong_names(" ".join(f"`{name}`" for name in right.split())) == set()
     wrong = "coupling_lib.meassures.depth `metrics.readings` `cl.measure_deth` `measures.depth.nothing` `forgotten.x`"
-    assert wrong_names(wrong) == {
-        "metrics.readings", "coupling_lib.meassures.depth", "coupling_lib.measure_deth", "measures.depth.nothing",
-        "forgotten.x",
-    }  # fmt: skip
+    assert wrong_names(wrong) == {*re.findall(r"[\w.]+", wrong.replace("cl.", "coupling_lib."))}
     prose = "data/models.csv, figures/depth.py, notebooks/depth.ipynb, notebooks/NAME.ipynb, data/prompts/*, `depth.py`"
     assert wrong_paths(prose, ROOT) == set()
     prose = "see data/model.csv, metrics/readings.py and tests/test_nothing.py."

@@ -1,7 +1,5 @@
 """The book's table of model families: made from the models that are tested, and true of them."""
 
-from __future__ import annotations
-
 import re
 
 import families

@@ -1,7 +1,5 @@
 """The table of claims in a browser: a row a claim, details by keys, the address, a phone."""
 
-from __future__ import annotations
-
 import pytest
 import verdicts
 from browser import DESKTOP, HTML, PHONE, show
@@ -10,11 +8,10 @@ from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
-
 PAGE = HTML / "book" / "claims.html"
 
 
-def test_rows_show_both_values_an_interval_and_verdict(tab):
+def test_rows_show_values_and_verdicts_at_their_address(tab):
     show(tab, PAGE)
     bodies = tab.locator(".claims .claim")
     assert bodies.count() == len(read_claims()) == 27
@@ -31,35 +28,25 @@ def test_rows_show_both_values_an_interval_and_verdict(tab):
         shown = [cell.inner_text() for cell in body.locator(".claim-ours").all()]
         measured = body.locator(f"[data-verdict='{verdicts.MISSING}']").count() == 0
         assert all(("[" in text and "]" in text) == measured for text in shown), shown
-    assert tab.wrong == []
-
-
-def test_address_leads_to_its_claim_row(tab):
     target = f"claim-{read_claims()[-1]['id']}"
     tab.set_viewport_size(DESKTOP)
     tab.goto(f"{PAGE.as_uri()}#{target}", wait_until="load")
     expect(tab.locator(f"#{target}")).to_be_in_viewport()  # a browser scrolls to an address with a frame of its own
     top = tab.evaluate(f"document.getElementById('{target}').closest('.claim').getBoundingClientRect().top")
-    assert 0 <= top < DESKTOP["height"]
+    assert 0 <= top < DESKTOP["height"] and tab.wrong == []
 
 
-def test_details_are_folded_and_open_by_key(tab):
+def test_folded_details_open_and_verdicts_differ_by_shape(tab):
     show(tab, PAGE)
     details = tab.locator(".claim details")
     assert details.count() == 27 and tab.locator(".claim details[open]").count() == 0
     summaries = tab.eval_on_selector_all(".claim summary", "all => all.map(e => e.textContent)")
     claims = [text.partition(" of “")[2].removesuffix("”") for text in summaries]
     assert sorted(claims) == sorted(one["claim"] for one in read_claims())
-    details.first.locator("summary").focus()
-    tab.keyboard.press("Enter")
+    details.first.locator("summary").press("Enter")
     assert "What would refute it:" in details.first.inner_text()
-
-
-def test_verdicts_differ_by_shape_and_word(tab):
-    show(tab, PAGE)
-    shapes = tab.eval_on_selector_all(
-        ".verdict", "all => all.map(e => [e.textContent, e.querySelector('use').getAttribute('href')])"
-    )
+    shape = "e.querySelector('use').getAttribute('href')"
+    shapes = tab.eval_on_selector_all(".verdict", f"all => all.map(e => [e.textContent, {shape}])")
     assert len({word for word, _ in shapes}) == len({shape for _, shape in shapes}) >= 3
     sizes = tab.eval_on_selector_all(".verdict-shape", "all => all.map(e => e.getBoundingClientRect().width)")
     assert min(sizes) >= 10
@@ -70,12 +57,9 @@ def test_phone_shows_labelled_claims_without_sideways_scrolling(tab):
     show(tab, PAGE)
     tab.evaluate("document.querySelectorAll('.claim details').forEach(e => { e.open = true; })")
     assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    wide = tab.eval_on_selector_all(
-        ".claim, .claims td, .scorecard", "all => all.filter(e => e.scrollWidth > e.clientWidth).length"
-    )
-    assert wide == 0
+    wide = "all => all.filter(e => e.scrollWidth > e.clientWidth).length"
+    assert tab.eval_on_selector_all(".claim, .claims td, .scorecard", wide) == 0
     first = tab.locator(".claim").first
     paper, ours = (first.locator(f".claim-{name}").first for name in ("paper", "ours"))
     assert ours.bounding_box()["y"] >= paper.bounding_box()["y"] + paper.bounding_box()["height"]
-    labels = paper.evaluate("e => getComputedStyle(e, '::before').content")
-    assert labels == '"The paper"'
+    assert paper.evaluate("e => getComputedStyle(e, '::before').content") == '"The paper"'

@@ -1,7 +1,5 @@
 """What is taken out of the built book, and what stays."""
 
-from __future__ import annotations
-
 import json
 
 import slim
@@ -23,7 +21,7 @@ def test_downloaded_notebooks_keep_cells_without_outputs(tmp_path):
     assert left == {"cells": cells, "metadata": {"k": 1}, "nbformat": 4, "nbformat_minor": 5}
 
 
-def test_one_bundle_of_mathjax_stays_with_its_fonts(tmp_path):
+def test_loaded_bundle_of_mathjax_stays_with_its_fonts(tmp_path):
     names = "tex-chtml.js tex-svg.js output/chtml/fonts/a.woff output/svg/b.js input/tex/e/c.js sre/d.js"
     for name in names.split():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -32,9 +30,6 @@ def test_one_bundle_of_mathjax_stays_with_its_fonts(tmp_path):
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["output/chtml/fonts/a.woff", "tex-chtml.js"]
     assert not (tmp_path / "input").exists() and not (tmp_path / "output" / "svg").exists()
-
-
-def test_kept_bundle_is_the_one_loaded():
     assert f"mathjax_path: mathjax/{slim.MATHJAX[0]}" in (paths.ROOT / "_config.yml").read_text(encoding="utf-8")
 
 
@@ -47,7 +42,7 @@ def test_icons_used_by_any_name_are_kept(tmp_path):
     assert (tmp_path / "fontawesome.js").read_text() == icons.replace('sun:[1,2,[],"f1",["M4","M5"]]', "")
 
 
-def test_code_loses_markup_that_changes_no_colour(tmp_path):
+def test_code_loses_uncoloured_markup_and_pages_their_blanks(tmp_path):
     of_text = ".highlight { background: #fff; color: #080808 }"
     rules = [".n { color: #080808 } /* Name */", ".k { color: #7928a1 }", ".gs { color: #080808; font-weight: bold }"]
     # A mark that has the colour of the text in one theme alone stays.
@@ -56,14 +51,10 @@ def test_code_loses_markup_that_changes_no_colour(tmp_path):
     sheet += [f'html[data-theme="{theme}"] .highlight {rule}' for theme, found in both.items() for rule in found]
     (tmp_path / "pygments.css").write_text("\n".join(sheet))
     code = '<pre>{}<span class="k">in</span> <span class="p">(</span><span class="gs">b</span></pre>'
-    (tmp_path / "a.html").write_text(
-        code.format('<span class="n">x</span><span class="o">.</span>y <span class="o">=</span> ')
-    )
+    before = '<span class="n">x</span><span class="o">.</span>y <span class="o">=</span> '
+    (tmp_path / "a.html").write_text(code.format(before))
     assert slim.plain_code(tmp_path) == ["n"]
     assert (tmp_path / "a.html").read_text() == code.format('x.y <span class="o">=</span> ')
-
-
-def test_invisible_blanks_are_removed_except_in_code():
     code = "<pre>a\n\n   b</pre>"
     page = f"<p>\n\n  A <em>b</em> \n\tc</p>  \n{code}\n  <script>\n  x</script>\n"
     assert slim.without_blanks(page) == f"<p>\nA <em>b</em>\nc</p>\n{code}\n<script>\n  x</script>\n"

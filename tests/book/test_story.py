@@ -1,9 +1,8 @@
 """The story of the front page: it shows what was measured, moves by keys, and stands still without a script."""
 
-from __future__ import annotations
-
 import json
 
+import numpy as np
 import pytest
 import story
 from browser import DESKTOP, HTML, PHONE, show
@@ -19,16 +18,14 @@ PAGE = HTML / "book" / "index.html"
 # Where `make book` writes; the tests' own results lie elsewhere.
 EXPLORED = paths.ROOT / "results" / "book" / "explorer" / "explorer-data"
 LEAST_FRAMES, SLOWER = 30, 4
+LABELS = [*(f"Step {n:,}:" for n in (0, 10, 32, 100, 1000, 10_000)), "Coupling in Smol", "The paper"]
 
 
 def test_decoder_coupling_is_that_of_their_notebooks():
     known = read_table(paths.DATA / "decoders.csv").set_index(["model", "name"])["value"]
     found = story.decoders()
-    assert {name: values.shape for name, values in found.items()} == {
-        "SmolLM2-135M": (30, 30),
-        "Gemma 3 270M": (18, 18),
-        "Qwen2.5-Coder-0.5B": (24, 24),
-    }
+    blocks = {"SmolLM2-135M": 30, "Gemma 3 270M": 18, "Qwen2.5-Coder-0.5B": 24}
+    assert {name: values.shape for name, values in found.items()} == {name: (n, n) for name, n in blocks.items()}
     for model, values in zip(story.DECODERS[1:], list(found.values())[1:], strict=True):
         assert float(values.mean()) == pytest.approx(float(known[model, "depth-coupling-trained"]), abs=1e-6)
     assert min(found, key=lambda name: float(found[name].mean())) == "Gemma 3 270M"
@@ -44,8 +41,7 @@ def test_training_matches_cards_and_peaks_at_step_100():
         assert low - 0.005 < float(one.mean_coupling.sel(step=step)) < high + 0.005, step
         assert one.by_chance == pytest.approx(card["coupling"]["whole"]["null"]["mean"], abs=1e-3)
     energy = one.A**2
-    share = {int(step): float(sum(energy.sel(step=step)[i, i] for i in range(10)) / energy.sel(step=step).sum())
-             for step in one.step}  # fmt: skip
+    share = {int(step): np.trace(energy.sel(step=step)) / float(energy.sel(step=step).sum()) for step in one.step}
     assert share[100] > 0.85 and share[0] < 0.2 and share[10_000] < 0.2 and max(share, key=share.get) == 100
     assert one.loss.diff("step").max() < 0
     data = story.moving(one, story.decoders(), generalization.figure_1a())
@@ -67,20 +63,10 @@ def test_keys_lead_through_the_story_on_one_screen(tab, size):
     stage, slider, canvas = (tab.locator(f".story-stage{part}") for part in ("", " input", " canvas"))
     slider.focus()
     pictures = []
-    for label in (
-        "Step 0:",
-        "Step 10:",
-        "Step 32:",
-        "Step 100:",
-        "Step 1,000:",
-        "Step 10,000:",
-        "Coupling in Smol",
-        "The paper",
-    ):
+    for label in LABELS:
         expect(tab.locator(".story-now .story-label")).to_contain_text(label)
-        assert slider.get_attribute("aria-valuetext").startswith(label) and canvas.get_attribute("aria-label") == (
-            slider.get_attribute("aria-valuetext")
-        )
+        told = slider.get_attribute("aria-valuetext")
+        assert told.startswith(label) and canvas.get_attribute("aria-label") == told
         pictures.append(canvas.evaluate("canvas => canvas.toDataURL()"))
         box, text = stage.bounding_box(), tab.locator(".story-now .story-label").bounding_box()
         if label != "Step 0:":  # which is shown from where the figure comes into sight
@@ -122,7 +108,6 @@ def test_story_plays_at_thirty_frames_per_second(tab):
 
 
 def _busy(meter) -> float:
-    """For how many seconds the page has had the processor."""
     return {one["name"]: one["value"] for one in meter.send("Performance.getMetrics")["metrics"]}["TaskDuration"]
 
 

@@ -1,7 +1,5 @@
 """The rule of the verdicts: what it says of effects whose truth is known."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -21,28 +19,37 @@ def judged(*several: Evidence) -> list[str]:
     return [evidence.outcome for evidence in several]
 
 
-def test_p_value_is_that_of_a_t_test():
+def test_p_values_are_those_of_t_tests():
     values = np.random.default_rng(0).normal(0.3, 1.0, 12)
     evidence = Evidence(values.mean(), scipy.stats.sem(values), 12, "above", null=0.1)
     assert evidence.p["differs"] == pytest.approx(scipy.stats.ttest_1samp(values, 0.1).pvalue)
+    values = np.random.default_rng(1).normal(0.02, 0.3, 40)
+    above = scipy.stats.ttest_1samp(values, -0.2, alternative="greater").pvalue
+    below = scipy.stats.ttest_1samp(values, 0.2, alternative="less").pvalue
+    evidence = Evidence(values.mean(), scipy.stats.sem(values), 40, "within", margin=0.2)
+    assert evidence.p["small"] == pytest.approx(2 * max(above, below)) and "differs" not in evidence.p
 
 
-def test_the_null_enters_with_its_own_error():
+def test_null_has_its_error_and_size_can_overrule():
     exact, blurred = Evidence(0.1, 0.01, 30, "above"), Evidence(0.1, 0.01, 30, "above", null_error=0.1)
     assert blurred.spread == pytest.approx(math.hypot(0.01, 0.1))
     assert judged(exact) == [FOR] and judged(blurred) == [UNDECIDED]
+    assert judged(Evidence(0.1, 0.0, 5, "above"), Evidence(0.0, 0.0, 5, "above")) == [FOR, UNDECIDED]
+    size = Evidence(0.0021, 0.0002, 200, "other", margin=0.005)
+    close = {"claims": "other", "margin": 0.1, "fisher": True}
+    assert judged(Evidence(0.33, 0.07, 200, **close)) == [FOR]
+    assert judged(Evidence(0.33, 0.07, 200, size=size, **close)) == [NEGLIGIBLE]
 
 
-@pytest.mark.parametrize(
-    ("claims", "value", "outcome"),
-    [
-        ("above", 1.0, FOR), ("above", -1.0, AGAINST), ("above", 0.1, UNDECIDED),
-        ("below", -1.0, FOR), ("below", 1.0, AGAINST), ("below", -0.1, UNDECIDED),
-        ("other", 1.0, FOR), ("other", -1.0, FOR), ("other", 0.1, UNDECIDED),
-    ],
-)  # fmt: skip
-def test_direction_decides_between_for_and_against(claims, value, outcome):
-    assert judged(Evidence(value, 0.1, 20, claims)) == [outcome]
+def test_direction_decides_and_no_effect_needs_a_margin():
+    decided = {
+        ("above", 1.0): FOR, ("above", -1.0): AGAINST, ("above", 0.1): UNDECIDED,
+        ("below", -1.0): FOR, ("below", 1.0): AGAINST, ("below", -0.1): UNDECIDED,
+        ("other", 1.0): FOR, ("other", -1.0): FOR, ("other", 0.1): UNDECIDED,
+    }  # fmt: skip
+    assert {(claims, value): judged(Evidence(value, 0.1, 20, claims))[0] for claims, value in decided} == decided
+    decided = {(0.001, 0.001): FOR, (0.05, 0.001): AGAINST, (0.0098, 0.001): UNDECIDED, (0.0, 1.0): UNDECIDED}
+    assert {key: judged(Evidence(*key, 20, "within", margin=0.01))[0] for key in decided} == decided
 
 
 @pytest.mark.parametrize("claims", ["above", "below", "other"])
@@ -54,20 +61,6 @@ def test_effect_within_the_margin_is_negligible(claims):
     assert judged(Evidence(0.002, 0.1, 50, claims, margin=0.01)) == [UNDECIDED]
 
 
-@pytest.mark.parametrize(("value", "outcome"), [(0.001, FOR), (0.05, AGAINST), (0.0098, UNDECIDED)])
-def test_claim_of_no_effect_needs_the_margin(value, outcome):
-    assert judged(Evidence(value, 0.001, 20, "within", margin=0.01)) == [outcome]
-    assert judged(Evidence(0.0, 1.0, 20, "within", margin=0.01)) == [UNDECIDED]
-
-
-def test_equivalence_is_two_one_sided_t_tests():
-    values = np.random.default_rng(1).normal(0.02, 0.3, 40)
-    above = scipy.stats.ttest_1samp(values, -0.2, alternative="greater").pvalue
-    below = scipy.stats.ttest_1samp(values, 0.2, alternative="less").pvalue
-    evidence = Evidence(values.mean(), scipy.stats.sem(values), 40, "within", margin=0.2)
-    assert evidence.p["small"] == pytest.approx(2 * max(above, below)) and "differs" not in evidence.p
-
-
 def test_correlations_are_judged_on_the_fisher_scale():
     x, y = np.random.default_rng(3).normal(size=(2, 14)) + np.random.default_rng(4).normal(size=14)
     effect = correlation_over(x, y)
@@ -75,10 +68,8 @@ def test_correlations_are_judged_on_the_fisher_scale():
     z, error, freedom = np.arctanh(effect.value) - np.arctanh(0.2), effect.error, effect.freedom
     assert evidence.difference == pytest.approx(z)
     assert evidence.p["differs"] == pytest.approx(2 * scipy.stats.t.sf(abs(z) / error, freedom))
-    small = max(
-        scipy.stats.t.cdf((z - np.arctanh(0.1)) / error, freedom),
-        scipy.stats.t.sf((z + np.arctanh(0.1)) / error, freedom),
-    )
+    low, high = ((z - side * np.arctanh(0.1)) / error for side in (-1, 1))
+    small = max(scipy.stats.t.cdf(high, freedom), scipy.stats.t.sf(low, freedom))
     assert evidence.p["small"] == pytest.approx(min(1, 2 * small))
     assert 0 < evidence.detectable < 1
 
@@ -96,14 +87,7 @@ def test_skewed_values_use_the_more_conservative_test(side):
     assert half.p["differs"] == pytest.approx(2 * tail(abs(t), 11, np.sign(t) * lean))
 
 
-def test_small_size_is_negligible_despite_close_correlation():
-    size = Evidence(0.0021, 0.0002, 200, "other", margin=0.005)
-    close = {"claims": "other", "margin": 0.1, "fisher": True}
-    assert judged(Evidence(0.33, 0.07, 200, **close)) == [FOR]
-    assert judged(Evidence(0.33, 0.07, 200, size=size, **close)) == [NEGLIGIBLE]
-
-
-def test_p_values_are_corrected_together_by_holm():
+def test_holm_corrects_by_readings_not_by_hypotheses():
     several = [Evidence(value, 0.1, 25, "above") for value in (0.29, 0.22, 0.4, 0.01)]
     alone = judged(Evidence(0.22, 0.1, 25, "above"))
     outcomes = judged(*several)
@@ -115,9 +99,6 @@ def test_p_values_are_corrected_together_by_holm():
     in_family = several[0].detectable
     judged(several[0])
     assert several[0].detectable < in_family
-
-
-def test_holm_counts_readings_not_hypotheses():
     both = [Evidence(0.5, 0.1, 25, "above", margin=0.1), Evidence(0.001, 0.01, 25, "above", margin=0.1)]
     judged(*both)
     first, second = both[0], both[1]
@@ -158,50 +139,44 @@ def test_detectable_effect_is_significant_despite_skew(begin, family):
 STEP = "training step"
 
 
-@pytest.mark.parametrize(
-    ("readings", "verdict"),
-    [
-        ([(FOR, None), (FOR, None)], "reproduced"),
-        ([(AGAINST, None)], "contradicted"),
-        ([(NEGLIGIBLE, None), (NEGLIGIBLE, None)], "negligible"),
-        ([(NEGLIGIBLE, None), (AGAINST, None)], "contradicted"),
-        ([(FOR, None), (AGAINST, None), (UNDECIDED, None)], "depends on the definition"),
-        ([(FOR, None), (NEGLIGIBLE, None)], "depends on the definition"),
-        ([(FOR, None), (UNDECIDED, None)], "inconclusive"),
-        ([(AGAINST, None), (UNDECIDED, None)], "inconclusive"),
-        ([(UNDECIDED, None)], "inconclusive"),
-        ([], "not measured here"),
-        ([(FOR, STEP), (FOR, STEP), (AGAINST, STEP)], "depends on the training step"),
+def test_readings_combine_into_a_verdict_by_the_quantifier():
+    readings = {
+        ((FOR, None), (FOR, None)): "reproduced",
+        ((AGAINST, None),): "contradicted",
+        ((NEGLIGIBLE, None), (NEGLIGIBLE, None)): "negligible",
+        ((NEGLIGIBLE, None), (AGAINST, None)): "contradicted",
+        ((FOR, None), (AGAINST, None), (UNDECIDED, None)): "depends on the definition",
+        ((FOR, None), (NEGLIGIBLE, None)): "depends on the definition",
+        ((FOR, None), (UNDECIDED, None)): "inconclusive",
+        ((AGAINST, None), (UNDECIDED, None)): "inconclusive",
+        ((UNDECIDED, None),): "inconclusive",
+        (): "not measured here",
+        ((FOR, STEP), (FOR, STEP), (AGAINST, STEP)): "depends on the training step",
         # An undecided reading of another definition takes no part in the split.
-        ([(FOR, STEP), (AGAINST, STEP), (UNDECIDED, None)], "depends on the training step"),
-        ([(FOR, STEP), (AGAINST, STEP), (FOR, None)], "depends on the definition"),
-        ([(FOR, STEP), (AGAINST, None)], "depends on the definition"),
-        ([(FOR, STEP), (UNDECIDED, STEP)], "inconclusive"),
-    ],
-)
-def test_readings_combine_into_the_expected_verdict(readings, verdict):
-    outcomes, conditions = zip(*readings, strict=True) if readings else ((), ())
-    assert verdicts.verdict([[one] for one in outcomes], conditions, "typical") == verdict
-    assert verdict in verdicts.VERDICTS
+        ((FOR, STEP), (AGAINST, STEP), (UNDECIDED, None)): "depends on the training step",
+        ((FOR, STEP), (AGAINST, STEP), (FOR, None)): "depends on the definition",
+        ((FOR, STEP), (AGAINST, None)): "depends on the definition",
+        ((FOR, STEP), (UNDECIDED, STEP)): "inconclusive",
+    }
+    quantified = {  # by every, typical and some
+        (FOR, FOR, FOR): ["reproduced", "reproduced", "reproduced"],
+        (FOR, FOR, UNDECIDED): ["inconclusive", "reproduced", "reproduced"],
+        (FOR, UNDECIDED, UNDECIDED): ["inconclusive", "inconclusive", "reproduced"],
+        (FOR, FOR, AGAINST): ["contradicted", "depends on the definition", "reproduced"],
+        (UNDECIDED, UNDECIDED, AGAINST): ["contradicted", "inconclusive", "inconclusive"],
+        (AGAINST, AGAINST, UNDECIDED): ["contradicted", "contradicted", "inconclusive"],
+        (AGAINST, NEGLIGIBLE, AGAINST): ["contradicted", "contradicted", "contradicted"],
+        (NEGLIGIBLE, NEGLIGIBLE, UNDECIDED): ["inconclusive", "negligible", "inconclusive"],
+        (FOR, NEGLIGIBLE, UNDECIDED): ["depends on the definition", "depends on the definition", "reproduced"],
+    }
 
+    def of(readings, quantifier="typical"):
+        return verdicts.verdict([[one] for one, _ in readings], [condition for _, condition in readings], quantifier)
 
-@pytest.mark.parametrize(
-    ("outcomes", "every", "typical", "some"),
-    [
-        ([FOR, FOR, FOR], "reproduced", "reproduced", "reproduced"),
-        ([FOR, FOR, UNDECIDED], "inconclusive", "reproduced", "reproduced"),
-        ([FOR, UNDECIDED, UNDECIDED], "inconclusive", "inconclusive", "reproduced"),
-        ([FOR, FOR, AGAINST], "contradicted", "depends on the definition", "reproduced"),
-        ([UNDECIDED, UNDECIDED, AGAINST], "contradicted", "inconclusive", "inconclusive"),
-        ([AGAINST, AGAINST, UNDECIDED], "contradicted", "contradicted", "inconclusive"),
-        ([AGAINST, NEGLIGIBLE, AGAINST], "contradicted", "contradicted", "contradicted"),
-        ([NEGLIGIBLE, NEGLIGIBLE, UNDECIDED], "inconclusive", "negligible", "inconclusive"),
-        ([FOR, NEGLIGIBLE, UNDECIDED], "depends on the definition", "depends on the definition", "reproduced"),
-    ],
-)
-def test_the_quantifier_says_how_many_outcomes_it_takes(outcomes, every, typical, some):
-    found = [verdicts.verdict([[o] for o in outcomes], [None] * 3, q) for q in verdicts.QUANTIFIERS]
-    assert found == [every, typical, some]
+    assert {readings: of(readings) for readings in readings} == readings
+    assert {*readings.values()} <= {*verdicts.VERDICTS}
+    plain = {outcomes: [(one, None) for one in outcomes] for outcomes in quantified}
+    assert {outcomes: [of(plain[outcomes], q) for q in verdicts.QUANTIFIERS] for outcomes in quantified} == quantified
 
 
 def test_disagreement_within_a_reading_depends_on_the_model():
@@ -211,7 +186,3 @@ def test_disagreement_within_a_reading_depends_on_the_model():
     assert of([FOR, AGAINST]) == of([FOR, NEGLIGIBLE], [NEGLIGIBLE, UNDECIDED]) == "depends on the model"
     assert of([FOR, FOR], [AGAINST, UNDECIDED]) == "depends on the definition"
     assert of([FOR, FOR, UNDECIDED]) == "reproduced" and of([FOR, UNDECIDED]) == "inconclusive"
-
-
-def test_an_error_of_0_is_certainty():
-    assert judged(Evidence(0.1, 0.0, 5, "above"), Evidence(0.0, 0.0, 5, "above")) == [FOR, UNDECIDED]

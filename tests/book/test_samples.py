@@ -1,6 +1,4 @@
-"""The page on one's own model: its lines on interventions run, and give what the text around them says."""
-
-from __future__ import annotations
+"""Samples of code on pages and in the README: they run, and give what the text around them and the library say."""
 
 import re
 
@@ -17,22 +15,20 @@ from coupling_lib import paths, store
 TEXTS = ["The capital of France is"]
 
 
-def lines(heading: str = "Under an intervention") -> list[str]:
-    """The samples of Python below a heading."""
-    page = (paths.ROOT / "book" / "own-model.md").read_text(encoding="utf-8")
-    section = re.search(rf"^## {heading}$(.+?)^## ", page, re.MULTILINE | re.DOTALL)[1]
-    return re.findall(r"^```python\n(.+?)^```$", section, re.MULTILINE | re.DOTALL)
+def lines(page: str, heading: str = "") -> list[str]:
+    text = (paths.ROOT / "book" / f"{page}.md").read_text(encoding="utf-8")
+    section = re.search(rf"^## {heading}$(.+?)^## ", text, re.M | re.S)[1] if heading else text
+    return re.findall(r"^```python\n(.+?)^```$", section, re.M | re.S)
 
 
 def test_hooked_coupling_equals_that_of_edited_weights():
-    hooked, _ = lines()
+    hooked, _ = lines("own-model", "Under an intervention")
     assert len(hooked.splitlines()) == 5
     exec(hooked, known := {"cl": cl})
-    changed = cl.load_model("nano-llama")
+    changed, found = cl.load_model("nano-llama"), known["ds"]
     plain = cl.measure_depth(changed, TEXTS, ks=(10,))
     changed.hf.model.layers[5].mlp.down_proj.weight.data.zero_()
     wanted = cl.measure_depth(changed, TEXTS, ks=(10,))
-    found = known["ds"]
     np.testing.assert_allclose(found.singular_values, wanted.singular_values, rtol=1e-4)
     np.testing.assert_allclose(found.normalized_miscoupling, wanted.normalized_miscoupling, atol=1e-4)
     assert float(abs(plain.singular_values / wanted.singular_values - 1).sel(block_1=5).max()) > 0.1
@@ -55,9 +51,8 @@ def test_measurements_under_a_hook_bypass_the_store(tmp_path, monkeypatch):
     ):
         hook = register(halve)
         wanted = cl.measure_depth(model, TEXTS, ks=(10,))
-        with pytest.warns(
-            store.StoreWarning, match=r"a hook stands on model.layers.5.mlp.down_proj of nano-llama, and"
-        ):
+        warning = r"a hook stands on model.layers.5.mlp.down_proj of nano-llama, and"
+        with pytest.warns(store.StoreWarning, match=warning):
             found = cl.measure_prompts(model, TEXTS, ks=(10,))
         hook.remove()
         np.testing.assert_allclose(found.singular_values, wanted.singular_values, rtol=1e-5)
@@ -66,7 +61,7 @@ def test_measurements_under_a_hook_bypass_the_store(tmp_path, monkeypatch):
 
 
 def test_the_lines_on_adapters_measure_the_merged_model(tmp_path):
-    _, adapted = lines()
+    _, adapted = lines("own-model", "Under an intervention")
     tiny.save_llama(tmp_path / "base")
     model = peft.get_peft_model(tiny.llama(), peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
     model.save_pretrained(tmp_path / "adapter")
@@ -80,10 +75,35 @@ def test_the_lines_on_adapters_measure_the_merged_model(tmp_path):
 
 
 def test_the_lines_on_plain_pytorch_measure_that_network():
-    (sample,) = lines("A network in plain PyTorch")
+    (sample,) = lines("own-model", "A network in plain PyTorch")
     torch.manual_seed(0)
     exec(sample.replace("ks=(10,)", "ks=(5,)"), known := {"cl": cl, "torch": torch, "GPT": lambda _: plain_gpt.GPT()})
     block, x = known["gpt"].transformer["h"][2], cl.trace(known["model"], known["ids"]).hidden[2:3]
     reference = torch.autograd.functional.jacobian(lambda row: block(torch.cat([x[:, :3], row], 1))[0, 3], x[:, 3:])
     torch.testing.assert_close(known["J"], reference[:, 0, 0] - torch.eye(24), rtol=1e-4, atol=1e-6)
     assert known["ds"].sizes["block_1"] == 3
+
+
+def test_lens_lines_run_and_average_all_tokens(tmp_path, monkeypatch):
+    (sample,) = lines("lenses")
+    monkeypatch.chdir(tmp_path)
+    exec(sample, known := {})
+    read, prompts, model = known["read"], known["prompts"], known["model"]
+    assert len(known["words"]) == 3 and all(isinstance(word, str) for word in known["words"])
+    assert sorted(read.J) == list(range(1, 12)) and (read.n_prompts, read.d_model) == (2, 96)
+    of_each = []
+    for prompt in prompts:
+        traced = cl.trace(model, prompt)
+        pairs, M = [(token, token) for token in range(traced.n_tokens)], torch.eye(96, dtype=torch.float64)
+        for block in range(6, 12):
+            M = (torch.eye(96) + cl.block_jacobians(traced, block, pairs)).double() @ M
+        of_each.append(M.mean(dim=0))
+    torch.testing.assert_close(read.J[6].double(), torch.stack(of_each).mean(dim=0), rtol=1e-4, atol=1e-5)
+
+
+def test_readme_example_prints_what_stands_under_it(capsys):
+    text = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+    code, output = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()
+    assert len([line for line in code.splitlines() if line]) <= 10
+    exec(code, {})
+    assert capsys.readouterr().out == output
