@@ -6,7 +6,6 @@ from matrices import decaying, with_spectrum
 from refusals import refused
 from triplets import check_triplets
 
-import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.svd import krylov
 from coupling_lib.svd.krylov import golub_kahan, golub_kahan_stacked, top_eigenvectors
@@ -101,7 +100,7 @@ def test_unconverged_wrong_and_zero_operators_are_refused(monkeypatch):
     refused(error, r"after 64 columns the largest residual of 20 .* \d\.\de-0\d", golub_kahan, J, 20)
 
 
-def test_operators_and_block_jacobians_are_only_multiplied():
+def test_operators_are_only_multiplied():
     J = Counted(with_spectrum(decaying(256)))
     found, searched = golub_kahan(J, 8), J.counts.copy()
     assert found.U.dtype == torch.float64
@@ -111,12 +110,6 @@ def test_operators_and_block_jacobians_are_only_multiplied():
     assert J.counts == 2 * searched  # triplets are certified by products that were made
     J = with_spectrum(decaying(150)).float()
     close(golub_kahan(J, 12)[:3], golub_kahan(J.clone(), 12)[:3], rtol=0, atol=0)
-    J = cl.trace(cl.load_model("nano-neox"), "She looked at the sea and").jacobian(block=8)
-    found = top_triplets(J, 10)
-    assert "_dense" not in J.__dict__
-    check_triplets(J.dense(), found, rtol=1e-5, atol=1e-5)
-    close((found.U.T @ top_triplets(J.dense(), 10).U).abs(), torch.eye(10), rtol=0, atol=1e-3)
-    assert float(found.residual.max()) < 1e-5
 
 
 def stack(count: int = 3, rows: int = 400, columns: int = 400) -> torch.Tensor:
@@ -129,18 +122,14 @@ def stack(count: int = 3, rows: int = 400, columns: int = 400) -> torch.Tensor:
 @pytest.mark.parametrize(("dtype", "tolerance", "rtol"), [(torch.float32, 1e-5, 1e-6), (torch.float64, 1e-10, 1e-12)])
 @pytest.mark.parametrize("shape", [(400, 400), (330, 420), (420, 330)])
 def test_stacked_triplets_are_those_of_lapack(dtype, tolerance, rtol, shape):
-    J = stack(3, *shape)
-    found, converged = golub_kahan_stacked(J.to(dtype), 8, tolerance)
+    J = stack(3, *shape).to(dtype)
+    found, converged = golub_kahan_stacked(J, 8, tolerance)
     assert converged.all()
     check_triplets(J, found, rtol=rtol, atol=0.7 * tolerance)
-    close(found.next_value.double(), torch.linalg.svdvals(J)[:, 8], rtol=1e-2, atol=0)
+    close(found.next_value.double(), torch.linalg.svdvals(J.double())[:, 8], rtol=1e-2, atol=0)
 
 
-def test_stacked_bases_equal_those_of_one_matrix():
-    J = stack(1).float()
-    one, many = golub_kahan(J[0], 8), golub_kahan_stacked(J, 8)[0]
-    close(many.S[0], one.S, rtol=1e-6, atol=0)
-    close((many.Vh[0] @ one.Vh.T).abs(), torch.eye(8), rtol=0, atol=1e-3)
+def test_squares_are_those_of_the_bidiagonal_matrix():
     diagonal, above = drawn(2, 4, 3, 3, seed=0)
     B = torch.block_diag(*diagonal)
     B[:-3, 3:] += torch.block_diag(*above[:-1])  # nothing is to the right of the last block
