@@ -5,7 +5,6 @@ import pytest
 import scipy.linalg
 import torch
 from drawn import normal, seeded
-from matrices import orthogonal
 
 from coupling_lib.metrics.subspaces import principal_angles, random_angles
 
@@ -14,9 +13,6 @@ def test_principal_angles_equal_scipy():
     X, Y = torch.linalg.qr(normal(0, 2, 3, 12, 5)).Q
     wanted = [np.sort(scipy.linalg.subspace_angles(x.numpy(), y.numpy())) for x, y in zip(X, Y, strict=True)]
     np.testing.assert_allclose(principal_angles(X, Y), wanted, atol=1e-12)
-    X, Y = X[0], Y[0]
-    torch.testing.assert_close(principal_angles(X, -Y @ orthogonal(5, 4)), principal_angles(X, Y))
-    assert float(principal_angles(X, X @ orthogonal(5, 5)).max()) < 1e-12
     X = torch.eye(6, 2, dtype=torch.float64)
     for angle in [1e-7, 1e-3, 0.7, 1.5]:
         Y = X.clone()
