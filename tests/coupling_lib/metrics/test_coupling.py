@@ -32,18 +32,11 @@ class Operator:
 
 
 def test_coupling_matrix_equals_the_papers_definition():
-    first, (left, _, right) = SVDS[0], SVDS[1]
+    left, _, right = SVDS[1]
     A = coupling_matrix(J[0], SVDS[1], k=6)
     close(A, torch.einsum("pi,pq,jq->ij", left[:, :6], J[0], right[:6]))
     assert torch.equal(coupling_matrix(Operator(J[0]), SVDS[1], k=6), A)
-    close(coupling_matrix(J[0], first, k=6), first.S[:6].diag())
-
-    def second_form(kept):
-        rank_kept = first.U[:, :kept] @ first.S[:kept].diag() @ first.Vh[:kept]
-        return left[:, :6].T @ rank_kept @ right[:6].T
-
-    close(second_form(24), A)
-    assert torch.linalg.matrix_norm(second_form(6) - A) > 0.1 * torch.linalg.matrix_norm(A)
+    close(coupling_matrix(J[0], SVDS[0], k=6), SVDS[0].S[:6].diag())
 
 
 def test_coupling_matrices_of_all_pairs_equal_single_ones():
@@ -119,14 +112,12 @@ IMPOSSIBLE = [
 ]
 
 
-@pytest.mark.parametrize("given", WITHOUT_VALUE)
-def test_nan_zeros_and_underflow_are_refused(given):
-    refused(UntrustworthyResultError, *given)
+REFUSED = [(UntrustworthyResultError, WITHOUT_VALUE), (ParameterError, IMPOSSIBLE)]
 
 
-@pytest.mark.parametrize("given", IMPOSSIBLE)
-def test_arguments_that_do_not_fit_are_refused(given):
-    refused(ParameterError, *given)
+@pytest.mark.parametrize("given", [(error, *row) for error, rows in REFUSED for row in rows])
+def test_arguments_without_a_value_are_refused(given):
+    refused(*given)
 
 
 def test_an_error_inside_a_product_is_raised_unchanged():
@@ -140,22 +131,6 @@ def test_an_error_inside_a_product_is_raised_unchanged():
     refused(RuntimeError, message, of_five, full[0], SVDS[1])
     refused(RuntimeError, message, coupling_matrices, full, U, Vh)
     refused(RuntimeError, message, measure_variants, full, U, S, Vh, (5,))
-
-
-def test_coupling_needs_neither_shared_directions_nor_learning():
-    """Disjoint sets of ten strongest directions, and perfect coupling: the vectors of one diagonalise the other."""
-    first, second = torch.diag(torch.arange(1.0, 41)), torch.diag(torch.arange(40.0, 0, -1))
-    left, right = (torch.linalg.svd(matrix).U[:, :10].abs().argmax(0).tolist() for matrix in (first, second))
-    assert set(left) & set(right) == set()
-    assert float(normalized(coupling_matrix(first, torch.linalg.svd(second), k=10))) == 0
-    generator, values = torch.Generator().manual_seed(0), []
-    for _ in range(800):
-        pair = torch.randn(2, 64, 64, generator=generator, dtype=torch.float64)
-        pair = pair + pair.mT
-        pair.diagonal(dim1=1, dim2=2).sub_(pair.diagonal(dim1=1, dim2=2).mean(dim=1, keepdim=True))
-        values.append(1 - float(normalized(coupling_matrix(pair[0], torch.linalg.svd(pair[1]), k=10))))
-    # 1 - m~ of the mean m~^2 is 1 - sqrt(1 - 2 / (K + 1)) = .095; random bases have 1 - sqrt(1 - 1 / K) = .051.
-    assert sum(values) / len(values) == pytest.approx(0.096, abs=0.005)
 
 
 def test_small_norms_keep_their_normalized_value():

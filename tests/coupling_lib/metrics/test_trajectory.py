@@ -1,5 +1,4 @@
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -52,41 +51,29 @@ def test_lengths_are_euclidean_and_entropies_in_nats():
     assert trajectory.logit_entropy(torch.tensor([0.0, 1e4])).item() == 0
 
 
-ONE_STEP = "a path of 1 step has no sample variance"
-
-
-@pytest.mark.parametrize(
-    ("score", "states", "message"),
-    [
-        (line_shape_score, [[0.0], [1.0], [1.0], [2.0]], "step 2 of a trajectory has length 0"),
-        (line_shape_score, [[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(0.75)], [0.0, 0.0]], "cancel"),
-        (equidistance, [[1.0, 1.0]] * 4, "mean step length is 0"),
-        (expodistance, [[1.0, 1.0]] * 4, "ends where it began"),
-        (expodistance, [[0.1], [0.7], [0.3], [-0.1]], "ends where it began"),
-        (expodistance, [[0.0], [1.0], [2.0]], "all zero"),
-        (partial(expodistance, correction=1), [[1.0], [3.0]], ONE_STEP),
-        (partial(equidistance, correction=1), [[1.0], [3.0]], ONE_STEP),
-        *((score, [[0.0], [math.nan], [2.0]], "NaN") for score in (*SCORES, norms, trajectory.step_lengths)),
-        (principal_paths, [[[0.0, 1.0, math.nan]] * 5] * 4, "NaN"),
-    ],
-)
-def test_a_path_without_a_score_is_refused(score, states, message):
-    refused(UntrustworthyResultError, message, score, path(*states))
-
-
+WITHOUT_SCORE = [
+    ("step 2 of a trajectory has length 0", line_shape_score, path([0], [1], [1], [2])),
+    ("cancel", line_shape_score, path([0, 0], [1, 0], [0.5, math.sqrt(0.75)], [0, 0])),
+    ("mean step length is 0", equidistance, torch.ones(4, 2)),
+    ("ends where it began", expodistance, torch.ones(4, 2)),
+    ("ends where it began", expodistance, path([0.1], [0.7], [0.3], [-0.1])),
+    ("all zero", expodistance, path([0], [1], [2])),
+    *(("a path of 1 step has no sample variance", score, path([1], [3]), 1) for score in (expodistance, equidistance)),
+    *(("NaN", score, path([0], [math.nan], [2])) for score in (*SCORES, norms, trajectory.step_lengths)),
+    ("NaN", principal_paths, path([0, 1, math.nan]).expand(4, 5, 3)),
+]
+WINDOW = "window is {}; expected an odd number of blocks from 3 to 12"
 IMPOSSIBLE = [
     *(("at least two depths|expected 2 to 3 dimensions", norms, torch.ones(shape)) for shape in ((5,), (1, 8))),
     *(("2 principal components need", principal_paths, torch.ones(n)) for n in ((5, 2, 12), (5, 9, 1), (9, 12))),
-    *(
-        (f"window is {n}; expected an odd number of blocks from 3 to 12", trajectory.window_width, 12, n)
-        for n in (4, 1, -3, 13)
-    ),
+    *((WINDOW.format(width), trajectory.window_width, 12, width) for width in (4, 1, -3, 13)),
 ]
+REFUSED = [(UntrustworthyResultError, WITHOUT_SCORE), (ParameterError, IMPOSSIBLE)]
 
 
-@pytest.mark.parametrize("given", IMPOSSIBLE)
-def test_shapes_and_windows_that_do_not_fit_are_refused(given):
-    refused(ParameterError, *given)
+@pytest.mark.parametrize("given", [(error, *row) for error, rows in REFUSED for row in rows])
+def test_paths_and_windows_without_a_score_are_refused(given):
+    refused(*given)
 
 
 def by_hand(states: np.ndarray) -> list[float]:
