@@ -30,7 +30,6 @@ def test_diagonal_shares_have_moments_of_many_draws():
     for at, S in enumerate(SPECTRA):
         A = U.mT @ (S[:, None] * V)
         check_mean(shares(A), 1 / K)
-        assert VARIANTS[MAIN].null(S, D, K).item() == pytest.approx(1 - 1 / K)
         gram = A.mT @ A
         purity = (gram.square().sum(dim=(-2, -1)) / gram.diagonal(dim1=-2, dim2=-1).sum(dim=-1).square()).mean()
         check_mean((shares(A) - 1 / K).square(), diagonal_share_variance(K, purity.item()))
@@ -43,11 +42,6 @@ def test_gaussian_single_and_many_vectors_have_exact_nulls():
     for matrices, purity in ((A, (2 * K + 1) / (K**2 + 2)), (x.unsqueeze(-1) * y.unsqueeze(-2), 1)):
         assert shares(matrices).var().item() == pytest.approx(diagonal_share_variance(K, purity), rel=0.03)
     assert gaussian_miscoupling(1) == 0 == diagonal_share_variance(1, 1)
-    found = expected_null(SPECTRA, D, [K], n_samples=500)
-    for name, other in (("released_norm", "released_norm_vju"), ("basis_uu", "basis_vv"), ("basis_uv", "basis_vu")):
-        one, two = found[name], found[other]
-        assert ((one.value - two.value).abs() < 4 * torch.hypot(one.error, two.error)).all()
-        assert torch.equal(one.mean_square, two.mean_square)
     found = expected_null(SPECTRA, D, [1, K], n_samples=50)
     assert "old_off_over_diagonal" not in found
     for name in ("miscoupling", MAIN):
