@@ -72,7 +72,7 @@ def test_model_without_tokenizer_reads_words_as_tokens():
     assert ds.id.values.tolist() == ["ids [5, 9, 2]", "one two"] and ds.n_tokens.values.tolist() == [3, 2]
 
 
-def test_prompts_of_one_id_cut_sentences_and_images_are_refused(model):
+def test_repeated_ids_cut_sentences_and_images_are_refused(model):
     message = "the id 'q1' belongs to different prompts; give each an id of its own"
     refused(ParameterError, message, measure_prompts, model, [EGGS, RIVER, Prompt("q1", "yours", "How many?")], ks=(5,))
     vit = cl.wrap_model(named("vit").build(), name="vit")

@@ -56,7 +56,7 @@ def test_null_equals_expected_null_of_each_block(depth):
     assert null.attrs["note"] == "closed form of the mean square, where there is one, and up to 500 draws"
 
 
-def test_null_of_selected_variants_ks_and_blocks_is_alike(depth):
+def test_null_of_selected_parts_is_that_of_all(depth):
     some = cl.null_of(depth, [NAME, "basis_uu"], n_samples=50)
     assert some["value"].dims == ("variant", "k", "block_1") and some.variant.values.tolist() == [NAME, "basis_uu"]
     assert cl.null_of(depth, n_samples=50).variant.values.tolist() == list(cl.VARIANTS)

@@ -19,7 +19,7 @@ def path(*points):
     return torch.tensor(points, dtype=torch.float64)
 
 
-def test_every_score_of_a_batch_is_that_of_its_path():
+def test_scores_of_a_batch_are_those_of_paths():
     for score in (*SCORES, norms, trajectory.step_lengths):
         alone = torch.stack([score(X[:, token]) for token in range(5)], dim=-1)
         torch.testing.assert_close(score(X), alone, rtol=1e-13, atol=0)
