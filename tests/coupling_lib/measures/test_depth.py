@@ -1,22 +1,24 @@
 """Depth measurements against a straightforward re-implementation of the released method, on the embedded models."""
 
 import itertools
-from functools import partial
 
 import numpy as np
 import pytest
 import scipy.stats
 import tiny
 import torch
+from reference import miscoupling
 from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures.depth import measure_models, other_models
-from coupling_lib.measures.random_bases import drawn_null
 
 KS = (10, 30, 50)
+TEXTS = [PARIS, "It was the best of times", "The old man walked"]
+# Every pair of blocks, by how far they lie apart.
+APART = np.abs(np.subtract.outer(range(12), range(12)))
 
 
 def released_method(hf, ids: torch.Tensor, ks: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -31,19 +33,15 @@ def released_method(hf, ids: torch.Tensor, ks: tuple[int, ...]) -> dict[str, np.
         for before, after in itertools.pairwise(states):
             rows = [torch.autograd.grad(value, before, retain_graph=True)[0][0, -1] for value in after[0, -1]]
             jacobians.append((torch.stack(rows) - torch.eye(len(rows))).double().numpy())
-    decomposed = [np.linalg.svd(J) for J in jacobians]
-    L = len(jacobians)
+    L, decomposed = len(jacobians), [np.linalg.svd(J) for J in jacobians]
     out = {name: np.zeros((len(ks), L, L)) for name in ("released_norm", "released_trace", "normalized_miscoupling")}
-    for i, k in enumerate(ks):
-        for a in range(L):
-            for b in range(L):
-                U, _, Vt = decomposed[b]
-                s = decomposed[a][1][:k]
-                M = U[:, :k].T @ jacobians[a] @ Vt[:k].T
-                distance = np.linalg.norm(np.abs(M) - np.diag(s))
-                out["released_norm"][i, a, b] = distance / np.linalg.norm(s)
-                out["released_trace"][i, a, b] = distance / s.sum()
-                out["normalized_miscoupling"][i, a, b] = np.linalg.norm(M - np.diag(np.diag(M))) / np.linalg.norm(M)
+    for (i, k), a, b in itertools.product(enumerate(ks), range(L), range(L)):
+        s, (U, _, Vt) = decomposed[a][1][:k], decomposed[b]
+        M = U[:, :k].T @ jacobians[a] @ Vt[:k].T
+        distance = np.linalg.norm(np.abs(M) - np.diag(s))
+        out["released_norm"][i, a, b] = distance / np.linalg.norm(s)
+        out["released_trace"][i, a, b] = distance / s.sum()
+        out["normalized_miscoupling"][i, a, b] = miscoupling(M)
     return out
 
 
@@ -52,19 +50,19 @@ def model(request):
     return cl.load_model(request.param)
 
 
-def test_depth_values_equal_the_released_method(model, recwarn):
+@pytest.fixture(scope="module")
+def ds(model):
+    return cl.measure_depth(model, TEXTS, ks=(50, 30, 10, 5))
+
+
+def test_depth_values_equal_the_released_method(model, ds, recwarn):
     ids = torch.tensor([model.tokenizer(PARIS)["input_ids"]])
-    wanted = released_method(model.hf, ids, KS)
-    ours = cl.measure_depth(model, [PARIS], ks=KS)
-    last = model.n_blocks - 1
-    for name, values in wanted.items():
-        found = ours[name].isel(prompt=0).values
-        inner = slice(0, last)
-        np.testing.assert_allclose(found[:, inner, inner], values[:, inner, inner], rtol=2e-4, atol=1e-5)
-        assert np.abs(found[:, last] / values[:, last] - 1).max() > 1e-2  # their last block includes the final norm
     theirs = cl.measure_depth(model, [PARIS], ks=KS, boundary="hidden_states")
-    for name, values in wanted.items():
-        np.testing.assert_allclose(theirs[name].isel(prompt=0).values, values, rtol=2e-4, atol=1e-5)
+    for name, values in released_method(model.hf, ids, KS).items():
+        found = ds[name].isel(prompt=0).sel(k=list(KS)).values
+        np.testing.assert_allclose(found[:, :-1, :-1], values[:, :-1, :-1], rtol=2e-4, atol=1e-5)
+        assert np.abs(found[:, -1] / values[:, -1] - 1).max() > 1e-2  # their last block includes the final norm
+        np.testing.assert_allclose(theirs[name].isel(prompt=0), values, rtol=2e-4, atol=1e-5)
     assert cl.measure_depth(model, ["It was"]).k.values.tolist() == [10, 30, 50]
     assert not [one for one in recwarn if "left out" in str(one.message)]
 
@@ -84,62 +82,37 @@ def test_narrow_model_leaves_out_larger_default_ks(tmp_path):
     again = cl.sweep(cl.measure_depth, narrow, ids, store=tmp_path, ks=(10, 30))
     np.testing.assert_array_equal(kept.normalized_miscoupling, again.normalized_miscoupling)
     assert len(list(tmp_path.rglob("*.safetensors"))) == 1
-    for measure in (cl.measure_depth, partial(cl.sweep, cl.measure_depth, store=tmp_path)):
-        message = "k is 50; narrow has width 32, so it must be a whole number from 1 to"
-        refused(ParameterError, message, measure, narrow, ids, ks=(10, 30, 50))
+    message = "k is 50; narrow has width 32, so it must be a whole number from 1 to"
+    refused(ParameterError, message, cl.sweep, cl.measure_depth, narrow, ids, store=tmp_path, ks=(10, 30, 50))
 
 
-def test_depth_dataset_has_matrix_and_distance_means(model):
-    ds = cl.measure_depth(model, [PARIS, "It was the best of times"], ks=(30, 10))
-    assert dict(ds.normalized_miscoupling.sizes) == {"prompt": 2, "k": 2, "block_1": 12, "block_2": 12}
-    assert ds.k.values.tolist() == [10, 30] and ds.prompt.values.tolist() == [PARIS, "It was the best of times"]
-    assert ds.block_1.values.tolist() == list(range(12))
-    assert ds.matrix.shape == (12, 12, 30, 30)
+def test_depth_dataset_has_matrix_and_distance_means(model, ds):
+    assert ds.k.values.tolist() == [5, 10, 30, 50] and ds.prompt.values.tolist() == TEXTS
     assert float(ds.residual.max()) < 1e-5
     assert (ds.singular_values.diff("rank") <= 0).all()
-    ds = cl.measure_depth(model, [PARIS, "It was the best of times"], ks=(10,))
     trace = cl.trace(model, PARIS)
     A = cl.coupling_matrix(trace.jacobian(7), trace.jacobian(3).svd(10), 10)
-    np.testing.assert_allclose(ds.matrix.sel(block_1=7, block_2=3).values, A.numpy(), atol=1e-4 * float(A.abs().max()))
-    wanted = float(cl.miscoupling(A, normalized=True))
-    assert float(ds.normalized_miscoupling.sel(block_1=7, block_2=3, k=10)[0]) == pytest.approx(wanted, rel=1e-4)
-    ds = cl.measure_depth(model, [PARIS], ks=(10,))
+    found = ds.matrix.sel(block_1=7, block_2=3).values[:10, :10]
+    np.testing.assert_allclose(found, A.numpy(), atol=1e-4 * float(A.abs().max()))
     values = ds.mismatch.sel(k=10).values[0]
-    for apart in (0, 1, 7, 11):
-        wanted = np.mean([values[i, j] for i in range(12) for j in range(12) if abs(i - j) == apart])
-        assert float(ds.by_distance.sel(variant="mismatch", k=10, distance=apart)[0]) == pytest.approx(wanted, abs=1e-6)
+    means = [values[apart == APART].mean() for apart in range(12)]
+    np.testing.assert_allclose(ds.by_distance.sel(variant="mismatch", k=10)[0], means, atol=1e-6)
 
 
-def test_trained_blocks_couple_more_than_untrained():
-    """The paper's first claim, on the embedded model."""
-    prompts = [PARIS, "It was the best of times, it was the worst of", "The old man walked slowly down the"]
-    off = ~np.eye(12, dtype=bool)
-    coupling, null = {}, {}
-    for untrained in (False, True):
-        ds = cl.measure_depth(cl.load_model("nano-neox", untrained=untrained), prompts, ks=(10,))
-        coupling[untrained] = 1 - ds.normalized_miscoupling.isel(k=0).values[:, off]
-        null[untrained] = 1 - drawn_null(ds, "normalized_miscoupling").values
-    assert coupling[False].mean() > 1.5 * null[False].mean()
-    assert coupling[True].mean() == pytest.approx(null[True].mean(), abs=0.01)
-
-
-def test_summaries_are_means_with_intervals_over_prompts(model):
-    ds = cl.measure_depth(model, [PARIS, "It was the best of times", "The old man walked"], ks=(5, 10))
+def test_summaries_are_means_with_intervals_over_prompts(ds):
     summary = cl.depth_summary(ds, "released_norm")
-    assert dict(summary.sizes) == {"pairs": 2, "k": 2}
+    assert dict(summary.sizes) == {"pairs": 2, "k": 4}
     values = 1 - ds.released_norm.sel(k=10).values
-    means = [np.mean([prompt[i, j] for i in range(12) for j in range(12) if i != j]) for prompt in values]
+    means = values[:, APART > 0].mean(axis=1)
     chosen = summary.sel(pairs="all pairs", k=10)
     assert float(chosen["mean"]) == pytest.approx(np.mean(means), abs=1e-6)
     # Three prompts: Student's t.
     expected = scipy.stats.t.interval(0.95, 2, np.mean(means), scipy.stats.sem(means))
     assert (float(chosen.low), float(chosen.high)) == pytest.approx(expected, rel=1e-4)
-    near = np.mean([values[:, i, j].mean() for i in range(12) for j in range(12) if abs(i - j) == 1])
-    assert float(summary["mean"].sel(pairs="neighbours", k=10)) == pytest.approx(near, abs=1e-6)
-    ds = cl.measure_depth(model, [PARIS], ks=(10,))
-    summary = cl.depth_summary(ds, "mismatch")
+    alone = ds.isel(prompt=[0])
+    summary = cl.depth_summary(alone, "mismatch")
     assert np.isfinite(summary["mean"]).all() and np.isnan(summary.low).all() and np.isnan(summary.high).all()
-    refused(ParameterError, "the model has 1 block", cl.depth_summary, ds.isel(block_1=[0], block_2=[0]), "mismatch")
+    refused(ParameterError, "the model has 1 block", cl.depth_summary, alone.isel(block_1=[0], block_2=[0]), "mismatch")
 
 
 def test_other_models_are_measured_alike(monkeypatch, tmp_path):
@@ -149,11 +122,6 @@ def test_other_models_are_measured_alike(monkeypatch, tmp_path):
     for state, ds in found["nano-llama"].items():
         alone = cl.measure_depth(cl.load_model("nano-llama", untrained=state == "untrained", seed=2), [PARIS], ks=(4,))
         np.testing.assert_allclose(ds.mismatch, alone.mismatch, rtol=1e-5, atol=1e-6)
-    hf = tiny.llama(hidden_size=8, num_attention_heads=2, intermediate_size=16)
-    with pytest.raises(ParameterError, match="k is 10; narrow has width 8, so it must be a whole number from 1 to 8"):
-        cl.measure_depth(cl.wrap_model(hf, name="narrow"), [torch.tensor([[4, 9]])])
-    message = "k is 97; nano-llama has width 96.*or leave 'nano-llama', one of the other models, out of 'others'"
-    refused(ParameterError, message, measure_models, ["nano-llama"], [PARIS], ks=(97,))
     assert other_models(" nano-llama,nano-neox,, nano-llama", besides="nano-neox") == ["nano-llama"]
     assert other_models("", besides="nano-neox") == []
     here, again = str(tmp_path), f"{tmp_path}/."
@@ -161,18 +129,21 @@ def test_other_models_are_measured_alike(monkeypatch, tmp_path):
     assert other_models(f"{here},{again}", besides="nano-neox") == [here]
 
 
-def test_other_model_of_one_block_is_refused(tmp_path):
+def test_models_too_narrow_or_shallow_are_refused(tmp_path):
+    hf, ids = tiny.llama(hidden_size=8, num_attention_heads=2, intermediate_size=16), [torch.tensor([[4, 9]])]
+    message = "k is 10; narrow has width 8, so it must be a whole number from 1 to 8"
+    refused(ParameterError, message, cl.measure_depth, cl.wrap_model(hf, name="narrow"), ids)
+    message = "k is 97; nano-llama has width 96.*or leave 'nano-llama', one of the other models, out of 'others'"
+    refused(ParameterError, message, measure_models, ["nano-llama"], [PARIS], ks=(97,))
     tiny.llama(num_hidden_layers=1).save_pretrained(tmp_path / "one")
-    ids, name = torch.tensor([[4, 9, 2]]), str(tmp_path / "one")
     message = r"/one has 1 block; coupling needs pairs .*; or leave '.*/one', one of the other models, out of 'others'"
-    refused(ParameterError, message, measure_models, [name], [ids], ks=(4,))
+    refused(ParameterError, message, measure_models, [str(tmp_path / "one")], ids, ks=(4,))
 
 
 @pytest.mark.parametrize("boundary", ["block", "hidden_states"])
 def test_products_give_the_same_as_formed_jacobians(model, boundary):
     formed, products = (
-        cl.measure_depth(model, [PARIS, "It was the best of times"], ks=(5, 10), boundary=boundary, formed=formed)
-        for formed in (True, False)
+        cl.measure_depth(model, TEXTS[:2], ks=(5, 10), boundary=boundary, formed=formed) for formed in (True, False)
     )
     left_out = {"frobenius_norm", "isotropic", "released_norm_vju", "released_trace_vju"}
     shared = {name for name in formed.data_vars if name.startswith("shared_")}

@@ -1,7 +1,6 @@
 """Emergence: each step is what the same measurement of that step alone gives, and the steps belong to the model."""
 
 import numpy as np
-import pytest
 import xarray as xr
 from refusals import refused
 from tiny import save_llama
@@ -13,12 +12,8 @@ from coupling_lib.inputs.prompts import PARIS
 PROMPTS = [PARIS, "It was the best of times"]
 
 
-@pytest.fixture(scope="module")
-def measured():
-    return cl.measure_emergence("nano-neox", PROMPTS, steps=(1000, 0), ks=(10, 30))
-
-
-def test_each_step_is_the_measurement_of_its_revision(measured, tmp_path):
+def test_each_step_is_the_measurement_of_its_revision(tmp_path):
+    measured = cl.measure_emergence("nano-neox", PROMPTS, steps=(1000, 0), ks=(10, 30))
     assert measured.step.values.tolist() == [0, 1000]
     for step in (0, 1000):
         model = cl.load_model("nano-neox", revision=f"step{step}")
@@ -31,11 +26,10 @@ def test_each_step_is_the_measurement_of_its_revision(measured, tmp_path):
         null = cl.null_of(depth, "normalized_miscoupling").mean("block_1")
         np.testing.assert_allclose(here.null, null["value"], rtol=1e-5)
         np.testing.assert_allclose(here.null_error, null["error"], rtol=1e-2)
-    assert measured.attrs["progress_label"] == "validation loss (nats per token)"
     assert measured.progress.values[0] > 7 > 5 > measured.progress.values[1] > 4
-    assert measured.attrs["revision"] == "step0, step1000"
-    assert (measured.attrs["window"], measured.attrs["variant"]) == (5, "normalized_miscoupling")
-    assert measured.attrs["measure"] == "emergence"
+    attrs = {"progress_label": "validation loss (nats per token)", "revision": "step0, step1000", "window": 5}
+    attrs |= {"variant": "normalized_miscoupling", "measure": "emergence"}
+    assert {name: measured.attrs[name] for name in attrs} == attrs
     measured.to_netcdf(tmp_path / "emergence.nc")
     with xr.open_dataset(tmp_path / "emergence.nc") as back:
         xr.testing.assert_allclose(back, measured)
@@ -53,13 +47,13 @@ def test_coupling_rises_within_100_steps_and_then_declines():
 
 
 def test_impossible_settings_are_refused(tmp_path):
-    for message, arguments in (
-        ("'nano-neox' has no step 5; choose from 0, 10, 32", dict(steps=(0, 5))),
-        ("it must be two or more training steps", dict(steps=(0,))),
-        ("k is 97; nano-neox has width 96", dict(steps=(0, 10), ks=(97,))),
-        ("window is 4; expected an odd number of blocks", dict(steps=(0, 10), window=4)),
-    ):
+    for message, arguments in {
+        "'nano-neox' has no step 5; choose from 0, 10, 32": dict(steps=(0, 5)),
+        "it must be two or more training steps": dict(steps=(0,)),
+        "k is 97; nano-neox has width 96": dict(steps=(0, 10), ks=(97,)),
+        "window is 4; expected an odd number of blocks": dict(steps=(0, 10), window=4),
+    }.items():
         refused(ParameterError, message, cl.measure_emergence, "nano-neox", PROMPTS, **arguments)
     save_llama(tmp_path)
-    with pytest.raises(ModelUnavailableError, match="has one revision, and emergence needs several; take one of nano-"):
-        cl.measure_emergence(tmp_path, PROMPTS)
+    message = "has one revision, and emergence needs several; take one of nano-"
+    refused(ModelUnavailableError, message, cl.measure_emergence, tmp_path, PROMPTS)

@@ -16,18 +16,15 @@ TEXTS = ["It was the best of times, it was the worst of times", "Call me Ishmael
 @pytest.mark.parametrize("tokens", [(-1,), (2, -1), "all"])
 def test_measured_lens_is_the_mean_over_tokens(model, tokens):
     ds = cl.measure_lens(model, TEXTS, tokens=tokens, depths=(0, 7, 12, 7))
-    for number, text in enumerate(TEXTS):
-        traced = cl.trace(model, text)
+    for number, traced in enumerate(cl.trace(model, text) for text in TEXTS):
         chosen = range(traced.n_tokens) if tokens == "all" else tokens
         wanted = torch.stack([cl.lens(traced, token).dense() for token in chosen]).mean(dim=0)[[0, 7, 12, 7]]
-        found = torch.from_numpy(ds.lens.isel(prompt=number).values)
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(ds.lens[number], wanted, rtol=1e-4, atol=1e-5)
         assert int(ds.tokens[number]) == len(chosen)
 
 
 def test_mean_lens_has_its_standard_error(model, tmp_path):
-    settings = dict(depths=[6], store=tmp_path)
-    first, again = (cl.sweep(cl.measure_lens, model, TEXTS, **settings) for _ in range(2))
+    first, again = (cl.sweep(cl.measure_lens, model, TEXTS, depths=[6], store=tmp_path) for _ in range(2))
     assert len(list(tmp_path.rglob("*.safetensors"))) == 2
     assert first.lens.identical(again.lens) and first.lens.sizes["prompt"] == 2
     ds = cl.measure_lens(model, [*TEXTS, "The quick brown fox"], depths=(3,))

@@ -19,21 +19,11 @@ PROMPTS = [PARIS, "It was the best of times, it was the worst of"]
 K = 6
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("results"))
-
-
-@pytest.fixture(autouse=True)
-def _own_store(monkeypatch, store):
-    monkeypatch.setenv("COUPLING_RESULTS", store)
-
-
-@pytest.fixture(scope="module")
-def measured(store):
+@pytest.fixture(scope="module", autouse=True)
+def _own_store(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COUPLING_RESULTS", store)
-        return measure_precision("nano-neox", PROMPTS, ["nf4", "bfloat16"], k=K, n_vectors=1)
+        patch.setenv("COUPLING_RESULTS", str(tmp_path_factory.mktemp("results")))
+        yield
 
 
 loaded = functools.cache(cl.load_model)
@@ -45,20 +35,17 @@ def decomposed(name: str, prompt: str, block: int):
 
 
 def test_measured_triplets_equal_full_decompositions():
-    ds = measure_triplets(cl.load_model("nano-neox"), PROMPTS, k=K)
-    assert dict(ds.U.sizes) == {"prompt": 2, "block": 12, "component": 96, "rank": K}
+    ds = measure_triplets(loaded("nano-neox"), PROMPTS, k=K)
     for prompt, block in ((0, 3), (1, 11)):
         U, S, Vt = decomposed("float32", PROMPTS[prompt], block)
         np.testing.assert_allclose(ds.singular_values[prompt, block], S[:K], rtol=1e-4)
         for found, wanted in ((ds.U, U[:, :K]), (ds.V, Vt[:K].T)):
             assert np.rad2deg(scipy.linalg.subspace_angles(found[prompt, block].values, wanted)).max() < 0.05
-    model = cl.load_model("nano-neox")
-    depth = cl.measure_depth(model, PROMPTS, ks=(K,))
+    depth = cl.measure_depth(loaded("nano-neox"), PROMPTS, ks=(K,))
     np.testing.assert_allclose(ds.normalized_miscoupling, depth.normalized_miscoupling.sel(k=K), rtol=1e-5, atol=1e-6)
     # Against the block's own forward pass in bfloat16 over the whole sequence, row by row.
-    model = cl.load_model("nano-neox", precision="bfloat16")
-    trace = cl.trace(model, PARIS)
-    call = trace.calls[4]
+    model = loaded("nano-neox", precision="bfloat16")
+    call = cl.trace(model, PARIS).calls[4]
     leaf = call.input.clone().requires_grad_(True)
     out = call.replay(model.blocks.modules[4], leaf)[0, -1]
     rows = [torch.autograd.grad(value, leaf, retain_graph=True)[0][0, -1] for value in out]
@@ -69,21 +56,21 @@ def test_measured_triplets_equal_full_decompositions():
 
 @pytest.mark.parametrize(("arithmetic", "epsilon"), [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
 def test_narrow_arithmetic_errs_by_its_own_rounding(arithmetic, epsilon):
-    model = cl.load_model("nano-neox", precision=arithmetic)
+    model = loaded("nano-neox", precision=arithmetic)
     wide, narrow = (measure_triplets(model, [PARIS], k=K, arithmetic=kind) for kind in ("float32", arithmetic))
     error = np.abs(narrow.singular_values / wide.singular_values - 1)
     assert narrow.singular_values.dtype == np.float32
     assert 0.02 * epsilon < float(error.median()) < 2 * epsilon
 
 
-def test_errors_equal_differences_of_separate_models(measured, tmp_path):
+def test_errors_equal_differences_of_separate_models(tmp_path):
+    measured = measure_precision("nano-neox", PROMPTS, ["nf4", "bfloat16"], k=K, n_vectors=1)
     for block in (0, 7):
         U, S, Vt = decomposed("float32", PARIS, block)
         narrow_U, narrow_S, narrow_Vt = decomposed("nf4", PARIS, block)
         chosen = measured.sel(precision="nf4", source="weights").isel(example=0, block=block)
         np.testing.assert_allclose(chosen.value_error, np.abs(narrow_S / S - 1)[:K], atol=2e-4)
-        sides = {"U": (U[:, :K], narrow_U[:, :K]), "V": (Vt[:K].T, narrow_Vt[:K].T)}
-        for side, pair in sides.items():
+        for side, pair in {"U": (U[:, :K], narrow_U[:, :K]), "V": (Vt[:K].T, narrow_Vt[:K].T)}.items():
             wanted = np.sort(np.rad2deg(scipy.linalg.subspace_angles(*pair)))
             np.testing.assert_allclose(chosen.angle.sel(side=side), wanted, atol=0.1)
     assert measured.precision.values.tolist() == ["float32", "nf4", "bfloat16"]
@@ -138,22 +125,22 @@ def test_failing_arithmetic_leaves_gaps(monkeypatch):
 
 def test_lists_of_precisions_are_read_or_refused():
     assert chosen_precisions(" nf4, float32 ,int8,nf4") == ["nf4", "int8"]
+    message = "precisions is .*; give some of bfloat16, float16, nf4, fp4, int8"
     for text in ("", "float32", "nf4,int4"):
-        message = "precisions is .*; give some of bfloat16, float16, nf4, fp4, int8"
         refused(ParameterError, message, chosen_precisions, text)
-    with pytest.raises(ParameterError, match="arithmetic is 'float8'; it must be one of float32, bfloat16, float16"):
-        measure_triplets(cl.load_model("nano-neox"), [PARIS], k=K, arithmetic="float8")
+    message, model = "arithmetic is 'float8'; it must be one of float32, bfloat16, float16", loaded("nano-neox")
+    refused(ParameterError, message, measure_triplets, model, [PARIS], k=K, arithmetic="float8")
 
 
 def test_precision_measurement_is_stored_and_read_again(monkeypatch, tmp_path):
     monkeypatch.setattr("coupling_lib.paths.RESULTS", tmp_path)
-    first = measure_precision("nano-neox", [PARIS], ["bfloat16"], k=4, n_vectors=1)
+    measure = functools.partial(measure_precision, "nano-neox", precisions=["bfloat16"], n_vectors=1)
+    first = measure([PARIS], k=4)
 
     def refuse(*arguments):
         raise AssertionError("measured again")
 
     monkeypatch.setattr(precision, "_measured", refuse)
-    xr.testing.assert_identical(measure_precision("nano-neox", [PARIS], ["bfloat16"], k=4, n_vectors=1), first)
-    for prompts, settings in (([PARIS], {"k": 5}), (PROMPTS[1:], {"k": 4})):
-        with pytest.raises(AssertionError, match="measured again"):
-            measure_precision("nano-neox", prompts, ["bfloat16"], n_vectors=1, **settings)
+    xr.testing.assert_identical(measure([PARIS], k=4), first)
+    for prompts, k in (([PARIS], 5), (PROMPTS[1:], 4)):
+        refused(AssertionError, "measured again", measure, prompts, k=k)

@@ -21,25 +21,22 @@ def _own_store(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "RESULTS", tmp_path)
 
 
-@pytest.fixture(scope="module")
-def falcon():
-    """A model without a tokenizer."""
-    family = named("falcon-7b")
-    return cl.wrap_model(family.build().to(torch.float32), name="falcon")
-
-
 def test_prompts_are_measured_as_by_measure_depth(model):
     asked = [RIVER, *prompt_versions(model, [EGGS]), EGGS]
     ds = measure_prompts(model, asked, ks=(5,))
-    assert ds.id.values.tolist() == ["r1", "q1", "q1+cot", "q1+control"]
-    assert ds.question.values.tolist() == ["r1", "q1", "q1", "q1"]
-    assert ds.version.values.tolist() == ["alone", "alone", "step by step", "control sentence"]
-    assert ds["dataset"].values.tolist() == ["stories", "mine", "mine", "mine"]
-    np.testing.assert_array_equal(ds.steps, [np.nan, 1, 1, 1])
-    np.testing.assert_array_equal(ds.rating, [0.5, np.nan, np.nan, np.nan])
+    wanted = {
+        "id": ["r1", "q1", "q1+cot", "q1+control"],
+        "question": ["r1", "q1", "q1", "q1"],
+        "version": ["alone", "alone", "step by step", "control sentence"],
+        "dataset": ["stories", "mine", "mine", "mine"],
+        "steps": [np.nan, 1, 1, 1],
+        "rating": [0.5, np.nan, np.nan, np.nan],
+        "n_tokens": [cl.trace(model, prompt.text).n_tokens for prompt in asked[:4]],
+    }
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(ds[name], values, err_msg=name)
     wanted = cl.measure_depth(model, [prompt.text for prompt in asked[:4]], ks=(5,))
     np.testing.assert_allclose(ds.normalized_miscoupling, wanted.normalized_miscoupling, rtol=1e-5, atol=1e-6)
-    assert ds.n_tokens.values.tolist() == [cl.trace(model, prompt.text).n_tokens for prompt in asked[:4]]
     ids = torch.tensor([model.tokenizer(EGGS.text)["input_ids"]])
     for given in ([RIVER.text, ids, RIVER, ids.clone(), RIVER.text], iter([RIVER.text, ids, RIVER])):
         ds = measure_prompts(model, given, ks=(5,))
@@ -62,7 +59,8 @@ def test_control_sentence_is_as_long_as_the_instruction(name):
     assert cl.trace(model, instructed).tokens[-1] == cl.trace(model, control).tokens[-1] == "."
 
 
-def test_model_without_tokenizer_reads_words_as_tokens(falcon):
+def test_model_without_tokenizer_reads_words_as_tokens():
+    falcon = cl.wrap_model(named("falcon-7b").build().to(torch.float32), name="falcon")
     twice, control = readable(falcon, [Prompt("a", "mine", "one two, one"), Prompt("b", "mine", "one")])
     assert twice.shape == (1, 4) and control.shape == (1, 1)
     assert twice[0, 0] == twice[0, 3] == control[0, 0] and len(set(twice[0].tolist())) == 3
@@ -74,12 +72,11 @@ def test_model_without_tokenizer_reads_words_as_tokens(falcon):
     assert ds.id.values.tolist() == ["ids [5, 9, 2]", "one two"] and ds.n_tokens.values.tolist() == [3, 2]
 
 
-def test_two_prompts_of_one_id_are_refused(model):
+def test_repeated_ids_cut_sentences_and_images_are_refused(model):
     message = "the id 'q1' belongs to different prompts; give each an id of its own"
     refused(ParameterError, message, measure_prompts, model, [EGGS, RIVER, Prompt("q1", "yours", "How many?")], ks=(5,))
-
-
-def test_added_sentence_that_would_be_cut_is_refused(model):
+    vit = cl.wrap_model(named("vit").build(), name="vit")
+    refused(ParameterError, "vit reads pixel_values; prompts are texts, take a language model", readable, vit, [RIVER])
     long = Prompt("q", "mine", "The river. " * 300)
     with pytest.warns(UserWarning, match="cut after"):
         assert measure_prompts(model, [long], ks=(5,)).n_tokens.item() == 512
@@ -94,5 +91,3 @@ def test_measured_prompts_are_read_from_the_store(model):
     # The first of a sweep brings what is kept of the first alone, so that it is measured once more, by itself.
     np.testing.assert_allclose(first.mismatch[1], again.mismatch[0], rtol=1e-5, atol=1e-6)
     assert again.id.values.tolist() == ["q1", "r1"]
-    vit = cl.wrap_model(named("vit").build(), name="vit")
-    refused(ParameterError, "vit reads pixel_values; prompts are texts, take a language model", readable, vit, [RIVER])

@@ -23,11 +23,12 @@ from coupling_lib.measures.tokens import KINDS, token_comparisons, token_reports
 K = 4
 
 
-def example(hf) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(1)
-    if hf.main_input_name == "pixel_values":
-        return torch.randn(1, 3, 16, 16, generator=generator, dtype=hf.dtype)
-    return torch.randint(1, 64, (1, 9), generator=generator)
+def tiny_family(name: str) -> tuple[cl.Model, torch.Tensor]:
+    """A random model of a family, and an input of it."""
+    model, generator = cl.wrap_model(named(name).build(), name=name), torch.Generator().manual_seed(1)
+    if model.hf.main_input_name == "pixel_values":
+        return model, torch.randn(1, 3, 16, 16, generator=generator, dtype=model.hf.dtype)
+    return model, torch.randint(1, 64, (1, 9), generator=generator)
 
 
 def brute_force(model, given, kind, block, other, fixed, positions):
@@ -44,56 +45,44 @@ def brute_force(model, given, kind, block, other, fixed, positions):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["gpt2", "falcon-7b", "mamba", "bert", "vit"])
 def test_every_pair_of_tokens_equals_brute_force(name, kind):
-    family = named(name)
-    model = cl.wrap_model(family.build(), name=name)
-    given = example(model.hf)
-    fixed = {"self": None, "input": 3, "output": 5}[kind]
+    (model, given), fixed = tiny_family(name), {"self": None, "input": 3, "output": 5}[kind]
     ds = cl.measure_tokens(model, given, block=1, other=2, kind=kind, fixed=fixed, k=K, tokens=4)
     positions = ds.position.values[0].tolist()
     assert fixed not in positions
     first, second = brute_force(model, given, kind, 1, 2, fixed, positions)
-    scale = max(np.linalg.svd(J, compute_uv=False)[0] for J in first)
-    for i, J in enumerate(first):
-        s = np.linalg.svd(J, compute_uv=False)
-        np.testing.assert_allclose(ds.singular_values[0, i], s[:K], rtol=1e-5)
-        for j, other in enumerate(second):
-            A = coupling(J, other, K)
-            np.testing.assert_allclose(np.abs(ds.matrix[i, j]), np.abs(A), atol=1e-4 * scale)
-            assert float(ds.normalized_miscoupling[0, i, j]) == pytest.approx(miscoupling(A), abs=1e-5)
-            wanted = np.linalg.norm(A - np.diag(s[:K])) / np.linalg.norm(s[:K])
-            assert float(ds.mismatch[0, i, j]) == pytest.approx(wanted, rel=1e-4)
+    S = np.linalg.svd(first, compute_uv=False)[:, :K]
+    np.testing.assert_allclose(ds.singular_values[0], S, rtol=1e-5)
+    A = np.array([[coupling(J, other, K) for other in second] for J in first])
+    np.testing.assert_allclose(np.abs(ds.matrix), np.abs(A), atol=1e-4 * S.max())
+    shares = [[miscoupling(one) for one in row] for row in A]
+    np.testing.assert_allclose(ds.normalized_miscoupling[0], shares, atol=1e-5)
+    distance = np.linalg.norm(A - S[:, None, :, None] * np.eye(K), axis=(2, 3)) / np.linalg.norm(S, axis=1)[:, None]
+    np.testing.assert_allclose(ds.mismatch[0], distance, rtol=1e-4)
 
 
-def test_identity_is_not_subtracted_between_different_tokens():
-    """With the identity taken off, as in later code of the authors, every singular value would lie near 1."""
-    model = cl.wrap_model(named("gpt2").build(), name="gpt2")
-    given = example(model.hf)
-    ds = cl.measure_tokens(model, given, block=1, kind="output", fixed=8, k=K, tokens=3)
-    raw = brute_force_jacobian(model.hf, model.blocks.modules[1], {"input_ids": given}, 7, 8)
-    right, wrong = (torch.linalg.svdvals(J)[:K].numpy() for J in (raw, raw - torch.eye(32)))
-    np.testing.assert_allclose(ds.singular_values[0, 2], right, rtol=1e-6)
-    assert np.abs(ds.singular_values[0, 2] - wrong).max() > 0.1
+REACHED = {
+    "self": ("gpt2", "self", None, [4, 5, 6, 7, 8]),
+    "input": ("gpt2", "input", None, [4, 5, 6, 7, 8]),
+    "input 5": ("gpt2", "input", 5, [6, 7, 8, -1, -1]),
+    "output": ("gpt2", "output", None, [3, 4, 5, 6, 7]),
+    "output 3": ("gpt2", "output", 3, [0, 1, 2, -1, -1]),
+    "both ways": ("bert", "input", 5, [0, 1, 2, 3, 4, 6, 7, 8, -1, -1, -1, -1]),
+}
 
 
-def test_only_tokens_that_attention_reaches_are_compared():
-    for kind, fixed, positions in [
-        ("self", None, [4, 5, 6, 7, 8]),
-        ("input", None, [4, 5, 6, 7, 8]),
-        ("input", 5, [6, 7, 8]),
-        ("output", None, [3, 4, 5, 6, 7]),
-        ("output", 3, [0, 1, 2]),
-    ]:
-        model = cl.wrap_model(named("gpt2").build(), name="gpt2")
-        ds = cl.measure_tokens(model, example(model.hf), block=1, kind=kind, fixed=fixed, k=K, tokens=5)
-        assert ds.position.values[0].tolist() == positions + [-1] * (5 - len(positions))
-        assert np.isnan(ds.mismatch.values[0, len(positions) :]).all() and np.isnan(ds.matrix[len(positions) :]).all()
-        assert int(ds.fixed_position[0]) == {"self": -1, "input": fixed or 1, "output": fixed or 8}[kind]
-    model = cl.wrap_model(named("bert").build(), name="bert")
-    ds = cl.measure_tokens(model, example(model.hf), block=1, kind="input", fixed=5, k=K, tokens=12)
-    assert ds.position.values[0].tolist() == [0, 1, 2, 3, 4, 6, 7, 8, -1, -1, -1, -1]
-    family = Family("window", "MistralConfig", dict(GQA, sliding_window=4))
-    model = cl.wrap_model(family.build(), name="window")
-    ds = cl.measure_tokens(model, example(model.hf), block=1, kind="input", fixed=2, k=K, tokens=5)
+@pytest.mark.parametrize(("name", "kind", "fixed", "positions"), REACHED.values(), ids=REACHED)
+def test_only_tokens_that_attention_reaches_are_compared(name, kind, fixed, positions):
+    model, given = tiny_family(name)
+    ds = cl.measure_tokens(model, given, block=1, kind=kind, fixed=fixed, k=K, tokens=len(positions))
+    assert ds.position.values[0].tolist() == positions
+    padded = np.array(positions) < 0
+    assert np.isnan(ds.mismatch.values[0, padded]).all() and np.isnan(ds.matrix.values[padded]).all()
+    assert int(ds.fixed_position[0]) == {"self": -1, "input": fixed or 1, "output": fixed or 8}[kind]
+
+
+def test_windows_and_pairs_of_blocks_limit_the_comparisons():
+    model = cl.wrap_model(Family("window", "MistralConfig", dict(GQA, sliding_window=4)).build())
+    ds = cl.measure_tokens(model, tiny_family("gpt2")[1], block=1, kind="input", fixed=2, k=K, tokens=5)
     assert ds.position.values[0].tolist() == [3, 4, 5, -1, -1]
     compared = token_comparisons((8, 9), token_in=1, token_out=-1)
     assert compared["input 9-10"] == {"block": 8, "other": 9, "kind": "input", "fixed": 1}
@@ -101,29 +90,28 @@ def test_only_tokens_that_attention_reaches_are_compared():
     assert [compared[name]["other"] for name in between + within] == [9, 9, 9, 8, 8, 8]
 
 
-def test_shorter_prompts_are_padded_with_nan(model):
-    ds = cl.measure_tokens(model, [PARIS, "It was the best"], block=8, other=9, tokens=12)
-    assert dict(ds.mismatch.sizes) == {"prompt": 2, "token_1": 12, "token_2": 12}
+@pytest.fixture(scope="module")
+def ds(model):
+    return cl.measure_tokens(model, [PARIS, "It was the best"], block=8, other=9, tokens=12)
+
+
+def test_shorter_prompts_are_padded_with_nan(model, ds):
     assert PARIS.endswith("".join(ds.text.values[0])) and "".join(ds.text.values[1]) == "It was the best"
     short = int((ds.position[1] >= 0).sum())
     assert np.isfinite(ds.mismatch[1, :short, :short]).all() and np.isnan(ds.mismatch[1, short:]).all()
+    assert np.isnan(ds.conjugated[1, short:]).all() and np.isfinite(ds.conjugated_error).all()
     assert float(ds.residual.max()) < 1e-5
     assert (ds.attrs["kind"], ds.attrs["block"], ds.attrs["other"]) == ("self", 8, 9)
-    ds = cl.measure_tokens(model, PARIS, block=6)
-    assert np.abs(np.diagonal(ds.normalized_miscoupling[0])).max() < 1e-4
-    different = cl.measure_tokens(model, PARIS, block=6, other=7)
-    assert np.diagonal(different.normalized_miscoupling[0]).min() > 0.5
+    of_itself = cl.measure_tokens(model, PARIS, block=6).normalized_miscoupling[0]
+    assert np.abs(np.diagonal(of_itself)).max() < 1e-4
 
 
-def test_null_of_tokens_equals_the_closed_form(model):
-    ds = cl.measure_tokens(model, [PARIS, "It was the best"], block=8)
-    null = drawn_null(ds, "normalized_miscoupling", seed=3)
+def test_null_of_tokens_equals_the_closed_form(ds):
+    null, again = (drawn_null(ds, "normalized_miscoupling", seed=3) for _ in range(2))
     assert null.sizes["jacobian"] == int((ds.position >= 0).sum())
     assert float(null.mean()) == pytest.approx(np.sqrt(1 - 1 / 10), rel=0.01)
-    xr.testing.assert_equal(null, drawn_null(ds, "normalized_miscoupling", seed=3))
-    model = cl.wrap_model(named("gpt2").build(), name="gpt2")
-    ds = cl.measure_tokens(model, example(model.hf), block=1, k=32, tokens=4)
-    null = drawn_null(ds, "mismatch", n_samples=400)
+    xr.testing.assert_equal(null, again)
+    null = drawn_null(cl.measure_tokens(*tiny_family("gpt2"), block=1, k=32, tokens=4), "mismatch", n_samples=400)
     # E m^2 = 1 + K^2 |J|^2 / (d^2 |s|^2), which is 2 for K = d.
     np.testing.assert_allclose((null**2).mean("sample"), 2.0, rtol=0.03)
 
@@ -132,12 +120,10 @@ def test_null_of_tokens_equals_the_closed_form(model):
 def test_conjugation_null_is_the_mean_over_rotations(kind, other, monkeypatch):
     """Q J' Q^T is formed and decomposed for every token; both parts, and the spread of the mean over pairs."""
     monkeypatch.setattr(measures.tokens, "_DRAWS", 200)
-    hf = named("gpt2").build()
-    for layer in hf.transformer.h:  # left and right vectors that lie close, so that the two nulls differ
-        layer.mlp = nn.Linear(32, 32, dtype=hf.dtype)
+    (model, given), fixed = tiny_family("gpt2"), {"self": None, "input": 3, "output": 5}[kind]
+    for layer in model.hf.transformer.h:  # left and right vectors that lie close, so that the two nulls differ
+        layer.mlp = nn.Linear(32, 32, dtype=model.hf.dtype)
         layer.mlp.weight.data = 20 * (layer.mlp.weight.data + layer.mlp.weight.data.T)
-    model = cl.wrap_model(hf, name="gpt2")
-    given, fixed = example(model.hf), {"self": None, "input": 3, "output": 5}[kind]
     ds = cl.measure_tokens(model, given, block=1, other=other, kind=kind, fixed=fixed, k=K, tokens=3)
     rng, different = np.random.default_rng(0), ~np.eye(3, dtype=bool)
     whole = brute_force(model, given, kind, 1, other, fixed, ds.position.values[0].tolist())
@@ -155,28 +141,21 @@ def test_conjugation_null_is_the_mean_over_rotations(kind, other, monkeypatch):
         assert kind != "self" or chance - found.mean() > 0.03
 
 
-def test_conjugation_null_does_not_depend_on_other_prompts(model):
-    both = cl.measure_tokens(model, [PARIS, "It was the best"], block=8, other=9, tokens=12)
-    alone = cl.measure_tokens(model, "It was the best", block=8, other=9, tokens=12)
-    np.testing.assert_array_equal(both.conjugated[1], alone.conjugated[0])
-    assert np.isnan(both.conjugated[1, 5:]).all() and np.isfinite(both.conjugated_error).all()
+IMPOSSIBLE = {
+    "k is 97; nano-neox has width 96, so it must be a whole number from 1 to 96": dict(k=97),
+    "block is 12; nano-neox has 12 blocks, counted from 0": dict(block=12),
+    "other is -1; nano-neox has 12 blocks, counted from 0": dict(other=-1),
+    "kind is 'both'; it must be one of self, input, output": dict(kind="both"),
+    "tokens is 1; a comparison takes 2 at least": dict(tokens=1),
+    "token is 40; this input has 18 tokens, 0 to 17": dict(kind="input", fixed=40),
+    "the fixed token, at position 1 of 18, attends to 1 token besides itself": dict(kind="output", fixed=1),
+    "the fixed token, at position 16 of 18, reaches 1 token besides itself": dict(kind="input", fixed=-2),
+    "this input has 1 token": dict(prompts="It"),
+}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(k=97), "k is 97; nano-neox has width 96, so it must be a whole number from 1 to 96"),
-        (dict(block=12), "block is 12; nano-neox has 12 blocks, counted from 0"),
-        (dict(other=-1), "other is -1; nano-neox has 12 blocks, counted from 0"),
-        (dict(kind="both"), "kind is 'both'; it must be one of self, input, output"),
-        (dict(tokens=1), "tokens is 1; a comparison takes 2 at least"),
-        (dict(kind="input", fixed=40), "token is 40; this input has 18 tokens, 0 to 17"),
-        (dict(kind="output", fixed=1), "the fixed token, at position 1 of 18, attends to 1 token besides itself"),
-        (dict(kind="input", fixed=-2), "the fixed token, at position 16 of 18, reaches 1 token besides itself"),
-        (dict(prompts="It"), "this input has 1 token"),
-    ],
-)
-def test_impossible_settings_are_refused(model, arguments, message):
+@pytest.mark.parametrize(("message", "arguments"), IMPOSSIBLE.items(), ids=IMPOSSIBLE)
+def test_impossible_settings_are_refused(model, message, arguments):
     refused(ParameterError, message, cl.measure_tokens, model, **{"prompts": PARIS, "block": 8} | arguments)
 
 

@@ -1,12 +1,15 @@
 """Trajectory measurements against their formulas, written out."""
 
+import functools
 import types
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 import transformers
 from families import named
+from refusals import refused
 from tiny import save_bert, save_llama, save_vit, tokenizer
 
 import coupling_lib as cl
@@ -14,6 +17,7 @@ from coupling_lib.errors import UnsupportedModelError
 from coupling_lib.inputs.prompts import PARIS
 from coupling_lib.measures import trajectories
 from coupling_lib.measures.trajectories import compare_trajectories, logit_lens_entropies
+from coupling_lib.metrics import trajectory
 from coupling_lib.metrics.trajectory import principal_paths
 
 BEST = "It was the best of times"
@@ -29,45 +33,20 @@ def measured(model):
     return cl.measure_trajectories(model, [PARIS, BEST])
 
 
-@pytest.fixture(scope="module")
-def x(model):
-    return cl.trace(model, PARIS).hidden[:, -1].double().numpy()
-
-
-def line_shape(states: np.ndarray) -> float:
-    steps = np.diff(states, axis=0)
-    return len(steps) / np.linalg.norm((steps / np.linalg.norm(steps, axis=1)[:, None]).sum(0))
-
-
-def expo(states: np.ndarray) -> float:
-    alpha = np.diff(np.log(np.linalg.norm(states, axis=1)))
-    return alpha.var() / alpha.mean() ** 2
-
-
-def test_trajectory_scores_and_windows_equal_their_formulas(measured, x, model):
-    lengths = np.linalg.norm(np.diff(x, axis=0), axis=1)
-    np.testing.assert_allclose(measured.line_shape_score[0], line_shape(x), rtol=1e-5)
-    np.testing.assert_allclose(measured.expodistance[0], expo(x), rtol=1e-4)
-    np.testing.assert_allclose(measured.equidistance[0], lengths.std() / lengths.mean(), rtol=1e-4)
-    np.testing.assert_allclose(measured.norm[0], np.linalg.norm(x, axis=1), rtol=1e-5)
-    np.testing.assert_allclose(measured.step_length[0], lengths, rtol=1e-5)
-    assert dict(measured.norm.sizes) == {"prompt": 2, "level": 13}
+def test_trajectory_scores_and_windows_equal_their_formulas(measured, model):
+    trace, one = cl.trace(model, PARIS), measured.isel(prompt=0)
+    x = trace.hidden[:, -1].double()
+    windows = trajectory.block_windows(x, 5)
     assert measured.attrs["window"] == 5 and measured.centre.values.tolist() == list(range(2, 10))
-    for centre in (2, 6, 9):
-        states = x[centre - 2 : centre + 4]
-        assert len(states) == 6
-        at = dict(prompt=measured.prompt[0], centre=centre)
-        np.testing.assert_allclose(measured.window_line_shape_score.sel(at), line_shape(states), rtol=1e-4)
-        np.testing.assert_allclose(measured.window_expodistance.sel(at), expo(states), rtol=1e-3)
-    readings = measured.readings.isel(prompt=0)
-    for name in ("line_shape_score", "expodistance", "equidistance"):
-        assert float(readings.sel(states="default", reading=name)) == pytest.approx(float(measured[name][0]))
+    np.testing.assert_allclose(one.norm, trajectory.norms(x), rtol=1e-5)
+    np.testing.assert_allclose(one.step_length, trajectory.step_lengths(x), rtol=1e-5)
+    for score in (cl.line_shape_score, cl.expodistance, cl.equidistance):
+        name = score.__name__
+        np.testing.assert_allclose(one[name], score(x), rtol=1e-4)
+        np.testing.assert_allclose(one[f"window_{name}"], [score(part) for part in windows], rtol=1e-3)
     with torch.no_grad():
-        hidden = model.hf(**cl.trace(model, PARIS).inputs, output_hidden_states=True).hidden_states
-    as_released = torch.stack(hidden)[:, 0, -1].double().numpy()
-    found = readings.sel(states="normed end", reading="line_shape_score")
-    np.testing.assert_allclose(found, line_shape(as_released), rtol=1e-4)
-    np.testing.assert_allclose(readings.sel(states="without embedding", reading="expodistance"), expo(x[1:]), rtol=1e-4)
+        normed = model.hf(**trace.inputs, output_hidden_states=True).hidden_states[-1][0, -1].double()
+    np.testing.assert_allclose(one.readings, trajectory.score_all(x, normed), rtol=1e-3)
 
 
 def test_paths_leave_out_outgrown_and_special_tokens(model, measured, tmp_path):
@@ -77,19 +56,14 @@ def test_paths_leave_out_outgrown_and_special_tokens(model, measured, tmp_path):
     traced = cl.trace(model, BEST)
     grown = traced.hidden.clone()
     grown[:, 0] *= 1000
-    long = types.SimpleNamespace(model=traced.model, inputs=traced.inputs, n_tokens=traced.n_tokens, hidden=grown)
-    long.tokens = traced.tokens
+    ids, of_trace = traced.inputs["input_ids"], functools.partial(types.SimpleNamespace, model=traced.model)
+    long = of_trace(inputs=traced.inputs, n_tokens=traced.n_tokens, hidden=grown, tokens=traced.tokens)
     path = trajectories._paths(long)["path"][1]
     assert bool(path[:, 0].isnan().all()) and bool(path[:, 1:].isfinite().all())
     wanted = principal_paths(traced.hidden[:, 1:], trajectories.COMPONENTS).coordinates
     torch.testing.assert_close(path[:, 1:], wanted)
-    long.hidden, long.tokens, long.inputs = (
-        grown[:, :3],
-        traced.tokens[:3],
-        {"input_ids": traced.inputs["input_ids"][:, :3]},
-    )
-    long.n_tokens = 3
-    assert bool(trajectories._paths(long)["path"][1].isfinite().all())  # too few without the outgrown one
+    few = of_trace(inputs={"input_ids": ids[:, :3]}, n_tokens=3, hidden=grown[:, :3], tokens=traced.tokens[:3])
+    assert bool(trajectories._paths(few)["path"][1].isfinite().all())  # too few without the outgrown one
     save_llama(tmp_path)
     marked = tokenizer()
     marked.add_special_tokens({"bos_token": "I"})
@@ -106,18 +80,16 @@ def test_entropies_without_an_unembedding_are_refused(tmp_path):
     ds = cl.measure_trajectories(cl.load_model(tmp_path), [PARIS])
     assert np.isnan(ds.expodistance).all() and np.isfinite(ds.line_shape_score).all()
     assert "entropy" not in ds and "does not predict by its unembedding alone" in ds.attrs["entropy_missing"]
-    image = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     save_vit(tmp_path / "vit")
-    with pytest.raises(UnsupportedModelError, match="ViTForImageClassification has no unembedding"):
-        logit_lens_entropies(cl.trace(cl.load_model(tmp_path / "vit"), image))
-    save_bert(tmp_path / "bert")
-    with pytest.raises(UnsupportedModelError, match="BertForMaskedLM does not predict by its unembedding alone"):
-        logit_lens_entropies(cl.trace(cl.load_model(tmp_path / "bert"), PARIS))
-    torch.manual_seed(0)
+    image = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     sizes = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64)
-    model = cl.wrap_model(transformers.OPTForCausalLM(transformers.OPTConfig(**sizes, word_embed_proj_dim=16)))
-    with pytest.raises(UnsupportedModelError, match=r"shape \(64, 16\) and does not read a stream of width 32"):
-        logit_lens_entropies(cl.trace(model, torch.arange(8)[None]))
+    narrow = transformers.OPTForCausalLM(transformers.OPTConfig(**sizes, word_embed_proj_dim=16))
+    for model, given, message in (
+        (cl.load_model(tmp_path / "vit"), image, "ViTForImageClassification has no unembedding"),
+        (cl.load_model(tmp_path), PARIS, "BertForMaskedLM does not predict by its unembedding alone"),
+        (cl.wrap_model(narrow), torch.arange(8)[None], r"shape \(64, 16\) and does not read a stream of width 32"),
+    ):
+        refused(UnsupportedModelError, message, logit_lens_entropies, cl.trace(model, given))
 
 
 def test_training_straightens_paths():
@@ -132,24 +104,17 @@ def test_training_straightens_paths():
         np.testing.assert_allclose(dataset.norm, cl.measure_trajectories(model, [PARIS]).norm, rtol=1e-6)
 
 
-def entropy(logits: np.ndarray) -> np.ndarray:
-    p = np.exp(logits - logits.max(-1, keepdims=True))
-    p /= p.sum(-1, keepdims=True)
-    return -(p * np.log(np.maximum(p, 1e-300))).sum(-1)
-
-
 @pytest.mark.parametrize(("name", "token"), [("nano-neox", -1), ("nano-llama", 3)])
 def test_entropies_are_those_of_the_unembedded_states(name, token):
     model = cl.load_model(name)
     trace = cl.trace(model, PARIS)
     found = logit_lens_entropies(trace, token)
-    W = model.hf.get_output_embeddings().weight.double().numpy()
-    x = trace.hidden[:, token]
+    W, x = model.hf.get_output_embeddings().weight.double(), trace.hidden[:, token]
     norm = model.hf.gpt_neox.final_layer_norm if name == "nano-neox" else model.hf.model.norm
-    np.testing.assert_allclose(found["entropy"].numpy(), entropy(x.double().numpy() @ W.T), rtol=1e-4)
-    np.testing.assert_allclose(found["entropy_normed"].numpy(), entropy(norm(x).double().numpy() @ W.T), rtol=1e-4)
-    own = model.hf(**trace.inputs).logits[0, token].double().numpy()
-    assert float(found["entropy_normed"][-1]) == pytest.approx(float(entropy(own)), rel=1e-4)
+    plain, normed, own = x.double() @ W.T, norm(x).double() @ W.T, model.hf(**trace.inputs).logits[:, token].double()
+    for name, logits in (("entropy", plain), ("entropy_normed", normed), ("entropy_normed", own)):
+        wanted = scipy.stats.entropy(logits.softmax(-1).numpy(), axis=-1)
+        np.testing.assert_allclose(found[name][-len(wanted) :], wanted, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["phi", "opt", "mpt-alibi", "cohere", "gemma2-window", "gpt2"])

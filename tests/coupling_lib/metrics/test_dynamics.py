@@ -5,146 +5,100 @@ import math
 import numpy as np
 import pytest
 import torch
+from drawn import check_mean, normal, seeded
 from refusals import refused
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.dynamics import (
-    agreement,
-    carried_states,
-    contributions,
-    growth,
-    linear_part,
-    random_steps,
-    randomised,
-)
+from coupling_lib.metrics import dynamics
+from coupling_lib.metrics.dynamics import carried_states, contributions, growth, linear_part, randomised
 
 L, D = 5, 12
+close = torch.testing.assert_close
+J, X = 0.3 * normal(0, L, D, D), normal(1, L + 1, D)
 
 
-@pytest.fixture
-def system() -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    J = 0.3 * torch.randn(L, D, D, generator=generator, dtype=torch.float64)
-    return J, torch.randn(L + 1, D, generator=generator, dtype=torch.float64)
-
-
-def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
-
-
-def test_carried_states_and_contributions_equal_loops(system):
-    J, x = (part.numpy() for part in system)
-    found = carried_states(*system)
-    for start in range(L + 1):
-        state = x[start]
-        for end in range(start, L + 1):
-            if end > start:
-                state = (np.eye(D) + J[end - 1]) @ state
-            assert found.cosine[start, end].item() == pytest.approx(cosine(state, x[end]), abs=1e-12)
-            ratio = np.linalg.norm(state) / np.linalg.norm(x[end])
-            assert found.norm_ratio[start, end].item() == pytest.approx(ratio, rel=1e-12)
-            error = np.linalg.norm(state - x[end]) / np.linalg.norm(x[end])
-            assert found.relative_error[start, end].item() == pytest.approx(error, rel=1e-9, abs=1e-12)
-        assert torch.isnan(found.cosine[start, :start]).all()
-    found = contributions(*system)
-    assert float(found.sum()) == pytest.approx(1, abs=1e-12)
-    for block in range(L):
-        term = x[block + 1] - x[block] - J[block] @ x[block]
-        for later in J[block + 1 :]:
-            term = term + later @ term
-        assert found[block + 1].item() == pytest.approx(term @ x[-1] / (x[-1] @ x[-1]), abs=1e-12)
-    message = r"J has shape \(5, 12, 12\) and x \(5, 12\)"
-    refused(ParameterError, message, carried_states, system[0], system[1][1:])
-    J, x = system
-    states = [x[0]]
+def carried(J: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The states that an exactly linear network gives, one block after the other."""
+    states = [x]
     for matrix in J:
         states.append(states[-1] + matrix @ states[-1])
-    x = torch.stack(states)
-    upper = torch.triu(torch.ones(L + 1, L + 1, dtype=torch.bool))
-    torch.testing.assert_close(carried_states(J, x).cosine[upper], torch.ones(int(upper.sum())).double())
-    assert float(linear_part(J, x).relative_error.max()) < 1e-12
-    wanted = torch.zeros(L + 1, dtype=torch.float64)
-    wanted[0] = 1
-    torch.testing.assert_close(contributions(J, x), wanted)
-    W = torch.randn(D, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    x0 = torch.randn(D, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return torch.stack(states)
+
+
+def test_carried_states_and_contributions_equal_loops():
+    found = carried_states(J, X)
+    for start in range(L + 1):
+        states, x = carried(J[start:], X[start]).numpy(), X[start:].numpy()
+        sizes = np.linalg.norm(x, axis=1)
+        cosine = (states * x).sum(1) / np.linalg.norm(states, axis=1) / sizes
+        np.testing.assert_allclose(found.cosine[start, start:], cosine, atol=1e-12)
+        np.testing.assert_allclose(found.norm_ratio[start, start:], np.linalg.norm(states, axis=1) / sizes, rtol=1e-12)
+        error = np.linalg.norm(states - x, axis=1) / sizes
+        np.testing.assert_allclose(found.relative_error[start, start:], error, rtol=1e-9, atol=1e-12)
+        assert torch.isnan(found.cosine[start, :start]).all()
+    found = contributions(J, X)
+    assert float(found.sum()) == pytest.approx(1, abs=1e-12)
+    for block in range(L):
+        term = carried(J[block + 1 :], X[block + 1] - X[block] - J[block] @ X[block])[-1]
+        assert found[block + 1].item() == pytest.approx(float(term @ X[-1] / (X[-1] @ X[-1])), abs=1e-12)
+    refused(ParameterError, r"J has shape \(5, 12, 12\) and x \(5, 12\)", carried_states, J, X[1:])
+
+
+def test_linear_part_of_linear_and_homogeneous_blocks():
+    assert float(linear_part(J, carried(J, X[0])).relative_error.max()) < 1e-12
+    W, x0 = normal(2, D, D), normal(3, D)
 
     def branch(x: torch.Tensor) -> torch.Tensor:
         return W @ (x / x.norm())
 
-    J = torch.autograd.functional.jacobian(branch, x0)[None]
-    x = torch.stack([x0, x0 + branch(x0)])
-    assert linear_part(J, x).norm_ratio.item() < 1e-14
-    torch.testing.assert_close(contributions(J, x), torch.stack([x0 @ x[1], branch(x0) @ x[1]]) / (x[1] @ x[1]))
+    derivative = torch.autograd.functional.jacobian(branch, x0)[None]
+    assert linear_part(derivative, torch.stack([x0, x0 + branch(x0)])).norm_ratio.item() < 1e-14
 
 
-def test_agreement_and_growth_equal_loops_over_blocks(system):
-    found = agreement(torch.tensor([[0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]]), torch.tensor([1.0, 0.0]).expand(3, 2))
+def test_agreement_and_growth_equal_loops_over_blocks():
+    found = dynamics.agreement(torch.tensor([[0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]]), torch.eye(2)[0].expand(3, 2))
     assert found.cosine.tolist() == [0, -1, 0]
     assert found.norm_ratio.tolist() == [3, 1, 0]
     assert found.relative_error.tolist() == pytest.approx([math.sqrt(10), 2, 1])
-    refused(UntrustworthyResultError, "norm of a state is 0", agreement, torch.ones(2), torch.zeros(2))
-    J, x = system
+    zeros = torch.zeros(2)
+    refused(UntrustworthyResultError, "norm of a state is 0", dynamics.agreement, torch.ones(2), zeros)
     U, S, _ = torch.linalg.svd(J.mean(dim=0))
-    found = growth(J, x, U[:, :3], S.expand(L, D))
-    flipped = growth(J, x, -U[:, :3], S.expand(L, D))
-    for ours, other in zip(found, flipped, strict=True):
-        torch.testing.assert_close(ours, other)
-    for k in range(3):
-        u, carried, along = U[:, k].numpy(), U[:, k].numpy(), 0.0
-        for block in range(L):
-            carried = carried + J[block].numpy() @ carried
-            along += math.log(abs(1 + u @ J[block].numpy() @ u))
-            assert found.response[block + 1, k].item() == pytest.approx(math.log(abs(u @ carried)), abs=1e-10)
-            assert found.along[block + 1, k].item() == pytest.approx(along, abs=1e-10)
-            state = math.log(abs(u @ x[block + 1].numpy()) / abs(u @ x[0].numpy()))
-            assert found.state[block + 1, k].item() == pytest.approx(state, abs=1e-10)
+    found = growth(J, X, U[:, :3], S.expand(L, D))
+    close(growth(J, X, -U[:, :3], S.expand(L, D)), found)
+    for k, u in enumerate(U[:, :3].T.numpy()):
+        np.testing.assert_allclose(found.response[:, k], np.log(abs(carried(J, U[:, k]).numpy() @ u)), atol=1e-10)
+        along = np.cumsum([0, *(math.log(abs(1 + u @ block @ u)) for block in J.numpy())])
+        np.testing.assert_allclose(found.along[:, k], along, atol=1e-10)
+        np.testing.assert_allclose(found.state[:, k], np.log(abs(X.numpy() @ u) / abs(X[0].numpy() @ u)), atol=1e-10)
 
 
 def test_growth_under_full_coupling_opposite_vectors_and_erasure():
-    generator = torch.Generator().manual_seed(3)
-    Q = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64)).Q
-    S = torch.rand(L, D, generator=generator, dtype=torch.float64).sort(dim=1, descending=True).values
-    J = Q @ torch.diag_embed(S) @ Q.mT
-    x = [Q.sum(dim=1)]
-    for matrix in J:
-        x.append(x[-1] + matrix @ x[-1])
-    found = growth(J, torch.stack(x), Q[:, :4], S)
+    Q = torch.linalg.qr(normal(4, D, D)).Q
+    S = normal(5, L, D).abs().sort(dim=1, descending=True).values
+    coupled = Q @ torch.diag_embed(S) @ Q.mT
     wanted = np.cumsum(np.log1p(S.numpy()[:, :4]), axis=0)
-    for values in found:
+    for values in growth(coupled, carried(coupled, Q.sum(dim=1)), Q[:, :4], S):
         np.testing.assert_allclose(values, np.vstack([np.zeros(4), wanted]), atol=1e-12)
-    S = torch.tensor([[0.5, 0.25]], dtype=torch.float64)
-    J, x = -torch.diag_embed(S), torch.ones(2, 2, dtype=torch.float64)
-    found = growth(J, x, torch.eye(2).double(), S)
+    S, one = torch.tensor([[0.5, 0.25]], dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    found = growth(-torch.diag_embed(S), torch.ones(2, 2).double(), one, S)
     assert found.along[1].tolist() == found.response[1].tolist() == pytest.approx([math.log(0.5), math.log(0.75)])
     assert found.singular[1].tolist() == pytest.approx([math.log(1.5), math.log(1.25)])
-    J, x = -torch.eye(2, dtype=torch.float64)[None], torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    found = growth(J, x, torch.eye(2).double()[:, :1], torch.ones(1, 2).double())
+    found = growth(-one[None], one, one[:, :1], torch.ones(1, 2).double())
     for values in (found.state, found.response, found.along):
         assert values[1].item() == pytest.approx(math.log(torch.finfo(torch.float64).eps))
 
 
-def test_randomised_jacobians_keep_only_their_singular_values(system):
-    J, _ = system
-    turned = randomised(J, torch.Generator().manual_seed(4))
-    torch.testing.assert_close(torch.linalg.svdvals(turned), torch.linalg.svdvals(J))
-    torch.testing.assert_close(turned, randomised(J, torch.Generator().manual_seed(4)))
+def test_randomised_jacobians_keep_only_their_singular_values():
+    turned, again = (randomised(J, seeded(4)) for _ in range(2))
+    close(torch.linalg.svdvals(turned), torch.linalg.svdvals(J))
+    close(turned, again)
     assert float((turned - J).norm() / J.norm()) > 1
     # Mean squared length and mean component along the start, both ways, within their Monte Carlo errors.
-    generator = torch.Generator().manual_seed(5)
-    J = torch.randn(3, 8, 8, generator=generator, dtype=torch.float64)
-    start = torch.randn(8, generator=generator, dtype=torch.float64)
-    quick = random_steps(torch.linalg.svdvals(J), start, 4000, torch.Generator().manual_seed(6))
-    ends = []
-    for _ in range(2000):
-        y = start
-        for matrix in randomised(J, generator):
-            y = y + matrix @ y
-        ends.append(y)
-    slow = torch.stack(ends)
+    few, start, generator = normal(5, 3, 8, 8), normal(6, 8), seeded(5)
+    quick = dynamics.random_steps(torch.linalg.svdvals(few), start, 4000, seeded(6))
+    slow = torch.stack([carried(randomised(few, generator), start)[-1] for _ in range(2000)])
     assert quick.shape == (4000, 4, 8) and torch.equal(quick[:, 0], start.expand(4000, 8))
     for summary in (lambda y: (y * y).sum(-1).log(), lambda y: y @ start):
         a, b = summary(quick[:, -1]), summary(slow)
-        error = math.sqrt(float(a.var()) / len(a) + float(b.var()) / len(b))
-        assert abs(float(a.mean() - b.mean())) < 4 * error
+        check_mean(a, b.mean(), b.std() / len(b) ** 0.5)
         assert float(a.std() / b.std()) == pytest.approx(1, abs=0.15)

@@ -1,67 +1,52 @@
 """The regulariser's arithmetic, against dense matrices in float64."""
 
+import itertools
+
 import pytest
 import torch
+from drawn import check_mean, normal
+from matrices import orthogonal
 from refusals import refused
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.metrics.regulariser import asymmetry, asymmetry_terms
 
 D = 7
-
-
-def normal(*shape, seed):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def orthogonal(seed):
-    return torch.linalg.qr(normal(D, D, seed=seed))[0]
-
-
-def loops(A, B, Z):
-    """Numerator and denominator of c(A B^T), one pair of probes after the other."""
-    N = A @ B.T
-    pairs = [(i, j) for i in range(len(Z)) for j in range(len(Z)) if i != j]
-    numerator = sum(float(Z[i] @ (N - N.T) @ Z[j]) ** 2 for i, j in pairs) / len(pairs) / 4
-    return numerator, sum(float(Z[i] @ N @ Z[j]) ** 2 for i, j in pairs) / len(pairs)
+A, B = normal(0, D, D), normal(1, D, D)
+N = A @ B.T
 
 
 def test_asymmetry_terms_are_unbiased_for_dense_product():
-    A, B, Z = normal(D, D, seed=0), normal(D, D, seed=1), normal(5, D, seed=2)
-    numerator, denominator = asymmetry_terms(Z @ A, Z @ B)  # rows A^T z
-    assert (float(numerator), float(denominator)) == pytest.approx(loops(A, B, Z), rel=1e-12)
-    A, B, Z = normal(D, D, seed=3), normal(D, D, seed=4), normal(40_000, 3, D, seed=5)
-    N = A @ B.T
-    numerator, denominator = asymmetry_terms(Z @ A, Z @ B)
-    for estimate, exact in ((numerator, (N - N.T).square().sum() / 4), (denominator, N.square().sum())):
-        error = estimate.std() / len(Z) ** 0.5
-        assert abs(float(estimate.mean() - exact)) < 4 * float(error) < 0.1 * float(exact)
+    Z = normal(2, 5, D)  # one pair of probes after the other
+    both = [((z @ (N - N.T) @ y) ** 2 / 4, (z @ N @ y) ** 2) for z, y in itertools.permutations(Z, 2)]
+    wanted = torch.tensor(both, dtype=torch.float64).mean(dim=0)
+    torch.testing.assert_close(torch.stack(asymmetry_terms(Z @ A, Z @ B)), wanted, rtol=1e-12, atol=0)  # rows A^T z
+    Z = normal(5, 40_000, 3, D)
+    terms, exact = asymmetry_terms(Z @ A, Z @ B), ((N - N.T).square().sum() / 4, N.square().sum())
+    for estimate, value in zip(terms, exact, strict=True):
+        check_mean(estimate, value)
+        assert 4 * float(estimate.std()) / len(Z) ** 0.5 < 0.1 * float(value)
 
 
 def test_asymmetry_vanishes_for_shared_singular_vectors():
-    U, V = orthogonal(6), orthogonal(7)
-    A = U @ torch.diag(normal(D, seed=8)) @ V.T
-    B = U @ torch.diag(normal(D, seed=9)) @ V.T
-    Z = normal(2, 4, D, seed=10)
-    assert float(asymmetry(Z @ A, Z @ B)) < 1e-28
-    assert float(asymmetry(Z @ A.T, Z @ B.T)) < 1e-28
-    A, B, Z = normal(D, D, seed=16), normal(D, D, seed=17), normal(2, 4, D, seed=18)
-    assert float(asymmetry(Z @ A, Z @ B)) == pytest.approx(float(asymmetry(Z @ (5 * A), Z @ (B / 9))), rel=1e-12)
-    for side in ["left", "right"]:
-        U, V, other = orthogonal(11), orthogonal(12), orthogonal(13)
-        A = U @ torch.diag(torch.arange(1.0, D + 1, dtype=torch.float64)) @ V.T
-        S = torch.diag(torch.arange(D, 0, -1, dtype=torch.float64))
-        B = U @ S @ other.T if side == "left" else other @ S @ V.T
-        assert float(asymmetry(Z @ A, Z @ B) + asymmetry(Z @ A.T, Z @ B.T)) > 0.4
-    A, B, Z = normal(20, 60, 60, seed=19), normal(20, 60, 60, seed=20), normal(100, 60, seed=21)
-    assert float(asymmetry(Z @ A, Z @ B)) == pytest.approx(0.5, abs=0.02)
-    A = normal(D, D, seed=14)
-    Z = normal(3, 4, D, seed=15)
+    U, V, other, Z = orthogonal(D, 6), orthogonal(D, 7), orthogonal(D, 13), normal(10, 2, 4, D)
+    first, second = ((U * normal(seed, D)) @ V.T for seed in (8, 9))
+    assert float(asymmetry(Z @ first, Z @ second)) < 1e-28
+    assert float(asymmetry(Z @ first.T, Z @ second.T)) < 1e-28
+    scaled = asymmetry(Z @ (5 * A), Z @ (B / 9))
+    assert float(asymmetry(Z @ A, Z @ B)) == pytest.approx(float(scaled), rel=1e-12)
+    S = torch.arange(1.0, D + 1, dtype=torch.float64)
+    first = (U * S) @ V.T
+    for second in ((U * S.flip(0)) @ other.T, (other * S.flip(0)) @ V.T):
+        assert float(asymmetry(Z @ first, Z @ second) + asymmetry(Z @ first.T, Z @ second.T)) > 0.4
+    (one, two), Z = normal(19, 2, 20, 60, 60), normal(21, 100, 60)
+    assert float(asymmetry(Z @ one, Z @ two)) == pytest.approx(0.5, abs=0.02)
+    Z = normal(15, 3, 4, D)
     assert float(asymmetry(Z @ (A - A.T), Z)) == pytest.approx(1.0)
 
 
 def test_one_probe_different_shapes_and_zeros_are_refused():
     refused(ParameterError, "p at least 2", asymmetry, torch.ones(3, 1, D), torch.ones(3, 1, D))
     refused(ParameterError, "expected the same", asymmetry_terms, torch.ones(2, D), torch.ones(3, D))
-    with pytest.raises(UntrustworthyResultError, match="mean square of the products is 0"):
-        asymmetry(torch.zeros(1, 2, D), torch.zeros(1, 2, D))
+    zeros = torch.zeros(1, 2, D)
+    refused(UntrustworthyResultError, "mean square of the products is 0", asymmetry, zeros, zeros)

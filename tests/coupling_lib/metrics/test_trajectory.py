@@ -1,34 +1,17 @@
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from drawn import normal
 from refusals import refused
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
-from coupling_lib.metrics.trajectory import (
-    FORMULAS,
-    STATES,
-    block_windows,
-    equidistance,
-    expodistance,
-    line_shape_score,
-    logit_entropy,
-    norms,
-    principal_paths,
-    score_all,
-    score_or_nan,
-    step_lengths,
-    window_width,
-)
+from coupling_lib.metrics import trajectory
+from coupling_lib.metrics.trajectory import equidistance, expodistance, line_shape_score, norms, principal_paths
 
-
-@pytest.fixture
-def x():
-    return torch.randn(13, 5, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
+X = normal(0, 13, 5, 16)
+ALONE = X[:8, 0]
 SCORES = (line_shape_score, expodistance, equidistance)
 
 
@@ -36,85 +19,61 @@ def path(*points):
     return torch.tensor(points, dtype=torch.float64)
 
 
-def test_line_shape_score_equals_the_papers_recursion(x):
-    for token in range(5):
-        tilde = x[0, token].numpy().copy()
-        for depth in range(1, 13):
-            step = (x[depth, token] - x[depth - 1, token]).numpy()
-            tilde = tilde + step / np.sqrt((step**2).sum())
-        expected = 12 / np.sqrt(((tilde - x[0, token].numpy()) ** 2).sum())
-        assert line_shape_score(x)[token].item() == pytest.approx(expected, rel=1e-12)
-    for score in (line_shape_score, expodistance, equidistance, norms, step_lengths):
-        torch.testing.assert_close(score(x[:, 2]), score(x)[..., 2], rtol=1e-13, atol=0)
+def test_scores_of_a_batch_are_those_of_paths():
+    for score in (*SCORES, norms, trajectory.step_lengths):
+        alone = torch.stack([score(X[:, token]) for token in range(5)], dim=-1)
+        torch.testing.assert_close(score(X), alone, rtol=1e-13, atol=0)
 
 
-def test_block_windows_are_all_runs_of_blocks(x):
-    windows = block_windows(x[:, 0], width=5)
-    assert windows.shape == (8, 6, 16)
-    for start in range(8):
-        assert torch.equal(windows[start], x[start : start + 6, 0])
+def test_block_windows_are_all_runs_of_blocks():
+    windows = trajectory.block_windows(X[:, 0], width=5)
+    assert torch.equal(windows, torch.stack([X[start : start + 6, 0] for start in range(8)]))
     straight = torch.arange(13.0).double()[:, None] ** 2 * torch.ones(3).double()
-    assert [line_shape_score(part).item() for part in block_windows(straight, 11)] == pytest.approx([1, 1])
-    widths = {depth: window_width(depth) for depth in range(1, 41)}
+    assert [line_shape_score(part).item() for part in trajectory.block_windows(straight, 11)] == pytest.approx([1, 1])
+    widths = {depth: trajectory.window_width(depth) for depth in range(1, 41)}
     assert all(width == 11 for depth, width in widths.items() if depth >= 21)
     assert all(width % 2 == 1 and 2 * width <= depth + 1 for depth, width in widths.items() if depth >= 5)
     assert (widths[1], widths[2], widths[3], widths[12]) == (1, 2, 3, 5)
-    assert (window_width(12, 11), window_width(13, 13)) == (11, 13)
-    for wanted in (4, 1, -3, 13):
-        message = f"window is {wanted}; expected an odd number of blocks from 3 to 12"
-        refused(ParameterError, message, window_width, 12, wanted)
+    assert (trajectory.window_width(12, 11), trajectory.window_width(13, 13)) == (11, 13)
 
 
 def test_lengths_are_euclidean_and_entropies_in_nats():
     x = path([3.0, 4.0], [0.0, 0.0], [5.0, 12.0])
     assert norms(x).tolist() == [5, 0, 13]
-    assert step_lengths(x).tolist() == [5, 13]
+    assert trajectory.step_lengths(x).tolist() == [5, 13]
     half = torch.tensor([[100.0], [300.0], [900.0]], dtype=torch.float16).expand(3, 64)  # squares overflow in float16
     assert norms(half).dtype == torch.float32
     assert norms(half).tolist() == [800, 2400, 7200]
     assert expodistance(path([1.0], [3.0])).item() == equidistance(path([1.0], [3.0])).item() == 0
     p = torch.tensor([0.5, 0.25, 0.25, 0.0], dtype=torch.float64)
-    assert logit_entropy(p.log() + 17).item() == pytest.approx(1.5 * math.log(2), rel=1e-12)
-    assert logit_entropy(torch.zeros(3, 1000).double()).tolist() == pytest.approx([math.log(1000)] * 3)
-    assert logit_entropy(torch.tensor([0.0, 1e4])).item() == 0
+    assert trajectory.logit_entropy(p.log() + 17).item() == pytest.approx(1.5 * math.log(2), rel=1e-12)
+    assert trajectory.logit_entropy(torch.zeros(3, 1000).double()).tolist() == pytest.approx([math.log(1000)] * 3)
+    assert trajectory.logit_entropy(torch.tensor([0.0, 1e4])).item() == 0
 
 
-ONE_STEP = "a path of 1 step has no sample variance"
+WITHOUT_SCORE = [
+    ("step 2 of a trajectory has length 0", line_shape_score, path([0], [1], [1], [2])),
+    ("cancel", line_shape_score, path([0, 0], [1, 0], [0.5, math.sqrt(0.75)], [0, 0])),
+    ("mean step length is 0", equidistance, torch.ones(4, 2)),
+    ("ends where it began", expodistance, torch.ones(4, 2)),
+    ("ends where it began", expodistance, path([0.1], [0.7], [0.3], [-0.1])),
+    ("all zero", expodistance, path([0], [1], [2])),
+    *(("a path of 1 step has no sample variance", score, path([1], [3]), 1) for score in (expodistance, equidistance)),
+    *(("NaN", score, path([0], [math.nan], [2])) for score in (*SCORES, norms, trajectory.step_lengths)),
+    ("NaN", principal_paths, path([0, 1, math.nan]).expand(4, 5, 3)),
+]
+WINDOW = "window is {}; expected an odd number of blocks from 3 to 12"
+IMPOSSIBLE = [
+    *(("at least two depths|expected 2 to 3 dimensions", norms, torch.ones(shape)) for shape in ((5,), (1, 8))),
+    *(("2 principal components need", principal_paths, torch.ones(n)) for n in ((5, 2, 12), (5, 9, 1), (9, 12))),
+    *((WINDOW.format(width), trajectory.window_width, 12, width) for width in (4, 1, -3, 13)),
+]
+REFUSED = [(UntrustworthyResultError, WITHOUT_SCORE), (ParameterError, IMPOSSIBLE)]
 
 
-@pytest.mark.parametrize(
-    ("score", "states", "message"),
-    [
-        (line_shape_score, [[0.0], [1.0], [1.0], [2.0]], "step 2 of a trajectory has length 0"),
-        (line_shape_score, [[0.0, 0.0], [1.0, 0.0], [0.5, math.sqrt(0.75)], [0.0, 0.0]], "cancel"),
-        (equidistance, [[1.0, 1.0]] * 4, "mean step length is 0"),
-        (expodistance, [[1.0, 1.0]] * 4, "ends where it began"),
-        (expodistance, [[0.1], [0.7], [0.3], [-0.1]], "ends where it began"),
-        (expodistance, [[0.0], [1.0], [2.0]], "all zero"),
-        (partial(expodistance, correction=1), [[1.0], [3.0]], ONE_STEP),
-        (partial(equidistance, correction=1), [[1.0], [3.0]], ONE_STEP),
-        *((score, [[0.0], [math.nan], [2.0]], "NaN") for score in (*SCORES, norms, step_lengths)),
-        (principal_paths, [[[0.0, 1.0, math.nan]] * 5] * 4, "NaN"),
-    ],
-)
-def test_a_path_without_a_score_is_refused(score, states, message):
-    refused(UntrustworthyResultError, message, score, path(*states))
-
-
-@pytest.mark.parametrize(
-    ("score", "shape", "message"),
-    [
-        *((norms, shape, "at least two depths|expected 2 to 3 dimensions") for shape in ((5,), (1, 8))),
-        *((principal_paths, shape, "2 principal components need") for shape in ((5, 2, 12), (5, 9, 1), (9, 12))),
-    ],
-)
-def test_a_shape_that_is_no_trajectory_is_refused(score, shape, message):
-    refused(ParameterError, message, score, torch.ones(shape))
-
-
-@pytest.fixture
-def alone(x):
-    return x[:8, 0].clone()
+@pytest.mark.parametrize("given", [(error, *row) for error, rows in REFUSED for row in rows])
+def test_paths_and_windows_without_a_score_are_refused(given):
+    refused(*given)
 
 
 def by_hand(states: np.ndarray) -> list[float]:
@@ -134,48 +93,46 @@ def by_hand(states: np.ndarray) -> list[float]:
     ]
 
 
-def test_every_score_is_its_formula_on_its_states(alone):
-    normed = alone[-1] / alone[-1].norm()
-    found = score_all(alone, normed)
-    assert found.shape == (len(STATES), len(FORMULAS))
-    a, end = alone.numpy(), normed.numpy()[None]
+def test_every_score_is_its_formula_on_its_states():
+    normed = ALONE[-1] / ALONE[-1].norm()
+    a, end = ALONE.numpy(), normed.numpy()[None]
     paths = {
         "default": a,
         "without embedding": a[1:],
         "normed end": np.concatenate([a[:-1], end]),
         "both": np.concatenate([a[1:-1], end]),
     }
-    assert list(paths) == list(STATES)
-    np.testing.assert_allclose(found.numpy(), [by_hand(path) for path in paths.values()], rtol=1e-10)
+    assert list(paths) == list(trajectory.STATES)
+    np.testing.assert_allclose(
+        trajectory.score_all(ALONE, normed), [by_hand(path) for path in paths.values()], rtol=1e-10
+    )
 
 
-def test_scores_that_do_not_exist_are_missing(alone):
-    missing = score_all(alone, None).isnan().all(dim=1)
-    assert dict(zip(STATES, missing.tolist(), strict=True)) == {
-        "default": False, "without embedding": False, "normed end": True, "both": True,
-    }  # fmt: skip
-    assert score_all(alone, None)[:2].isfinite().all()
-    found = score_all(alone[:3], None)[list(STATES).index("without embedding")]
-    missing = [name for name, value in zip(FORMULAS, found.tolist(), strict=True) if math.isnan(value)]
+def test_scores_that_do_not_exist_are_missing():
+    found = trajectory.score_all(ALONE, None).isnan()
+    assert found.all(dim=1).tolist() == [False, False, True, True] and not found[:2].any()
+    found = trajectory.score_all(ALONE[:3], None)[list(trajectory.STATES).index("without embedding")].isnan().tolist()
+    missing = [name for name, nan in zip(trajectory.FORMULAS, found, strict=True) if nan]
     assert missing == ["expodistance_sample", "equidistance_sample"]
-    assert math.isnan(score_or_nan(expodistance, torch.tensor([[0.1], [0.7], [-0.1]])))
-    assert math.isnan(score_or_nan(line_shape_score, torch.ones(3, 2)))
-    assert math.isnan(score_or_nan(line_shape_score, torch.ones(1, 2)))
-    assert score_or_nan(line_shape_score, alone) == pytest.approx(float(line_shape_score(alone)))
-    alone[2, 3] = math.nan
-    refused(UntrustworthyResultError, "NaN", score_or_nan, expodistance, alone)
+    assert math.isnan(trajectory.score_or_nan(expodistance, torch.tensor([[0.1], [0.7], [-0.1]])))
+    assert math.isnan(trajectory.score_or_nan(line_shape_score, torch.ones(3, 2)))
+    assert math.isnan(trajectory.score_or_nan(line_shape_score, torch.ones(1, 2)))
+    assert trajectory.score_or_nan(line_shape_score, ALONE) == pytest.approx(float(line_shape_score(ALONE)))
+    refused(
+        UntrustworthyResultError, "NaN", trajectory.score_or_nan, expodistance, torch.cat([ALONE, ALONE[:1] * math.nan])
+    )
 
 
-def test_coordinates_are_projections_on_the_last_states_eigenvectors(x):
-    found = principal_paths(x, 3)
-    last = x[-1].numpy()
+def test_coordinates_are_projections_on_the_last_states_eigenvectors():
+    found = principal_paths(X, 3)
+    last = X[-1].numpy()
     centred = last - last.mean(0)
     values, vectors = np.linalg.eigh(centred.T @ centred)
-    expected = (x.numpy() - last.mean(0)) @ vectors[:, ::-1][:, :3]
+    expected = (X.numpy() - last.mean(0)) @ vectors[:, ::-1][:, :3]
     np.testing.assert_allclose(np.abs(found.coordinates.numpy()), np.abs(expected), atol=1e-10)
     np.testing.assert_allclose(found.share.numpy(), values[::-1][:3] / values.sum(), rtol=1e-10)
-    changed = x.clone()
+    changed = X.clone()
     changed[1:4] *= 7  # which no component depends on
-    torch.testing.assert_close(principal_paths(changed).coordinates[[0, -1]], principal_paths(x).coordinates[[0, -1]])
-    for states in (x, -x):
+    torch.testing.assert_close(principal_paths(changed).coordinates[[0, -1]], principal_paths(X).coordinates[[0, -1]])
+    for states in (X, -X):
         assert (principal_paths(states, 4).coordinates[-1, -1] > 0).all()

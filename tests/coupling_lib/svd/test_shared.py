@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from drawn import normal
 from refusals import refused
 from scipy.sparse.linalg import aslinearoperator
 
@@ -11,27 +12,21 @@ from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.svd.shared import isotropic_part, without_isotropic
 
 
-def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
 def test_isotropic_and_shared_parts_equal_numpy():
-    J = drawn(3, 20, 20) + 0.4 * torch.eye(20)
-    for matrix, t in zip(J, isotropic_part(J), strict=True):
-        assert float(t) == pytest.approx(np.trace(matrix.numpy()) / 20, abs=1e-14)
-        nearby = [float(torch.linalg.matrix_norm(matrix - x * torch.eye(20))) for x in (t - 1e-3, t, t + 1e-3)]
-        assert nearby[1] < min(nearby[0], nearby[2])
+    J = normal(0, 3, 20, 20) + 0.4 * torch.eye(20)
+    traces = np.trace(J.numpy(), axis1=1, axis2=2) / 20
+    np.testing.assert_allclose(isotropic_part(J), traces, rtol=0, atol=1e-14)
     assert float(without_isotropic(J.clone()).diagonal(dim1=1, dim2=2).sum(1).abs().max()) < 1e-12
     assert cl.shared(torch.tensor([[3, 1], [0, 2]])).dense().tolist() == [[0.5, 1.0], [0.0, -0.5]]
-    J = drawn(24, 24, seed=1) - 0.7 * torch.eye(24)
+    J = normal(1, 24, 24) - 0.7 * torch.eye(24)
     wanted = J.numpy() - np.trace(J.numpy()) / 24 * np.eye(24)
-    shared, V = cl.shared(J), drawn(24, 3, seed=2)
+    shared, V = cl.shared(J), normal(2, 24, 3)
     np.testing.assert_allclose(shared.dense(), wanted, atol=1e-14)
     np.testing.assert_allclose(shared @ V, wanted @ V.numpy(), atol=1e-13)
     np.testing.assert_allclose(shared.T @ V, wanted.T @ V.numpy(), atol=1e-13)
     np.testing.assert_allclose(shared.svd(k=5).S, np.linalg.svd(wanted)[1][:5], rtol=1e-12)
-    assert shared.shape == (24, 24) and shared.isotropic == pytest.approx(np.trace(J.numpy()) / 24)
-    other = cl.shared(drawn(24, 24, seed=3)).svd(k=4)
+    assert shared.isotropic == pytest.approx(np.trace(J.numpy()) / 24)
+    other = cl.shared(normal(3, 24, 24)).svd(k=4)
     np.testing.assert_allclose(cl.coupling_matrix(shared, other, 4), other.U.T @ wanted @ other.Vh.T, atol=1e-12)
 
 
@@ -46,12 +41,12 @@ def test_shared_part_of_block_is_traceless_jacobian(name):
 
 
 def test_operators_without_shared_part_are_refused():
-    J = 0.3 * torch.eye(64) + 1e-8 * drawn(64, 64, dtype=torch.float32)
+    J = 0.3 * torch.eye(64) + 1e-8 * normal(0, 64, 64).float()
     refused(UntrustworthyResultError, "1 of 1 Jacobians are a multiple of the identity up to r", cl.shared(J).svd, k=2)
     refused(ParameterError, "without `dense", cl.shared, aslinearoperator(np.eye(3)))
     refused(ParameterError, r"J has shape \(3, 4\); a square matrix", cl.shared, torch.ones(3, 4))
     refused(ParameterError, "a matrix or an object", cl.shared, torch.ones(2, 3, 3))
     refused(ParameterError, "J holds NaN or infinite entries; fin", cl.shared, torch.tensor([[1.0, np.nan], [0, 1]]))
     refused(ParameterError, "J is torch.complex64; finite real", cl.shared, torch.eye(3, dtype=torch.complex64))
-    complex_factor = torch.ones(3, dtype=torch.complex64)
-    refused(ParameterError, "or a numpy array of real numbers", cl.shared(drawn(3, 3)).__matmul__, complex_factor)
+    multiply, factor = cl.shared(normal(0, 3, 3)).__matmul__, torch.ones(3, dtype=torch.complex64)
+    refused(ParameterError, "or a numpy array of real numbers", multiply, factor)

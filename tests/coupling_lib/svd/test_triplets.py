@@ -1,6 +1,7 @@
 """Singular triplets against LAPACK in float64, their certificate, and what they give the coupling metric."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from matrices import decaying, orthogonal, with_spectrum
 from refusals import refused
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import aslinearoperator
+from triplets import check_triplets
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
 from coupling_lib.svd import triplets as svd
@@ -37,17 +39,25 @@ def wide_from_100(monkeypatch):
     monkeypatch.setattr(svd, "_FLOAT64_KRYLOV_WIDTH", 100)
 
 
-@pytest.mark.parametrize("ratio", [7, 354, 7000])
-def test_triplets_satisfy_their_definition_even_with_an_outlier(ratio):
-    S = decaying(64, ratio=ratio)
-    J = with_spectrum(S)
-    U, found, Vh, residual = top_triplets(J, 50)
-    torch.testing.assert_close(found, S[:50], rtol=1e-10, atol=0)
-    torch.testing.assert_close(J @ Vh.T, U * found, rtol=0, atol=1e-12 * float(S[0]))
-    torch.testing.assert_close(J.T @ U, Vh.T * found, rtol=0, atol=1e-12 * float(S[0]))
-    for basis in (U.T, Vh):
-        torch.testing.assert_close(basis @ basis.T, torch.eye(50, dtype=torch.float64), rtol=0, atol=1e-10)
-    assert float(residual.max()) < 1e-12
+QUIET = partial(warnings.catch_warnings, action="error")
+WARNED, FLAT = partial(pytest.warns, IllDefinedSubspaceWarning), r"k=5: the relative gap \(s_5 - s_6\) / s_1 is -?\d"
+SPECTRA = {f"outlier {ratio}": (partial(decaying, ratio=ratio), 50, QUIET) for ratio in (7, 354, 7000)} | {
+    "rank 8": (lambda d: torch.arange(8, 8 - d, -1.0).relu(), 20, partial(WARNED, match="k=20: the relative gap")),
+    "flat": (lambda d: torch.tensor([3.0, 2.0] + [1.0] * (d - 2)), 5, partial(WARNED, match=FLAT)),
+}
+PRECISIONS = [(60, torch.float64, 1e-12), (150, torch.float64, 1e-9), *((d, torch.float32, 3e-6) for d in (60, 150))]
+
+
+@pytest.mark.parametrize(("d", "dtype", "atol"), PRECISIONS)
+@pytest.mark.parametrize(("spectrum", "k", "expected"), SPECTRA.values(), ids=SPECTRA)
+def test_triplets_satisfy_their_definition_or_warn_once(wide_from_100, spectrum, k, expected, d, dtype, atol):
+    J = with_spectrum(spectrum(d)).to(dtype)
+    with expected() as caught:
+        found = top_triplets(J, k)
+    assert caught is None or len(caught) == 1
+    check_triplets(J, found, rtol=3e-6 if dtype == torch.float32 else 1e-10, atol=atol, of_values=atol)
+    assert found.residual.dtype == dtype and float(found.residual.max()) <= atol
+    assert (found.Vh.gather(1, found.Vh.abs().argmax(1, keepdim=True)) > 0).all()
 
 
 @pytest.mark.parametrize("ratio", [7, 354, 7000])
@@ -69,90 +79,46 @@ def test_only_wide_matrices_take_the_krylov_route(monkeypatch):
 
     def recorded(matrix, *arguments):
         widths.append(matrix.shape[1])
-        return golub_kahan(matrix, *arguments)
+        return golub_kahan_stacked(matrix, *arguments)
 
-    golub_kahan = svd.golub_kahan_stacked
     monkeypatch.setattr(svd, "golub_kahan_stacked", recorded)
     generator = torch.Generator().manual_seed(0)
     for d in (256, 1024):
         J = torch.randn(d, 60, generator=generator) @ torch.randn(60, d, generator=generator)
-        found = top_triplets(J, 5)
-        torch.testing.assert_close(found.S, torch.linalg.svdvals(J)[:5], rtol=1e-5, atol=0)
+        check_triplets(J, top_triplets(J, 5), rtol=1e-5, atol=1e-5)
     assert widths == [1024]
 
 
-def test_any_shape_dtype_and_layout_is_decomposed():
-    for shape in [(40, 25), (25, 40)]:
-        J = torch.randn(shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-        U, S, Vh, _ = top_triplets(J, 25)
-        torch.testing.assert_close((U * S) @ Vh, J, rtol=0, atol=1e-12)
-    for change in [lambda J: J[::-1], lambda J: J.astype(">f8"), lambda J: J.astype(np.longdouble)]:
-        J = change(with_spectrum(torch.linspace(3, 1, 12)).numpy())
-        np.testing.assert_allclose(top_triplets(J, 3).S, torch.linspace(3, 1, 12)[:3], rtol=1e-6)
-    triplets = top_triplets(with_spectrum(torch.linspace(3, 1, 40)).float(), 10)
-    assert all(part.dtype == torch.float32 for part in triplets)
-    assert float(triplets.residual.max()) < 1e-6
-    J = with_spectrum(torch.linspace(3, 1, 12))
-    Vh = top_triplets(J, 6).Vh
-    assert (Vh.gather(1, Vh.abs().argmax(1, keepdim=True)) > 0).all()
-
-
-def low_rank_and_repeated(d: int) -> torch.Tensor:
-    """A stack that Krylov bases of 16 columns a step cannot do: too low a rank, and a value that occurs 20 times."""
-    S = decaying(d, ratio=7)
-    repeated = torch.cat([torch.full((20,), 3.0), S[20:]])
-    return torch.stack([with_spectrum(S * (torch.arange(d) < 10)), with_spectrum(repeated), with_spectrum(S)])
+@pytest.mark.parametrize("change", [lambda J: J[::-1], lambda J: J.astype(">f8"), lambda J: J.astype(np.longdouble)])
+def test_any_dtype_and_layout_is_decomposed(change):
+    J = change(with_spectrum(torch.linspace(3, 1, 12)).numpy())
+    np.testing.assert_allclose(top_triplets(J, 3).S, torch.linspace(3, 1, 12)[:3], rtol=1e-6)
 
 
 def test_unconverged_wide_matrices_are_decomposed_by_lapack(wide_from_100):
-    J = low_rank_and_repeated(240).float()
+    # Krylov bases of 16 columns a step cannot do a value that occurs 20 times, nor more triplets than the rank.
+    S = decaying(240, ratio=7)
+    spectra = (S * (torch.arange(240) < 10), torch.cat([torch.full((20,), 3.0), S[20:]]), S)
+    J = torch.stack([with_spectrum(spectrum) for spectrum in spectra]).float()
     assert golub_kahan_stacked(J, 9)[1].tolist() == [False, True, True]
     assert golub_kahan_stacked(J, 18)[1].tolist() == [False, False, True]
     with pytest.warns(IllDefinedSubspaceWarning):
         found = top_triplets_stacked(J, 18)
-    torch.testing.assert_close(found.S, torch.linalg.svdvals(J.double())[:, :18].float(), rtol=1e-6, atol=1e-6)
-    for basis in (found.U.mT, found.Vh):
-        torch.testing.assert_close(basis @ basis.mT, torch.eye(18).expand(3, 18, 18), rtol=0, atol=1e-5)
-
-
-def test_stacked_triplets_equal_those_of_each_matrix(wide_from_100):
-    J = torch.stack([with_spectrum(decaying(60, ratio=ratio), seed) for seed, ratio in enumerate((2, 7, 7000))])
-    for dtype in (torch.float32, torch.float64):
-        stacked = top_triplets_stacked(J.to(dtype), 6)
-        for index in range(3):
-            for part, alone in zip(stacked, top_triplets(J[index].to(dtype), 6), strict=True):
-                assert part.dtype == dtype
-                torch.testing.assert_close(part[index], alone, rtol=1e-5, atol=1e-6)
-    J = torch.stack([with_spectrum(decaying(120, ratio=7), seed) for seed in (1, 2)])
-    found = top_triplets_stacked(J, 6)
-    assert [tuple(part.shape) for part in found] == [(2, 120, 6), (2, 6), (2, 6, 120), (2, 6)]
-    torch.testing.assert_close(found.S, decaying(120, ratio=7)[:6].expand(2, 6), rtol=1e-9, atol=0)
-    for d in [50, 120]:
-        J = with_spectrum(decaying(d, ratio=7)).float()
-        assert all(torch.equal(a, b) for a, b in zip(top_triplets(J.clone(), 8), top_triplets(J, 8), strict=True))
-
-
-@pytest.mark.parametrize("d", [60, 150])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_k_above_the_rank_is_warned_of(wide_from_100, d, dtype):
-    S = torch.cat([torch.arange(8, 0, -1.0), torch.zeros(d - 8)])
-    J = with_spectrum(S).to(dtype)
-    with pytest.warns(IllDefinedSubspaceWarning, match="k=20: the relative gap"):
-        U, found, Vh, residual = top_triplets(J, 20)
-    torch.testing.assert_close(found, S[:20].to(dtype), rtol=1e-6, atol=1e-5)
-    assert float(residual.max()) < 1e-6
-    for basis in (U.T, Vh):
-        torch.testing.assert_close(basis @ basis.T, torch.eye(20, dtype=dtype), rtol=0, atol=1e-5)
+    check_triplets(J, found, rtol=1e-6, atol=1e-5, of_values=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("d", [60, 150])
-def test_flat_spectrum_is_warned_of_once(wide_from_100, d, dtype):
-    S = torch.cat([torch.tensor([3.0, 2.0]), torch.ones(d - 2)])
-    with pytest.warns(IllDefinedSubspaceWarning, match=r"k=5: the relative gap \(s_5 - s_6\) / s_1 is -?\d") as caught:
-        found = top_triplets(with_spectrum(S).to(dtype), 5)
-    assert len(caught) == 1
-    torch.testing.assert_close(found.S, S[:5].to(dtype), rtol=3e-6, atol=0)
+@pytest.mark.parametrize("d", [60, 120])
+def test_stacked_triplets_equal_those_of_each_matrix(wide_from_100, d, dtype):
+    spectra = [decaying(d, ratio=ratio) for ratio in (2, 7, 7000)]
+    J = torch.stack([with_spectrum(S, seed) for seed, S in enumerate(spectra)]).to(dtype)
+    stacked = top_triplets_stacked(J, 6)
+    tight = 3e-6 if dtype == torch.float32 else 1e-9
+    check_triplets(J, stacked, rtol=tight, atol=tight)
+    torch.testing.assert_close(top_triplets_stacked(J.clone(), 6), stacked, rtol=0, atol=0)
+    for index in range(3):
+        alone = top_triplets(J[index], 6)
+        torch.testing.assert_close([part[index] for part in stacked], [*alone], rtol=1e-5, atol=1e-6)
 
 
 def test_flat_spectra_of_a_stack_warn_once(wide_from_100):
@@ -170,21 +136,28 @@ def test_flat_spectra_of_a_stack_warn_once(wide_from_100):
         top_triplets(torch.eye(9), 9)
 
 
-def test_invalid_matrices_and_ks_are_refused(wide_from_100):
-    for shape in ((4, 4), (0, 4, 4)):
-        refused(ParameterError, "a stack of matrices", top_triplets_stacked, torch.ones(shape), 1)
-    for k in (0, 13, -1):
-        message = f"k is {k}; a \\(12, 12\\) Jacobian has 12 singular values"
-        refused(ParameterError, message, top_triplets, torch.eye(12), k)
-    with pytest.raises(ParameterError, match="the matrix is torch.bfloat16; convert it to torch.float32"):
-        top_triplets(torch.eye(4, dtype=torch.bfloat16), 2)
-    refused(ParameterError, "shape \\(2, 3, 4\\)", top_triplets, torch.ones(2, 3, 4), 1)
-    for complex_one in (csr_array(np.eye(4) * 1j), aslinearoperator(np.eye(4) * 1j)):
-        with pytest.raises(ParameterError, match="the operator has dtype complex128; real numbers are expected"):
-            top_triplets(complex_one, 2)
-    for d in [4, 150]:
-        refused(UntrustworthyResultError, "zero", top_triplets, torch.zeros(d, d), 1)
-        refused(UntrustworthyResultError, "NaN", top_triplets, torch.full((d, d), torch.nan), 1)
-        refused(UntrustworthyResultError, "infinite", top_triplets, torch.eye(d) / 0, 1)
-        with pytest.raises(UntrustworthyResultError, match="residual"):
-            top_triplets(with_spectrum(torch.linspace(3, 1, d)), 3, tolerance=1e-30)
+COMPLEX = "the operator has dtype complex128; real numbers are expected"
+INVALID = [
+    *(
+        (f"k is {k}; a \\(12, 12\\) Jacobian has 12 singular values", top_triplets, torch.eye(12), k)
+        for k in (0, 13, -1)
+    ),
+    *(("a stack of matrices", top_triplets_stacked, torch.ones(shape), 1) for shape in ((4, 4), (0, 4, 4))),
+    ("the matrix is torch.bfloat16; convert it to torch.float32", top_triplets, torch.eye(4, dtype=torch.bfloat16), 2),
+    ("shape \\(2, 3, 4\\)", top_triplets, torch.ones(2, 3, 4), 1),
+    *((COMPLEX, top_triplets, wrap(np.eye(4) * 1j), 2) for wrap in (csr_array, aslinearoperator)),
+]
+
+
+UNCERTIFIED = [
+    *(("zero", top_triplets, torch.zeros(d, d), 1) for d in (4, 150)),
+    *(("NaN", top_triplets, torch.full((d, d), torch.nan), 1) for d in (4, 150)),
+    *(("infinite", top_triplets, torch.eye(d) / 0, 1) for d in (4, 150)),
+    *(("residual", top_triplets, with_spectrum(torch.linspace(3, 1, d)), 3, 1e-30) for d in (4, 150)),
+]
+REFUSED = [(ParameterError, INVALID), (UntrustworthyResultError, UNCERTIFIED)]
+
+
+@pytest.mark.parametrize("given", [(error, *row) for error, rows in REFUSED for row in rows])
+def test_matrices_without_certified_triplets_are_refused(wide_from_100, given):
+    refused(*given)
