@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import coupling_lib as cl
 from coupling_lib import paths
 from coupling_lib.blocks import attention
-from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, UnsupportedModelError
+from coupling_lib.errors import CouplingError, ModelUnavailableError, ParameterError, UnsupportedModelError, shown
 
 WEIGHTS = "model.safetensors"
 
@@ -51,16 +51,6 @@ def test_tokenizers_and_weights_in_several_files_are_read(folders, tmp_path):
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
     bare = cl.load_model(tmp_path)
     assert tiny.same_weights(bare.hf, saved) and bare.tokenizer is cl.load_model(folders["vit"][0]).tokenizer is None
-
-
-@pytest.mark.parametrize(
-    ("architectures", "expected"),
-    [(["BertModel"], "BertModel"), (None, "BertModel"), (["BertForMaskedLM"], "BertForMaskedLM")],
-)
-def test_an_encoder_is_never_taken_for_a_decoder(tmp_path, architectures, expected):
-    config = transformers.BertConfig(**tiny.STACK, vocab_size=50, architectures=architectures)
-    config.save_pretrained(tmp_path)
-    assert type(cl.load_model(tmp_path, untrained=True).hf).__name__ == expected
 
 
 def test_mixture_of_experts_is_run_eagerly(tmp_path):
@@ -116,36 +106,31 @@ def test_an_embedded_model_is_loaded_at_any_step(checkpoints, revision):
     assert model.source == "embedded:nano-neox"
 
 
-def test_missing_steps_and_embedded_models_are_refused(checkpoints):
+def test_missing_steps_and_embedded_models_are_refused(checkpoints, folders):
+    wrong = "'step3'.*leave revision out"
+    refused(ParameterError, wrong, cl.load_model, folders["llama"][0], revision="step3")
     steps = "'step7'; choose one of step0, step10, step100$"
     refused(ModelUnavailableError, steps, cl.load_model, "nano-neox", revision="step7")
     refused(ModelUnavailableError, "'nano-llama'.*a checkout of the project has it in", cl.load_model, "nano-llama")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"untrained": "false"}, "untrained is 'false'"),
-        ({"seed": -1}, "seed is -1"),
-        ({"seed": True}, "seed is True"),
-        ({"revision": ""}, "revision is ''"),
-        ({"revision": "step3"}, "'step3'.*leave revision out"),
-        ({"device": "tpu"}, "device is 'tpu'"),
-        ({"device": "cuda:99"}, "device is 'cuda:99'"),
-        *(({"name": name}, "model is") for name in ("", "  ", 3, None)),
-    ],
-)
-def test_invalid_load_arguments_are_refused(folders, arguments, message):
-    refused(ParameterError, message, cl.load_model, **{"name": folders["llama"][0]} | arguments)
+INVALID = {"untrained": ["false"], "seed": [-1, True], "revision": [""], "device": ["tpu", "cuda:99"]}
+INVALID |= {"name": ["", "  ", 3, None]}
+
+
+@pytest.mark.parametrize(("argument", "value"), [(name, value) for name in INVALID for value in INVALID[name]])
+def test_invalid_load_arguments_are_refused(folders, argument, value):
+    message = f"{argument} is {shown(value)}".replace("name", "model")
+    refused(ParameterError, message, cl.load_model, **{"name": folders["llama"][0]} | {argument: value})
 
 
 def setting(**values):
-    """A folder whose configuration has other values."""
+    """Change values of a folder's configuration."""
     return lambda folder: saying(**json.loads((folder / "config.json").read_text()) | values)(folder)
 
 
 def saying(**values):
-    """A folder whose configuration says nothing but these."""
+    """Write a configuration of these values alone."""
     return lambda folder: (folder / "config.json").write_text(json.dumps(values))
 
 
@@ -223,9 +208,19 @@ def test_a_spoilt_folder_is_refused(folder, spoil, error, message):
     assert not (folder.parent / "ran").exists()
 
 
-def test_the_class_of_transformers_replaces_remote_code(folder):
-    saying(**LLAMA, architectures=["LLaMAForCausalLM"])(folder)
-    assert type(cl.load_model(folder, untrained=True).hf) is transformers.LlamaForCausalLM
+BERT = {"model_type": "bert", **tiny.STACK}
+CLASSES = [
+    (BERT | {"architectures": ["BertModel"]}, transformers.BertModel),
+    (BERT, transformers.BertModel),  # an encoder is never taken for a decoder
+    (BERT | {"architectures": ["BertForMaskedLM"]}, transformers.BertForMaskedLM),
+    (LLAMA | {"architectures": ["LLaMAForCausalLM"]}, transformers.LlamaForCausalLM),  # in place of remote code
+]
+
+
+@pytest.mark.parametrize(("config", "expected"), CLASSES)
+def test_class_is_that_of_the_configuration(tmp_path, config, expected):
+    saying(**config)(tmp_path)
+    assert type(cl.load_model(tmp_path, untrained=True).hf) is expected
 
 
 def test_a_flipped_bit_is_refused_or_changes_nothing(folders, folder):
