@@ -19,26 +19,21 @@ SMALL = SimpleNamespace(model_type="vit", image_size=8, patch_size=2, num_channe
 LARGE = SimpleNamespace(model_type="deit", image_size=[32, 32], patch_size=16, num_channels=3)
 
 
-def test_images_are_held_out_and_normalised(tmp_path):
+def test_images_are_held_out_and_normalised():
     first, again, other = (images.load_images("digits", SMALL, 5, seed) for seed in (0, 0, 1))
-    held_out = {tuple(image.flatten().tolist()) for image in read_dataset("digits").test}
+    held_out = {bytes(image.flatten().tolist()) for image in read_dataset("digits").test}
     for picture in first:
-        raw = picture.pixels * 0.4 + 0.3
-        assert tuple((raw * 255).round().to(torch.uint8).flatten().tolist()) in held_out
+        raw = ((picture.pixels * 0.4 + 0.3) * 255).round().to(torch.uint8)
+        assert bytes(raw.flatten().tolist()) in held_out
         assert picture.pixels.shape == (1, 1, 8, 8) and picture.shown.shape == (8, 8)
         assert picture.name == f"digits {picture.label}"
-    assert all(torch.equal(a.pixels, b.pixels) for a, b in zip(first, again, strict=True))
-    assert not all(torch.equal(a.pixels, b.pixels) for a, b in zip(first, other, strict=True))
+    ours, same, others = (torch.cat([picture.pixels for picture in some]) for some in (first, again, other))
+    assert torch.equal(ours, same) and not torch.equal(ours, others)
     (picture,) = images.load_images("digits", LARGE, 1)
     assert picture.pixels.shape == (1, 3, 32, 32)
-    mean, std = images.normalisation(LARGE)
-    raw = picture.pixels * torch.tensor(std).view(1, 3, 1, 1) + torch.tensor(mean).view(1, 3, 1, 1)
+    mean, std = (torch.tensor(part).view(1, 3, 1, 1) for part in images.normalisation(LARGE))
+    raw = picture.pixels * std + mean
     assert torch.allclose(raw[:, 0], raw[:, 1], atol=1e-6) and raw.min() > -0.01 and raw.max() < 1.01
-    for name in ("b.png", "a.png"):
-        Image.new("RGB", (10, 6), (255, 0, 0) if name == "a.png" else (0, 0, 255)).save(tmp_path / name)
-    first, second = images.load_images(tmp_path, LARGE, 2)
-    assert (first.name, second.name) == ("a.png", "b.png") and first.shown[0, 0].tolist() == [1, 0, 0]
-    assert first.pixels.shape == (1, 3, 32, 32)
     assert images.load_images("noise", SMALL, 1)[0].name == "noise"
 
 
@@ -60,14 +55,14 @@ def vision_model(family: str, **changes) -> cl.Model:
 def test_patch_box_holds_the_pixels_of_its_token(family, before):
     model = vision_model(family)
     (picture,) = images.load_images("noise", model.hf.config, 1)
-    states = [cl.trace(model, picture.pixels).hidden[0]]
+    states = cl.trace(model, picture.pixels).hidden[0]
     for token, box in ((before, (0, 0, 2, 2)), (before + 5, (2, 2, 2, 2)), (-1, (6, 6, 2, 2))):
         assert images.patch_box(model, token, picture) == box
         x, y, wide, high = box
         changed = picture.pixels.clone()
         changed[..., y : y + high, x : x + wide] += 1
-        moved = (cl.trace(model, changed).hidden[0] != states[0]).any(-1).nonzero().flatten().tolist()
-        assert moved == [token % len(states[0])]
+        moved = (cl.trace(model, changed).hidden[0] != states).any(-1).nonzero().flatten().tolist()
+        assert moved == [token % len(states)]
     assert images.patch_box(model, before + 16, picture) is None
     assert before == 0 or images.patch_box(model, 0, picture) is None
 
@@ -84,25 +79,28 @@ PROCESSORS = {
 }  # fmt: skip
 
 
+def loaded(folder, family: str, processor: dict, pixels: np.ndarray, **changes):
+    """Load a model with a processor, and a picture for it."""
+    vision_model(family, **changes).hf.save_pretrained(folder / "model")
+    (folder / "model" / "preprocessor_config.json").write_text(json.dumps(processor))
+    (folder / "pictures").mkdir()
+    Image.fromarray(pixels).save(folder / "pictures" / "a.png")
+    model = cl.load_model(folder / "model")
+    return model, *cl.load_images(folder / "pictures", model, 1)
+
+
 def test_coloured_pictures_reach_one_channel_models(tmp_path):
-    vision_model("ViT", image_size=8, num_channels=1).hf.save_pretrained(tmp_path / "model")
     processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 8, "width": 8}}
     processor |= {"image_mean": [0.5], "image_std": [0.5]}
-    (tmp_path / "model" / "preprocessor_config.json").write_text(json.dumps(processor))
-    Image.fromarray(np.full((8, 8, 3), (30, 60, 90), dtype=np.uint8)).save(tmp_path / "a.png")
-    (picture,) = cl.load_images(tmp_path, cl.load_model(tmp_path / "model"), 1)
+    colour = np.full((8, 8, 3), (30, 60, 90), dtype=np.uint8)
+    _, picture = loaded(tmp_path, "ViT", processor, colour, num_channels=1)
     torch.testing.assert_close(picture.pixels, torch.full((1, 1, 8, 8), 2 * 60 / 255 - 1))
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_a_folders_own_processor_makes_the_pixels(tmp_path, name):
-    vision_model("Dinov2", image_size=12).hf.save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / "preprocessor_config.json").write_text(json.dumps(PROCESSORS[name]))
     pixels = np.random.default_rng(0).integers(0, 256, (30, 20, 3), dtype=np.uint8)
-    (tmp_path / "pictures").mkdir()
-    Image.fromarray(pixels).save(tmp_path / "pictures" / "a.png")
-    model = cl.load_model(tmp_path / "model")
-    (picture,) = cl.load_images(tmp_path / "pictures", model, 1)
+    model, picture = loaded(tmp_path, "Dinov2", PROCESSORS[name], pixels, image_size=12)
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "model", backend="pil")
     wanted = processor(images=[Image.fromarray(pixels)], return_tensors="pt")["pixel_values"]
     assert torch.equal(picture.pixels, wanted)
@@ -118,24 +116,36 @@ def test_unreadable_image_processor_is_refused(tmp_path):
         images.load_images("noise", transformers.Dinov2Config(**SMALL_STACK), 1)
 
 
-def test_pictures_are_turned_by_their_exif_orientation(tmp_path):
+def test_pictures_of_a_folder_are_read_upright(tmp_path):
+    def shown(image, **how):
+        image.save(tmp_path / "a.png", **how)
+        return (images.load_images(tmp_path, LARGE, 1)[0].shown * 255).round().astype(int)[..., 0].tolist()
+
     upright = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
     undo = {1: lambda x: x, 2: np.fliplr, 3: lambda x: np.rot90(x, 2), 4: np.flipud, 5: np.transpose}
     undo |= {6: lambda x: np.rot90(x, 1), 7: lambda x: np.rot90(x, 2).T, 8: lambda x: np.rot90(x, -1)}
-    for orientation in range(1, 9):
-        image, exif = Image.fromarray(np.ascontiguousarray(undo[orientation](upright))), Image.Exif()
+    for orientation, turned in undo.items():
+        exif = Image.Exif()
         exif[0x0112] = orientation
-        image.save(tmp_path / "a.png", exif=exif)
-        (picture,) = images.load_images(tmp_path, LARGE, 1)
-        assert (picture.shown[..., 0] * 255).round().astype(int).tolist() == upright.tolist()
-    Image.fromarray(np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=np.uint16)).save(tmp_path / "a.png")
-    (picture,) = images.load_images(tmp_path, LARGE, 1)
-    assert (picture.shown[..., 0] * 255).round().tolist() == [[0, 100], [200, 255]]
+        assert shown(Image.fromarray(np.ascontiguousarray(turned(upright))), exif=exif) == upright.tolist()
+    wide = np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=np.uint16)
+    assert shown(Image.fromarray(wide)) == [[0, 100], [200, 255]]
+    for name, colour in {"b.png": (0, 0, 255), "a.png": (255, 0, 0)}.items():
+        Image.new("RGB", (10, 6), colour).save(tmp_path / name)
+    first, second = images.load_images(tmp_path, LARGE, 2)
+    assert (first.name, second.name) == ("a.png", "b.png") and first.shown[0, 0].tolist() == [1, 0, 0]
+    assert first.pixels.shape == (1, 3, 32, 32)
+
+
+def test_patches_that_are_not_the_tokens_are_refused():
     model = cl.load_model("nano-vit")
     (picture,) = images.load_images("digits", model, 1)
     model.hf.config.patch_size = 4
-    with pytest.raises(ParameterError, match=r"16 of the 17 tokens of nano-vit answer to an image, which has 2 x 2"):
-        images.patch_box(model, 1, picture)
+    message = "16 of the 17 tokens of nano-vit answer to an image, which has 2 x 2"
+    refused(ParameterError, message, images.patch_box, model, 1, picture)
+
+
+NO_SCALE, DECODER = SimpleNamespace(**vars(SMALL) | {"image_std": None}), SimpleNamespace(model_type="llama")
 
 
 @pytest.mark.parametrize(
@@ -144,13 +154,8 @@ def test_pictures_are_turned_by_their_exif_orientation(tmp_path):
         ("letters", SMALL, 1, "data is 'letters'; it must be 'digits'"),
         ("digits", SMALL, 10_000, "images is 10000; digits holds 719 images out"),
         ("digits", SMALL, 0, "images is 0; it must be a whole number from 1"),
-        ("digits", SimpleNamespace(model_type="llama"), 1, "model type 'llama' reads no images"),
-        (
-            "digits",
-            SimpleNamespace(**vars(SMALL) | {"image_std": None}),
-            1,
-            r"image_mean is \[0.3\] and image_std None",
-        ),
+        ("digits", DECODER, 1, "model type 'llama' reads no images"),
+        ("digits", NO_SCALE, 1, r"image_mean is \[0.3\] and image_std None"),
     ],
 )
 def test_unreadable_images_are_refused(source, config, n, message):

@@ -3,6 +3,7 @@
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import peft
 import pytest
@@ -34,20 +35,13 @@ def adapted(config: peft.PeftConfig, width: int = 32) -> peft.PeftModel:
     """A random decoder with an adapter that changes what it computes: all of its weights are moved at random."""
     model = peft.get_peft_model(tiny.llama(hidden_size=width, intermediate_size=2 * width), config)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) / 10)
+        for parameter in (parameter for parameter in model.parameters() if parameter.requires_grad):
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) / 10)
     return model
 
 
 def jacobian(model: cl.Model, token_in: int = 3, token_out: int = 5) -> torch.Tensor:
     return cl.trace(model, IDS).jacobian(1, token_in, token_out).dense()
-
-
-def replayed(trace: cl.Trace, block: torch.nn.Module) -> torch.Tensor:
-    """The same of a block in float64, from its own replay."""
-    stream = trace.calls[1].input.double().requires_grad_(True)
-    return rows(trace.calls[1].replay(block, stream)[0, 5], stream)[:, 3]
 
 
 def reference(hf: transformers.PreTrainedModel, token_in: int = 3, token_out: int = 5, every: int = 1) -> torch.Tensor:
@@ -58,32 +52,28 @@ def reference(hf: transformers.PreTrainedModel, token_in: int = 3, token_out: in
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "base"
-    tiny.save_llama(folder)
+    tiny.save_llama(folder := tmp_path_factory.mktemp("base"))
     return folder
 
 
-def saved(folder: Path, **changes) -> Path:
-    """A folder with an adapter, as peft writes it; `changes` are made in its configuration."""
-    adapted(lora()).save_pretrained(folder)
-    file = folder / adapters.CONFIG
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-    return folder
+METHODS = {
+    "LoRA": {},
+    "DoRA": {"use_dora": True},
+    "one layer": {"target_modules": ["up_proj"], "use_rslora": True},
+    "other weights": {"modules_to_save": ["embed_tokens", "input_layernorm"], "lora_bias": True},
+}
 
 
-@pytest.mark.parametrize("width", [64, pytest.param(512, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("method", ["LoRA", "DoRA", "one layer", "other weights"])
+# Of the wide ones, of whose layers rows are taken, LoRA stands for all.
+WIDE = [pytest.param(512, method, marks=[pytest.mark.thorough] * (method != "LoRA")) for method in METHODS]
+
+
+@pytest.mark.parametrize(("width", "method"), [*((64, method) for method in METHODS), *WIDE])
 def test_jacobians_are_those_of_the_adapted_model(width, method):
-    further = {
-        "DoRA": {"use_dora": True},
-        "one layer": {"target_modules": ["up_proj"], "use_rslora": True},
-        "other weights": {"modules_to_save": ["embed_tokens", "input_layernorm"], "lora_bias": True},
-    }
-    model = adapted(lora(**further.get(method, {})), width)
+    ours, every = cl.wrap_model(adapted(lora(**METHODS[method]), width)), width // 64
     bare = jacobian(cl.wrap_model(tiny.llama(hidden_size=width, intermediate_size=2 * width)))
-    ours = cl.wrap_model(model)
     for token_in, token_out in ((3, 5), (4, 4)):
-        found, every = jacobian(ours, token_in, token_out), width // 64
+        found = jacobian(ours, token_in, token_out)
         assert relative_error(found[::every], reference(ours.hf, token_in, token_out, every)) < 1e-5
     assert relative_error(bare, jacobian(ours)) > 0.05
 
@@ -106,14 +96,6 @@ def test_other_adapter_methods_are_measured_exactly(config):
     assert ours.name == f"LlamaForCausalLM with {config.peft_type.value} 'default'"
 
 
-@pytest.mark.parametrize("width", [64, 512])
-def test_merged_adapter_gives_the_same_jacobian(width):
-    model = adapted(lora(), width)
-    merged = cl.wrap_model(copy.deepcopy(model).merge_and_unload())
-    assert type(merged.hf.model.layers[1].mlp.up_proj) is torch.nn.Linear
-    assert relative_error(jacobian(cl.wrap_model(model)), jacobian(merged)) < 1e-5
-
-
 def test_only_the_active_adapter_is_measured():
     model = adapted(lora())
     torch.manual_seed(2)
@@ -128,34 +110,35 @@ def test_only_the_active_adapter_is_measured():
     assert cl.wrap_model(model).source == "memory with LORA 'second'"
     assert relative_error(jacobian(ours), first) > 0.05
     assert relative_error(jacobian(ours), reference(ours.hf)) < 1e-5
-    keys = {fingerprint(cl.wrap_model(adapted(lora(lora_alpha=alpha)))) for alpha in (8, 8, 16)}
-    assert len(keys) == 2
+    assert len({fingerprint(cl.wrap_model(adapted(lora(lora_alpha=alpha)))) for alpha in (8, 8, 16)}) == 2
 
 
-@pytest.mark.parametrize("precision", ["nf4", "int8", "bfloat16"])
-def test_adapter_on_quantised_weights_is_differentiated_with_them(base, tmp_path, precision):
-    under, plain = (cl.load_model(base, precision=precision) for _ in range(2))
-    model = cl.wrap_model(peft.PeftModel.from_pretrained(under.hf, saved(tmp_path / "adapter")), under.tokenizer)
-    assert (model.precision, model.tokenizer) == (precision, under.tokenizer)
+def by_transformers(folder: Path, precision: str) -> SimpleNamespace:
+    how = loading_arguments(precision) | {"device_map": {"": "cpu"}}
+    return SimpleNamespace(hf=transformers.AutoModelForCausalLM.from_pretrained(folder, **how))
+
+
+LOADED = [*((precision, cl.load_model) for precision in ("nf4", "int8", "bfloat16")), ("nf4", by_transformers)]
+
+
+@pytest.mark.parametrize(("precision", "load"), LOADED)
+def test_adapter_on_quantised_weights_is_differentiated_with_them(base, tmp_path, precision, load):
+    plain, under = cl.load_model(base, precision=precision), load(base, precision=precision)
+    adapted(lora()).save_pretrained(tmp_path)
+    model = cl.wrap_model(peft.PeftModel.from_pretrained(under.hf, tmp_path), plain.tokenizer)
+    assert (model.precision, model.tokenizer) == (precision, plain.tokenizer)
     # A layer stands for the base's weights, widened, and for what the adapter's file adds to them.
     block, under = (dense_copy(one.blocks.modules[1], torch.float64) for one in (model, plain))
-    files = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    files = load_file(tmp_path / "adapter_model.safetensors")
     B, A = (files[f"base_model.model.model.layers.1.mlp.up_proj.lora_{side}.weight"].double() for side in "BA")
     x = torch.randn(3, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     wanted = x @ (under.mlp.up_proj.weight + 2 * B @ A).mT
     torch.testing.assert_close(block.mlp.up_proj(x), wanted, rtol=1e-6, atol=1e-6)
-    # And the block's Jacobian is that of such layers.
+    # And the block's Jacobian is that of such layers, from its own replay in float64.
     trace = cl.trace(model, IDS)
-    assert relative_error(trace.jacobian(1, 3, 5).dense(), replayed(trace, block)) < 1e-5
-
-
-def test_adapter_on_quantised_model_in_memory_is_measured(base):
-    hf = transformers.AutoModelForCausalLM.from_pretrained(base, **loading_arguments("nf4"), device_map={"": "cpu"})
-    torch.manual_seed(0)
-    ours = cl.wrap_model(peft.get_peft_model(hf, lora(init_lora_weights=False)))
-    assert ours.precision == "nf4"
-    trace, block = cl.trace(ours, IDS), dense_copy(ours.blocks.modules[1], torch.float64)
-    assert relative_error(trace.jacobian(1, 3, 5).dense(), replayed(trace, block)) < 1e-5
+    stream = trace.calls[1].input.double().requires_grad_(True)
+    wanted = rows(trace.calls[1].replay(block, stream)[0, 5], stream)[:, 3]
+    assert relative_error(trace.jacobian(1, 3, 5).dense(), wanted) < 1e-5
 
 
 @pytest.mark.filterwarnings("ignore::coupling_lib.errors.PostNormWarning")
@@ -191,26 +174,22 @@ def test_peft_model_that_changes_logits_is_refused(monkeypatch):
     model = adapted(lora())
     forward = model.forward
     monkeypatch.setattr(model, "forward", lambda **given: [forward(**given).logits + 1])
-    with pytest.raises(UnsupportedModelError, match="the PeftModel with LORA 'default' does not answer as the model"):
-        cl.wrap_model(model)
+    message = "the PeftModel with LORA 'default' does not answer as the model"
+    refused(UnsupportedModelError, message, cl.wrap_model, model)
 
 
-@pytest.mark.parametrize("stated", ["organisation/name", "a\nb", None, 3, "x" * 5000])
-def test_adapter_folder_is_refused_with_code_to_use(tmp_path, stated):
-    saved(tmp_path, base_model_name_or_path=stated)
-    named = "path/to/base" if stated is None else stated
-    lines = (
-        f"base = cl.load_model({shown(named)}); model = cl.wrap_model("
-        f"peft.PeftModel.from_pretrained(base.hf, {str(tmp_path)!r}), base.tokenizer)"
-    )
-    for untrained in (False, True):
-        with pytest.raises(UnsupportedModelError, match="holds an adapter, which .* fits into memory") as error:
-            cl.load_model(tmp_path, untrained=untrained)
-        assert str(error.value).endswith(lines) and len(str(error.value).splitlines()) == 1
+DAMAGED = ("{", "[1]", "{}", "[" * 100_000)
+STATED = {json.dumps({"base_model_name_or_path": name}): name for name in ("organisation/name", "a\nb", 3, "x" * 5000)}
+STATED |= dict.fromkeys((*DAMAGED, '{"base_model_name_or_path": null}'), "path/to/base")
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "{}", "[" * 100_000])
-def test_damaged_adapter_configuration_is_refused_the_same_way(tmp_path, text):
-    tiny.save_llama(tmp_path)  # of which transformers would take the adapter along, without a word
-    (tmp_path / adapters.CONFIG).write_text(text)
-    refused(UnsupportedModelError, r"holds an adapter, .*load_model\('path/to/base'\)", cl.load_model, tmp_path)
+@pytest.mark.parametrize(("config", "stated"), STATED.items(), ids=[config[:40] for config in STATED])
+@pytest.mark.parametrize("untrained", [False, True])
+def test_folder_with_adapter_is_refused_with_code(tmp_path, config, stated, untrained):
+    tiny.save_llama(tmp_path / "model")  # of which transformers would take the adapter along, without a word
+    for folder in (tmp_path, tmp_path / "model"):
+        (folder / adapters.CONFIG).write_text(config)
+        message = "holds an adapter, which .* fits into memory"
+        line = refused(UnsupportedModelError, message, cl.load_model, folder, untrained=untrained)
+        wrapped = f"cl.wrap_model(peft.PeftModel.from_pretrained(base.hf, {str(folder)!r}), base.tokenizer)"
+        assert line.endswith(f"base = cl.load_model({shown(stated)}); model = {wrapped}")

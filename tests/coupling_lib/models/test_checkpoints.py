@@ -2,8 +2,8 @@
 
 import csv
 import json
+import re
 
-import pytest
 from refusals import refused
 from tiny import save_llama
 
@@ -15,21 +15,18 @@ from coupling_lib.models import checkpoints
 def test_models_and_folders_have_known_training_steps(tmp_path):
     assert checkpoints.known_steps("nano-neox") == (0, 10, 32, 100, 316, 1000, 3162, 10000)
     assert checkpoints.known_steps("nano-llama") == (0, 10000)
-    for name in ("pythia-12b", "EleutherAI/pythia-12b"):
-        steps = checkpoints.known_steps(name)
-        assert len(steps) == len(set(steps)) == 154 and steps[:5] == (0, 1, 2, 4, 8) and steps[-1] == 143_000
-    assert set(checkpoints.PYTHIA_SPACED) <= set(checkpoints.PYTHIA)
+    steps = checkpoints.known_steps("pythia-12b")
+    assert checkpoints.known_steps("EleutherAI/pythia-12b") == steps and set(checkpoints.PYTHIA_SPACED) <= set(steps)
+    assert len(steps) == len(set(steps)) == 154 and steps[:5] == (0, 1, 2, 4, 8) and steps[-1] == 143_000
     save_llama(tmp_path)
-    assert checkpoints.known_steps(tmp_path) == ()
+    for name in (tmp_path, "gpt2", "some/model"):
+        assert (checkpoints.known_steps(name), checkpoints.progress(name)) == ((), checkpoints.Progress("", {}))
     record = {"steps": 500, "seed": 0, "checkpoints": [{"step": 0, "validation_loss": 5.5}]}
     (tmp_path / "training.json").write_text(json.dumps(record), encoding="utf-8")
     (tmp_path / "step50").mkdir()
     (tmp_path / "step50" / "config.json").write_text("{}", encoding="utf-8")
     assert checkpoints.known_steps(str(tmp_path)) == (0, 50, 500)
     assert checkpoints.progress(tmp_path).values == {0: 5.5}
-    save_llama(tmp_path / "bare")
-    for name in (tmp_path / "bare", "gpt2", "some/model"):
-        assert checkpoints.progress(name) == checkpoints.Progress("", {})
 
 
 def test_unknown_training_steps_are_refused():
@@ -37,12 +34,12 @@ def test_unknown_training_steps_are_refused():
     assert checkpoints.choose_steps("pythia-70m") == checkpoints.PYTHIA_SPACED
     assert checkpoints.choose_steps("nano-neox", "1000, 0,32") == (0, 32, 1000)
     assert checkpoints.choose_steps("some/model", "0,7") == (0, 7)  # of an unknown repository they are tried
-    with pytest.raises(ParameterError, match=r"'pythia-70m' has no step 1500; choose from 0, 1, 2, .*, \.\.\., 143000"):
-        checkpoints.choose_steps("pythia-70m", "0,1500")
-    with pytest.raises(ModelUnavailableError, match=r"'gpt2' has one revision.* nano-neox, nano-llama,.* pythia-70m"):
-        checkpoints.choose_steps("gpt2")
-    with pytest.raises(ModelUnavailableError, match="no model is called 'nano-nox'; did you mean 'nano-neox'"):
-        checkpoints.choose_steps("nano-nox")
+    no_step = r"'pythia-70m' has no step 1500; choose from 0, 1, 2, .*, \.\.\., 143000"
+    refused(ParameterError, no_step, checkpoints.choose_steps, "pythia-70m", "0,1500")
+    one = r"'gpt2' has one revision.* nano-neox, nano-llama,.* pythia-70m"
+    refused(ModelUnavailableError, one, checkpoints.choose_steps, "gpt2")
+    misspelt = "no model is called 'nano-nox'; did you mean 'nano-neox'"
+    refused(ModelUnavailableError, misspelt, checkpoints.choose_steps, "nano-nox")
     for steps in ["5", 5, "0,,5", "0,0", "0,-1", "0,1e3", "a,b", " ", True, None]:
         refused(ParameterError, "it must be two or more training steps", checkpoints.parse_steps, steps)
 
@@ -53,10 +50,8 @@ def test_pythia_accuracies_rise_and_have_a_source():
         assert progress.label == "zero-shot accuracy (%, mean of 6 tasks)"
         assert set(checkpoints.PYTHIA_SPACED) <= set(progress.values) <= set(checkpoints.PYTHIA)
         assert 25 < progress.values[0] < 31 < progress.values[143_000] < 70
-    text = (paths.DATA / "pythia_evals_mean.csv").read_text(encoding="utf-8")
-    head = [line for line in text.splitlines() if line.startswith("#")]
-    assert any("EleutherAI/pythia" in line and "commit" in line for line in head)
-    assert any("Apache-2.0" in line for line in head)
-    rows = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
-    assert len(rows) == len({(row["model"], row["step"]) for row in rows}) == 8 * 26
-    assert "1" not in {row["step"] for row in rows}
+    lines = (paths.DATA / "pythia_evals_mean.csv").read_text(encoding="utf-8").splitlines()
+    head = "\n".join(line for line in lines if line.startswith("#"))
+    assert re.search(r"EleutherAI/pythia.*commit", head) and "Apache-2.0" in head
+    rows = [(row["model"], row["step"]) for row in csv.DictReader(line for line in lines if not line.startswith("#"))]
+    assert len(rows) == len(set(rows)) == 8 * 26 and "1" not in {step for _, step in rows}

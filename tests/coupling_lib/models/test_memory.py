@@ -2,6 +2,8 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import tiny
@@ -18,18 +20,19 @@ from coupling_lib.store.key import fingerprint
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "llama"
-    return folder, tiny.save_llama(folder)
+    saved = tiny.save_llama(folder := tmp_path_factory.mktemp("models") / "llama")
+    return SimpleNamespace(folder=folder, hf=saved, need=memory.bytes_needed(saved), plan=placing.plan(saved))
 
 
-def test_bytes_needed_count_every_weight(llama, tmp_path, monkeypatch):
-    _, saved = llama
-    need = memory.bytes_needed(saved)
-    total = sum(p.numel() for p in saved.parameters())
-    linear = sum(p.numel() for name, p in saved.named_parameters() if "_proj" in name)
-    assert (need["float32"], need["bfloat16"], need["float16"]) == (4 * total, 2 * total, 2 * total)
-    assert need["int8"] == linear + 4 * (total - linear)
-    assert need["nf4"] == need["fp4"] == int(linear * 0.5625) + 4 * (total - linear)
+def test_bytes_needed_count_every_weight(llama):
+    total = sum(p.numel() for p in llama.hf.parameters())
+    linear = sum(p.numel() for name, p in llama.hf.named_parameters() if "_proj" in name)
+    few = {"int8": linear} | dict.fromkeys(("nf4", "fp4"), int(linear * 0.5625))
+    whole = {"float32": 4 * total, "bfloat16": 2 * total, "float16": 2 * total}
+    assert llama.need == whole | {name: size + 4 * (total - linear) for name, size in few.items()}
+
+
+def test_free_memory_is_bounded_by_the_control_group(tmp_path, monkeypatch):
     monkeypatch.setattr(free_memory, "CGROUP", tmp_path)
     unbounded = memory.available(torch.device("cpu"))
     (tmp_path / "memory.max").write_text("5000")
@@ -38,27 +41,19 @@ def test_bytes_needed_count_every_weight(llama, tmp_path, monkeypatch):
     assert unbounded > 10**6 and memory.available(torch.device("cpu")) == 2700
 
 
-def sizes(llama) -> tuple[dict[str, int], placing.Plan]:
-    saved = llama[1]
-    return memory.bytes_needed(saved), placing.plan(saved)
-
-
 def test_models_that_do_not_fit_are_refused(llama, monkeypatch):
-    need, division = sizes(llama)
-
-    def with_free(free, message, **how):
-        monkeypatch.setattr(memory, "available", lambda device: free)
-        refused(ModelUnavailableError, message, cl.load_model, llama[0], **how)
-
-    for untrained in (False, True):
-        with_free(10, "even precision='nf4' needs", precision="bfloat16", untrained=untrained)
-    drawn = "while its untrained weights are drawn, one block at a time"
-    with_free(4 * (division.outside + 2 * division.largest) - 1, drawn, untrained=True)
-    assert need["bfloat16"] + 1000 < division.bytes(torch.float32)
-    fitting = r"needs 0\.2 MB in float32, and 0\.1 MB are free.*precision='bfloat16'"
-    with_free(need["bfloat16"] + 1000, fitting)
-    assert cl.load_model(llama[0], precision="bfloat16").precision == "bfloat16"
-    place, need = torch.device("cpu"), dict.fromkeys(sizes(llama)[0], 10**9)
+    drawing, smaller = 4 * (llama.plan.outside + 2 * llama.plan.largest), llama.need["bfloat16"] + 1000
+    assert smaller < llama.plan.bytes(torch.float32)
+    for free, how, message in (
+        (10, {"precision": "bfloat16"}, "even precision='nf4' needs"),
+        (10, {"precision": "bfloat16", "untrained": True}, "even precision='nf4' needs"),
+        (drawing - 1, {"untrained": True}, "while its untrained weights are drawn, one block at a time"),
+        (smaller, {}, r"needs 0\.2 MB in float32, and 0\.1 MB are free.*precision='bfloat16'"),
+    ):
+        monkeypatch.setattr(memory, "available", lambda device, free=free: free)
+        refused(ModelUnavailableError, message, cl.load_model, llama.folder, **how)
+    assert cl.load_model(llama.folder, precision="bfloat16").precision == "bfloat16"
+    place, need = torch.device("cpu"), dict.fromkeys(llama.need, 10**9)
     monkeypatch.setattr(memory, "available", lambda device: 10**7)
     for on_disk, message in (
         (9 * 10**6, r"pass precision='bfloat16', which leaves .* on disk \(9\.0 MB\)"),
@@ -69,23 +64,20 @@ def test_models_that_do_not_fit_are_refused(llama, monkeypatch):
 
 
 def test_model_that_does_not_fit_stays_on_disk(llama, monkeypatch, capsys):
-    folder, _ = llama
-    need, division = sizes(llama)
-    room = 4 * (tiny.BLOCKS * tiny.WIDTH**2 + division.largest)
-    monkeypatch.setattr(memory, "available", lambda device: need["float32"] + room)
-    assert not cl.load_model(folder).offloaded and capsys.readouterr().out == ""
-    monkeypatch.setattr(memory, "available", lambda device: need["float32"] + room - 1)
-    model = cl.load_model(folder)
-    assert model.offloaded and tiny.llama(0).config.vocab_size == model.hf.config.vocab_size
-    assert capsys.readouterr().out == (
-        f"{folder}: measuring it in float32 needs 0.2 MB, and 0.2 MB are free on cpu; its blocks stay on disk and are "
-        "read one at a time, the rest takes 0.1 MB\n"
+    room = llama.need["float32"] + 4 * (tiny.BLOCKS * tiny.WIDTH**2 + llama.plan.largest)
+    monkeypatch.setattr(memory, "available", lambda device: room)
+    assert not cl.load_model(llama.folder).offloaded and capsys.readouterr().out == ""
+    monkeypatch.setattr(memory, "available", lambda device: room - 1)
+    model = cl.load_model(llama.folder)
+    assert model.offloaded and capsys.readouterr().out == (
+        f"{llama.folder}: measuring it in float32 needs 0.2 MB, and 0.2 MB are free on cpu; its blocks stay on disk "
+        "and are read one at a time, the rest takes 0.1 MB\n"
     )
-    bounded = cl.load_model(folder, memory=division.bytes(torch.float32))
+    bounded = cl.load_model(llama.folder, memory=llama.plan.bytes(torch.float32))
     assert fingerprint(model) == fingerprint(bounded) and capsys.readouterr().out == ""
     # Where it does not fit either way with room for a measurement, it is tried as before.
-    monkeypatch.setattr(memory, "available", lambda device: need["nf4"])
-    assert not cl.load_model(folder, precision="nf4").offloaded
+    monkeypatch.setattr(memory, "available", lambda device: llama.need["nf4"])
+    assert not cl.load_model(llama.folder, precision="nf4").offloaded
 
 
 BUDGETS = {"8GiB": 8 * 2**30, "500MB": 500 * 10**6, " 1.5 TB ": 1500 * 10**9, "12KiB": 12 * 1024, "7B": 7, 2048: 2048}
@@ -93,19 +85,16 @@ BUDGETS = {"8GiB": 8 * 2**30, "500MB": 500 * 10**6, " 1.5 TB ": 1500 * 10**9, "1
 
 def test_amounts_of_memory_are_read_or_refused(llama):
     assert {budget: memory.parse(budget) for budget in (*BUDGETS, None)} == BUDGETS | {None: None}
-    message = "memory is .*; it must be a text such as '8GiB' or '500MB'"
     for budget in ("8", "8 gigs", "GiB", "-1GB", "0GB", "1e3MB", "", 0, -5, True, 2.5, ["1GB"]):
-        refused(ParameterError, message, cl.load_model, llama[0], memory=budget)
+        message = "memory is .*; it must be a text such as '8GiB' or '500MB'"
+        refused(ParameterError, message, cl.load_model, llama.folder, memory=budget)
 
 
 @pytest.mark.parametrize("raised", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
 def test_memory_that_runs_out_while_loading_is_refused(llama, monkeypatch, raised):
-    def fail(*args, **kwargs):
-        raise raised
-
-    monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", fail)
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", Mock(side_effect=raised))
     message = "memory ran out while .* in float32; pass precision='nf4'"
-    refused(ModelUnavailableError, message, cl.load_model, llama[0])
+    refused(ModelUnavailableError, message, cl.load_model, llama.folder)
 
 
 @pytest.mark.parametrize(("blocks", "kept"), [(1, True), (300, False)])

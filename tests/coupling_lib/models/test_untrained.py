@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from pathlib import Path
+from functools import partial, partialmethod
 
 import pytest
 import tiny
@@ -42,7 +42,7 @@ def drawn(cls, config, seed=5, precision="float32", at_once=1) -> PreTrainedMode
 
 
 @each_family(FAMILIES)
-def test_untrained_weights_are_distributed_as_by_the_constructor(family):
+def test_untrained_weights_are_distributed_as_by_the_constructor(family, tmp_path):
     cls, config = made_of(family)
     torch.manual_seed(7)
     expected = torch.rand(3)
@@ -62,6 +62,11 @@ def test_untrained_weights_are_distributed_as_by_the_constructor(family):
             assert abs(value.mean() - other.mean()) < 4 * spread * (2 / n) ** 0.5, name
     for (name, buffer), (_, other) in zip(ours.named_buffers(), wanted.named_buffers(), strict=True):
         assert torch.equal(buffer, other), name
+    untrained.draw(cls, config, 5, torch.float32, tmp_path, at_once=2)
+    again, report = cls.from_pretrained(tmp_path, dtype=torch.float32, output_loading_info=True)
+    assert not report["missing_keys"] and tiny.same_weights(again, ours)
+    if family.name != "zamba2":  # whose blocks share a layer, which lies with the first
+        assert len(list(tmp_path.glob("*.safetensors"))) == len(placing.plan(again).blocks) + 1
 
 
 def test_tied_weight_is_drawn_as_by_its_owner(tmp_path):
@@ -76,16 +81,6 @@ def test_tied_weight_is_drawn_as_by_its_owner(tmp_path):
     assert float((embedding.std() / wanted.std()).detach()) == pytest.approx(1, abs=0.05)
     untrained.draw(type(ours), config, 5, torch.float32, tmp_path)
     assert tiny.same_weights(type(ours).from_pretrained(tmp_path, dtype=torch.float32), ours)
-
-
-@each_family(FAMILIES)
-def test_weights_drawn_to_disk_equal_those_in_memory(family, tmp_path):
-    cls, config = made_of(family)
-    untrained.draw(cls, config, 5, torch.float32, tmp_path, at_once=2)
-    again, report = cls.from_pretrained(tmp_path, dtype=torch.float32, output_loading_info=True)
-    assert not report["missing_keys"] and tiny.same_weights(again, drawn(cls, config))
-    if family.name != "zamba2":  # whose blocks share a layer, which lies with the first
-        assert len(list(tmp_path.glob("*.safetensors"))) == len(placing.plan(again).blocks) + 1
 
 
 def test_untrained_block_depends_on_seed_and_name_only():
@@ -124,19 +119,6 @@ def test_untrained_embedded_model_is_its_step_0():
     assert not tiny.same_weights(other.hf, wanted)
 
 
-def test_family_that_leaves_weights_uninitialised_is_refused(monkeypatch):
-    original = transformers.LlamaPreTrainedModel._init_weights
-
-    def forgetful(self, module):
-        if getattr(module, "out_features", None) != 64:
-            original(self, module)
-
-    monkeypatch.setattr(transformers.LlamaPreTrainedModel, "_init_weights", forgetful)
-    config = transformers.LlamaConfig(**dict(tiny.STACK, intermediate_size=64), vocab_size=50)
-    with pytest.raises(UnsupportedModelError, match=r"LlamaModel gives model\.layers\.0\.mlp\.\w+\.weight no value"):
-        drawn(transformers.LlamaForCausalLM, config)
-
-
 @pytest.mark.parametrize("at_once", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_drawing_holds_no_more_blocks_than_allowed(at_once, tmp_path, monkeypatch):
     # No other test has a model of this width alive.
@@ -164,73 +146,71 @@ def folder(request, tmp_path):
     return tmp_path
 
 
-def least(folder: Path, dtype: torch.dtype) -> int:
-    hf = load_model(folder, untrained=True).hf
-    return placing.plan(hf).bytes(dtype)
-
-
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
 def test_untrained_blocks_on_disk_give_the_same_numbers(folder, stored):
-    whole = load_model(folder, untrained=True, seed=3, precision=stored)
-    small = load_model(folder, untrained=True, seed=3, precision=stored, memory=least(folder, getattr(torch, stored)))
+    how = {"untrained": True, "precision": stored}
+    whole = load_model(folder, seed=3, **how)
+    how["memory"] = placing.plan(whole.hf).bytes(getattr(torch, stored))
+    small, again, other = (load_model(folder, seed=seed, **how) for seed in (3, 3, 4))
     assert small.offloaded and not whole.offloaded and (small.seed, small.untrained) == (3, True)
+    assert fingerprint(small) == fingerprint(again) != fingerprint(other)
     ids = torch.arange(3, 12)[None]
     ours, wanted = trace(small, ids), trace(whole, ids)
     assert torch.equal(ours.hidden, wanted.hidden)
     assert torch.equal(ours.jacobian(1).dense(), wanted.jacobian(1).dense())
 
 
-def test_fingerprint_of_model_drawn_to_disk_follows_seed(folder):
-    budget = least(folder, torch.float32)
-    first, again, other = (load_model(folder, untrained=True, seed=n, memory=budget) for n in (3, 3, 4))
-    assert fingerprint(first) == fingerprint(again) != fingerprint(other)
+@pytest.fixture
+def load_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    need = placing.plan(tiny.save_llama(tmp_path / "model")).bytes(torch.float32)
+    return partial(load_model, tmp_path / "model", untrained=True, memory=need)
 
 
-def test_temporary_files_of_untrained_models_are_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    tiny.save_llama(tmp_path / "m")
-    budget = least(tmp_path / "m", torch.float32)
-    model = load_model(tmp_path / "m", untrained=True, memory=budget)
-    assert len(list((tmp_path / "temporary").glob("*/*.safetensors"))) == tiny.BLOCKS + 1
+def test_temporary_files_of_models_and_dead_processes_go(load_on_disk, tmp_path, monkeypatch):
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    others = (
+        f"{temporary_files.PREFIX}{os.getpid()}-a",
+        "coupling_lib-abc",
+        f"coupling_lib-else-{gone.stdout.strip()}-a",
+    )
+    for name in (*others, f"{temporary_files.PREFIX}{gone.stdout.strip()}-a"):
+        (tmp_path / name).mkdir()
+    model, kept = load_on_disk(), {"model", *others}
+    assert len(list(tmp_path.glob("coupling_lib-*/*.safetensors"))) == tiny.BLOCKS + 1
     del model
     gc.collect()
-    assert not list((tmp_path / "temporary").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == kept
     monkeypatch.setattr(offload, "load", lambda *given: 1 / 0)
-    refused(UnsupportedModelError, "ZeroDivisionError", load_model, tmp_path / "m", untrained=True, memory=budget)
-    assert not list((tmp_path / "temporary").iterdir())
+    refused(UnsupportedModelError, "ZeroDivisionError", load_on_disk)
+    assert {path.name for path in tmp_path.iterdir()} == kept
 
 
-def test_temporary_files_of_killed_processes_are_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
-    kept = [f"{temporary_files.PREFIX}{os.getpid()}-a", "coupling_lib-abc"]
-    kept += [f"coupling_lib-elsewhere-{gone.stdout.strip()}-a"]
-    for name in (*kept, f"{temporary_files.PREFIX}{gone.stdout.strip()}-a"):
-        (tmp_path / "temporary" / name).mkdir(parents=True)
-    tiny.save_llama(tmp_path / "m")
-    load_model(tmp_path / "m", untrained=True, memory=least(tmp_path / "m", torch.float32))
-    assert {path.name for path in (tmp_path / "temporary").iterdir()} == set(kept)
-
-
-def test_full_disk_is_refused_before_drawing(tmp_path, monkeypatch):
-    tiny.save_llama(tmp_path)
-    budget = least(tmp_path, torch.float32)
+def test_full_disk_is_refused_before_drawing(load_on_disk, tmp_path, monkeypatch):
     usage = temporary_files.shutil.disk_usage(tmp_path)
     monkeypatch.setattr(temporary_files.shutil, "disk_usage", lambda folder: usage._replace(free=1000))
-    with pytest.raises(ModelUnavailableError, match=r"take 0\.2 MB of .* 0\.0 MB are free in .*TMPDIR"):
-        load_model(tmp_path, untrained=True, memory=budget)
+    refused(ModelUnavailableError, r"take 0\.2 MB of .* 0\.0 MB are free in .*TMPDIR", load_on_disk)
 
 
-def test_family_that_initialises_blocks_from_outside_is_refused(tmp_path, monkeypatch):
-    original = transformers.LlamaPreTrainedModel._init_weights
+def forgetful(hf, original, module):
+    if getattr(module, "out_features", None) != 64:
+        original(hf, module)
 
-    def meddling(self, module):
-        original(self, module)
-        if type(module).__name__ == "LlamaModel":
-            nn.init.zeros_(module.layers[1].mlp.up_proj.weight)
 
-    tiny.save_llama(tmp_path)
-    budget = least(tmp_path, torch.float32)
-    monkeypatch.setattr(transformers.LlamaPreTrainedModel, "_init_weights", meddling)
-    refused(UnsupportedModelError, "not drawn block after block", load_model, tmp_path, untrained=True, memory=budget)
+def meddling(hf, original, module):
+    original(hf, module)
+    if type(module).__name__ == "LlamaModel":
+        nn.init.zeros_(module.layers[1].mlp.up_proj.weight)
+
+
+OTHER_WAYS = {
+    "leaves weights out": (forgetful, r"LlamaModel gives model\.layers\.0\.mlp\.\w+\.weight no value"),
+    "blocks from outside": (meddling, "not drawn block after block"),
+}
+
+
+@pytest.mark.parametrize(("initialise", "message"), OTHER_WAYS.values(), ids=OTHER_WAYS)
+def test_family_that_initialises_otherwise_is_refused(load_on_disk, monkeypatch, initialise, message):
+    family = transformers.LlamaPreTrainedModel
+    monkeypatch.setattr(family, "_init_weights", partialmethod(initialise, family._init_weights))
+    refused(UnsupportedModelError, message, load_on_disk)
