@@ -14,4 +14,6 @@ def check_triplets(J: torch.Tensor, found: Any, rtol: float, atol: float, of_val
     for left in (J @ Vh.mT - U * S[..., None, :], J.mT @ U - Vh.mT * S[..., None, :]):
         assert float((left.norm(dim=-2) / wanted[..., :1]).max()) <= atol
     for basis in (U.mT, Vh):
-        assert float((basis @ basis.mT - torch.eye(k)).abs().max()) <= max(atol, 1e-11)
+        assert float((basis @ basis.mT - torch.eye(k)).abs().max()) <= (
+            5e-6 if found.U.dtype == torch.float32 else 1e-11
+        )
