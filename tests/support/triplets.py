@@ -15,5 +15,5 @@ def check_triplets(J: torch.Tensor, found: Any, rtol: float, atol: float, of_val
         assert float((left.norm(dim=-2) / wanted[..., :1]).max()) <= atol
     for basis in (U.mT, Vh):
         assert float((basis @ basis.mT - torch.eye(k)).abs().max()) <= (
-            5e-6 if found.U.dtype == torch.float32 else 1e-11
+            5e-6 if found[0].dtype == torch.float32 else 1e-11
         )

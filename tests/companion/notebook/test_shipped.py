@@ -1,7 +1,5 @@
 """What ships of a measurement: read as it was measured, and nothing in place of what does not ship."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What tests of trainings share: the digits, and a training that is killed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any

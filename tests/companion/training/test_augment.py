@@ -1,7 +1,5 @@
 """Augmentation: what it leaves alone, what it keeps, and that a seed decides everything."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The command lines of training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

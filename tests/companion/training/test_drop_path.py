@@ -1,7 +1,5 @@
 """Stochastic depth: off in evaluation, unbiased in training, a function of its seed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tiny

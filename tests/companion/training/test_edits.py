@@ -1,7 +1,5 @@
 """Edits against networks that were rebuilt with them, costs against the losses of whole models, and a stopped run."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import functools

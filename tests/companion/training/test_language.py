@@ -1,7 +1,5 @@
 """The training recipe: it learns, resumes without a trace, and refuses what is not its own."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

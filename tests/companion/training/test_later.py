@@ -1,7 +1,5 @@
 """The long runs: their recipes, and that coupling by prompt and by pair is what is measured of all."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

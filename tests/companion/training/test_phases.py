@@ -1,7 +1,5 @@
 """Phases of training: the split of Jacobians into mean and fluctuation, and a checkpoint measured anew."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Quality at fixed size: what is varied is exact, scores are known where the model is, nothing is measured twice."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import subprocess

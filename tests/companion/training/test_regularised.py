@@ -1,7 +1,5 @@
 """Runs with the regulariser and their twins without: same start, same batches, resumable, another end."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """What rivals coupling: spectra of weights as they are defined, and how much blocks turn states."""
 
-from __future__ import annotations
-
 import argparse
 
 import numpy as np

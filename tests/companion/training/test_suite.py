@@ -1,7 +1,5 @@
 """The suite: its table can be recomputed, its runs resume, its regularisations act in training alone."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Corpora: nothing held out is trained on, and batches are a function of seed and step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Training vision transformers: it learns, resumes without a trace, repeats by seed, and ships what loads."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The grid: every model trained and measured once, whatever interrupts it."""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter
 from dataclasses import replace
