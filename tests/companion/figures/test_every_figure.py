@@ -2,7 +2,7 @@
 
 A test beside this one may have `CASES`: by the name of a `draw_...` function (and a word, where it has several) the
 function, what makes its data from a number of networks, which may change nothing, and its options, if any
-(`made.case` makes one of a module's `take_...` and `draw_...`).
+(`case` in `made.py` makes one of a `take_...` and its `draw_...`).
 """
 
 import pkgutil

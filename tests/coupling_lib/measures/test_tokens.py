@@ -124,6 +124,7 @@ def test_conjugation_null_is_the_mean_over_rotations(kind, other, monkeypatch):
     for layer in model.hf.transformer.h:  # left and right vectors that lie close, so that the two nulls differ
         layer.mlp = nn.Linear(32, 32, dtype=model.hf.dtype)
         layer.mlp.weight.data = 20 * (layer.mlp.weight.data + layer.mlp.weight.data.T)
+    model = cl.wrap_model(model.hf.eval(), name="gpt2")
     ds = cl.measure_tokens(model, given, block=1, other=other, kind=kind, fixed=fixed, k=K, tokens=3)
     rng, different = np.random.default_rng(0), ~np.eye(3, dtype=bool)
     whole = brute_force(model, given, kind, 1, other, fixed, ds.position.values[0].tolist())
@@ -139,6 +140,13 @@ def test_conjugation_null_is_the_mean_over_rotations(kind, other, monkeypatch):
         assert error == pytest.approx(draws[:, different].mean(1).std() / 200**0.5, rel=0.25)
         chance = float(drawn_null(ds, "normalized_miscoupling").mean())
         assert kind != "self" or chance - found.mean() > 0.03
+
+
+def test_conjugation_null_does_not_depend_on_other_prompts(model):
+    both = cl.measure_tokens(model, [PARIS, "It was the best"], block=8, other=9, tokens=12)
+    alone = cl.measure_tokens(model, "It was the best", block=8, other=9, tokens=12)
+    np.testing.assert_array_equal(both.conjugated[1], alone.conjugated[0])
+    assert np.isnan(both.conjugated[1, 5:]).all() and np.isfinite(both.conjugated_error).all()
 
 
 IMPOSSIBLE = {
