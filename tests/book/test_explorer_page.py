@@ -104,8 +104,9 @@ def test_chosen_token_shows_library_numbers(tab):
     tab.get_by_role("button", name="Go from token to token").click()
     slider = tab.get_by_label("Token: ")
     assert slider.get_attribute("aria-valuetext") == "“?”, position 32 of 32"
+    slider.focus()
     for key in ("Home", "ArrowRight", "ArrowRight"):
-        slider.press(key)
+        tab.keyboard.press(key)
     tab.wait_for_url(f"**#model={NEOX}&state=step10000&prompt=arc-style-13&token=9&l=3&m=4")
     assert tab.locator(".cx-prompt mark").text_content() == "car"
     assert tab.locator(".cx-prompt").text_content() == f"“{cl.load_prompts(n=1)[0].text}”"

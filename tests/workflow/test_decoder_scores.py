@@ -91,10 +91,11 @@ def test_answer_is_chosen_raw_and_per_character():
 
 
 UNREADABLE = ["", "--novels . --passages 4", "--wikitext no-such-file", "--novels no-such-folder"]
-UNREADABLE += ["--questions no-such-folder", f"--wikitext {__file__} --context 1", f"--wikitext {__file__} --n 0"]
+UNREADABLE += ["--questions no-such-folder", "--wikitext {} --context 1", "--wikitext {} --n 0"]
 
 
 @pytest.mark.parametrize("given", UNREADABLE)
 def test_what_cannot_be_read_is_one_line(given, tmp_path, capsys):
-    assert decoder_scores.main(["nano-neox", *given.split(), "--table", str(tmp_path / "scores.csv")]) == 1
+    given = [word.format(__file__) for word in given.split()]
+    assert decoder_scores.main(["nano-neox", *given, "--table", str(tmp_path / "scores.csv")]) == 1
     assert len(capsys.readouterr().err.strip().splitlines()) == 1 and not (tmp_path / "scores.csv").exists()

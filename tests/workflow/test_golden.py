@@ -127,6 +127,7 @@ UNUSABLE = {
 @pytest.mark.parametrize(("arguments", "message"), UNUSABLE.values(), ids=UNUSABLE)
 def test_unusable_records_are_refused_in_one_line(arguments, message, tmp_path, capsys):
     (tmp_path / "wrong.txt").write_text("no record\n")
+    (tmp_path / "empty").mkdir()
     assert golden.main([argument.format(tmp_path) for argument in arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and error.count("\n") == 1

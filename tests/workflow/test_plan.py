@@ -153,8 +153,9 @@ def test_sweep_command_locks_and_names_its_profile(tmp_path, capsys):
     file.write_text("models: [nano-neox]\nmeasures: {depth: {ks: [4]}}\nflops: 1.0e+12\n")
     words = sweep.command(str(file), "local", "--cores 1 --config 'a=b c'")
     root, home = paths.RESULTS / "sweeps" / "own", settings.ROOT / "workflow"
-    options = f"--snakefile {home / 'Snakefile'} --directory {root} --profile {home / 'profiles' / 'local'} --cores 1"
-    assert words[1:11] == [*options.split(), "--config", "a=b c"] and f'plan="{root / "plan.json"}"' in words
+    options = ["--snakefile", home / "Snakefile", "--directory", root, "--profile", home / "profiles" / "local"]
+    assert words[1:11] == [*map(str, options), "--cores", "1", "--config", "a=b c"]
+    assert f'plan="{root / "plan.json"}"' in words
     assert "sweep own: 1 models, 1 jobs in 1 shards, 0 figures" in capsys.readouterr().out
     refused(CouplingError, "the sweep 'own' is running already", sweep.command, str(file), "local")
     refused(CouplingError, r"there is no profile '\.\./x'; choose from local, slurm", sweep.command, str(file), "../x")
