@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import accelerate
 import numpy as np
 import pytest
 import torch
@@ -110,6 +111,7 @@ def test_number_of_blocks_drawn_at_once_follows_threads(monkeypatch):
     outside, block = 4 * machine.division.outside, 8 * machine.division.largest
     for spread, (blocks, most) in product((False, True), ((1, 1), (3, 3), (9, 5))):
         assert machine.choose(spread=spread, untrained=True, budget=outside + blocks * block).at_once == most
+    assert machine.choose().at_once == 1
 
 
 def test_device_auto_lists_the_current_card_first(monkeypatch, folders):
@@ -128,6 +130,12 @@ def jacobians(traced: cl.Trace) -> list[torch.Tensor]:
     return [traced.jacobian(block, **given).dense() for block, given in product(range(3), how)]
 
 
+def check_same(model: cl.Model, whole: cl.Model) -> None:
+    ours, wanted = cl.trace(model, IDS), cl.trace(whole, IDS)
+    assert ours.routes == wanted.routes and torch.equal(ours.hidden, wanted.hidden)
+    torch.testing.assert_close(jacobians(ours), jacobians(wanted), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("untrained", [False, True])
 @pytest.mark.parametrize("stored", ["float32", "bfloat16", "nf4"])
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -141,9 +149,15 @@ def test_spread_model_equals_the_whole_bit_for_bit(folders, monkeypatch, kind, s
     assert all(block._hf_hook.io_same_device for block in spread.blocks.modules)
     assert (spread.device, spread.offloaded, spread.blocks.path) == (CPU, False, whole.blocks.path)
     assert fingerprint(spread) == fingerprint(whole)
-    ours, wanted = cl.trace(spread, IDS), cl.trace(whole, IDS)
-    assert ours.routes == wanted.routes and torch.equal(ours.hidden, wanted.hidden)
-    torch.testing.assert_close(jacobians(ours), jacobians(wanted), rtol=0, atol=0)
+    check_same(spread, whole)
+
+
+def test_model_dispatched_by_accelerate_gives_the_same_numbers(folders):
+    whole, other = (cl.load_model(folders / "llama") for _ in range(2))
+    parts = "model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head", *(f"model.layers.{n}" for n in range(3))
+    accelerate.dispatch_model(other.hf, dict.fromkeys(parts, "cpu"), force_hooks=True)
+    assert hasattr(other.hf.model.layers[0].mlp.up_proj, "_hf_hook")
+    check_same(cl.wrap_model(other.hf), whole)
 
 
 def near(ours: torch.Tensor, wanted: torch.Tensor) -> bool:

@@ -76,6 +76,13 @@ def test_offloaded_model_equals_the_whole_bit_for_bit(folders, kind, stored):
     assert {p.device.type for p in small.blocks.modules.parameters()} == {"meta"}
 
 
+def test_measurements_from_disk_equal_those_from_memory(folders):
+    models = offloaded(folders / "llama"), whole_model(folders / "llama")
+    for boundary in ("block", "hidden_states"):
+        ours, wanted = (cl.measure_depth(model, IDS, ks=(2, 5), boundary=boundary) for model in models)
+        assert ours.equals(wanted)
+
+
 def test_offloaded_weights_stay_in_their_files(folders):
     for kind, written in (("llama", []), ("mixtral", [6])):  # experts are joined, which needs files of their own
         model = offloaded(folders / kind)

@@ -72,11 +72,11 @@ def test_block_that_mixes_tokens_takes_the_sequence_route(tmp_path, monkeypatch)
     plain = LlamaMLP.forward
 
     def mixing(module, x):
-        return plain(module, x + getattr(module, "mixed", 0) * x.mean(dim=1, keepdim=True))
+        return plain(module, x + getattr(module, "mixed_number", 0) * x.mean(dim=1, keepdim=True))
 
     monkeypatch.setattr(LlamaMLP, "forward", mixing)
     hf = named("llama").build()
-    hf.model.layers[2].mlp.mixed = 1
+    hf.model.layers[2].mlp.mixed_number = 1
     trace = cl.trace(cl.wrap_model(hf), IDS)
     assert trace.routes == ("attention", "attention", "sequence")
     wanted = brute_force_jacobian(hf, hf.model.layers[2], trace.inputs, 2, 5)
@@ -84,7 +84,7 @@ def test_block_that_mixes_tokens_takes_the_sequence_route(tmp_path, monkeypatch)
     model = on_disk(deep(), tmp_path)
     for wrong in (0, 4, 7):
         for number, block in enumerate(model.blocks.modules):
-            block.mlp.mixed = float(number == wrong)
+            block.mlp.mixed_number = float(number == wrong)  # by this name it makes no kind of its own
         routes = ["sequence" if number == wrong else "attention" for number in range(8)]
         assert list(validate.validate(model.hf).routes) == routes
 
@@ -123,6 +123,12 @@ def test_one_block_of_each_kind_is_compared(change, also, monkeypatch):
     assert validate.validate(hf.eval()).route == "attention"
     # The first, the middle and the last of those alike, and what differs.
     assert [list(hf.model.layers).index(block) for block in seen] == [0, 4, 7, *also]
+
+
+def test_experts_are_set_to_run_eagerly():
+    """The grouped kernel rejects float64 and has no forward mode."""
+    (hf := named("mixtral").build()).set_experts_implementation("grouped_mm")
+    assert cl.wrap_model(hf).hf.config._experts_implementation == "eager"
 
 
 def test_blocks_of_a_kind_share_their_norms():

@@ -76,6 +76,16 @@ def test_batched_mismatch_equals_one_by_one():
         assert torch.equal(mismatch(A, several, absolute=absolute), alone)
 
 
+def test_independent_symmetric_blocks_couple_by_alignment_alone():
+    M = torch.randn(2, 800, 64, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    J1, J2 = M + M.mT
+    for symmetric in (J1, J2):
+        symmetric -= torch.eye(64) * symmetric.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
+    value = 1 - miscoupling(coupling_matrix(J1, torch.linalg.svd(J2), k=10), normalized=True).mean()
+    # 1 - m~ of the mean m~^2 is 1 - sqrt(1 - 2 / (K + 1)) = .095; random bases have 1 - sqrt(1 - 1 / K) = .051.
+    assert float(value) == pytest.approx(0.096, abs=0.005)
+
+
 ones, grown = torch.ones, SimpleNamespace(U=SVDS[1].U.flip(1), S=SVDS[1].S.flip(0), Vh=SVDS[1].Vh.flip(0))
 normalized, of_five = partial(miscoupling, normalized=True), partial(coupling_matrix, k=5)
 WITHOUT_VALUE = [

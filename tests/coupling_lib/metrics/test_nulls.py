@@ -100,6 +100,10 @@ def test_random_frames_are_orthonormal_and_uniform():
     check_mean(frames**2, 1 / 6)
     one, two = (random_orthogonal_null(ALL[1:2], D, ks=[5], n_samples=3, generator=seeded(7)) for _ in range(2))
     assert one["mismatch"].shape == (3, 1, 1) and all(torch.equal(one[name], two[name]) for name in VARIANTS)
+    null = random_orthogonal_null(torch.ones(1, 8).double(), 8, ks=[8], n_samples=200, generator=seeded(3))
+    # With K = d both bases are complete, so the norm of A is exactly that of J and E m^2 = 2 for the signed mismatch.
+    assert (null["mismatch"] ** 2).mean().item() == pytest.approx(2, abs=0.1)
+    assert (null["miscoupling"] ** 2).mean().item() == pytest.approx(8 * 7 * 8 / 64, abs=0.2)
 
 
 def test_mean_absolute_entries_equal_monte_carlo():

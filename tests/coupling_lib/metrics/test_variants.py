@@ -64,6 +64,13 @@ def test_every_variant_equals_its_definition(J):
         np.testing.assert_allclose(value.numpy(), reference[name], rtol=1e-10, atol=1e-11, err_msg=name)
 
 
+def test_every_variant_is_zero_at_perfect_coupling():
+    Q, spectra = orthogonal(WIDTH, 5), torch.stack([torch.linspace(3, 1, WIDTH), torch.linspace(9, 2, WIDTH)])
+    J = (Q * spectra[:, None]) @ Q.T  # symmetric, so that left and right vectors agree as well
+    for name, value in measure_variants(J, *torch.linalg.svd(J), ks=[10, 30]).items():
+        torch.testing.assert_close(value, torch.zeros_like(value), rtol=0, atol=1e-11, msg=name)
+
+
 def test_variants_do_not_depend_on_signs_of_vectors():
     signs = normal(4, BLOCKS, WIDTH).sign()
     flipped = measure_variants(RANDOM, U * signs[:, None], S, signs[..., None] * Vh, ks=[10])
