@@ -124,6 +124,15 @@ def test_models_of_one_hub_are_downloaded_or_refused(tmp_path, revisions):
     ]
 
 
+@pytest.mark.thorough
+def test_gguf_is_downloaded_then_read_from_cache(tmp_path, revisions):
+    name = f"{REPO_ID}/sub/tiny.gguf"
+    code = f"model = load_model({name!r}); found = [model.name, model.revision, model.source, model.n_blocks]"
+    with Hub({"main": revisions["gguf"]}) as hub:
+        got = answers(hub, tmp_path, code)
+    assert got[:2] == [name, "main"] and answers(None, tmp_path, code) == got
+
+
 LOGIN = "check the spelling, accept its licence at {endpoint}/{id}, then run `hf auth login`"
 NOT_CACHED = "{host} answered {mode} for '{id}', which is not in the local cache; try again later"
 LINES = {
