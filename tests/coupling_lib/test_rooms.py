@@ -137,5 +137,6 @@ def test_figures_load_few_files_and_no_torch():
     numbers = "generalization generalization_numbers decoder_scores rivals width nulls many_prompts readings"
     tables = {f"companion.figures.{name}" for name in (*numbers.split(), "paper_models", "vision")}
     assert {name for name in light if needed(name) & heavy} == tables
+    assert not [name for name in loaded(", ".join(sorted(light - tables))) if "torch" in Path(name).parts]
     packages = {part for name in loaded("coupling_lib") for part in Path(name).parts}
     assert not {"torch", "transformers", "numpy", "pandas", "xarray", "matplotlib"} & packages

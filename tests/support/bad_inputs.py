@@ -203,7 +203,7 @@ LIBRARY = [
     measured("seed is -1; it must be a whole number from 0", cl.measure_perturbation, seed=-1),
     measured("window is '3'; exp", cl.measure_trajectories, window="3"),
     Bad("the null of a number", lambda rig: cl.null_of(rig.depth, 3), "names is 3; expected a list of names"),
-    Bad("the null of one draw", lambda rig: cl.null_of(rig.depth, n_samples=1), "n_samples is 1; a standard error"),
+    Bad("one draw", lambda rig: cl.null_of(rig.depth, n_samples=1), "n_samples is 1; a standard error takes 2"),
     calling(
         "fp8", "precisions has 'fp8'; give a list of some", cl.measure_precision, "nano-neox", [TEXT], ["fp8"], k=3
     ),

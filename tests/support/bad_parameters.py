@@ -39,11 +39,14 @@ PARAMETERS: list[tuple[dict[str, Any], str]] = [
     # YAML of the wrong type, as from -y and -f.
     ({"model": {"name": "nano-neox"}}, r"parameter 'model' is .* \(dict\); it must be an alias"),
     ({"model": ["nano-neox", "nano-llama"]}, r"parameter 'model' is .* \(list\); it must be an alias"),
+    ({"model": 7}, r"parameter 'model' is 7 \(int\); it must be an alias"),
     ({"blocks": [1, 2, 3]}, r"parameter 'blocks' is \[1, 2, 3\] \(list\); it must be blocks counted from 1"),
     ({"memory": {"GB": 8}}, r"parameter 'memory' is \{'GB': 8\} \(dict\); it must be an amount of memory"),
     ({"prompts": ["one", "two"]}, r"parameter 'prompts' is \['one', 'two'\] \(list\)"),
+    ({"revision": 20240131}, r"parameter 'revision' is 20240131 \(int\); it must be a branch"),
     ({"rate": "0.3"}, r"parameter 'rate' is '0.3' \(str\); it must be a rate of stochastic depth"),
     # Numbers out of range, or of more digits than fit on a line.
+    ({"k": 97}, r"parameter 'k' is 97 \(int\); .* from 1 to 96 \(the width of nano-neox\); pass -p k 10"),
     ({"k": 10**200}, r"parameter 'k' is 1000.*\(201 characters\) \(int\); it must be a whole number from 1 to 96"),
     ({"blocks": "1-" + "9" * 5000}, r"parameter 'blocks' is '1-999.*\(5,004 characters\) \(str\)"),
     ({"pair": "1," + "9" * 5000}, r"parameter 'pair' is '1,999.*\(5,004 characters\) \(str\)"),

@@ -109,6 +109,8 @@ def test_summaries_are_means_with_intervals_over_prompts(ds):
     # Three prompts: Student's t.
     expected = scipy.stats.t.interval(0.95, 2, np.mean(means), scipy.stats.sem(means))
     assert (float(chosen.low), float(chosen.high)) == pytest.approx(expected, rel=1e-4)
+    near = summary["mean"].sel(pairs="neighbours", k=10)
+    assert float(near) == pytest.approx(values[:, APART == 1].mean(), abs=1e-6)
     alone = ds.isel(prompt=[0])
     summary = cl.depth_summary(alone, "mismatch")
     assert np.isfinite(summary["mean"]).all() and np.isnan(summary.low).all() and np.isnan(summary.high).all()

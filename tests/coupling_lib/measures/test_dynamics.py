@@ -54,6 +54,7 @@ def test_carried_states_are_products_of_the_jacobians(model, ds, system):
     }
     wanted = {name: float(torch.cosine_similarity(*pair, dim=0)) for name, pair in ends.items()}
     assert {name: float(one.end_cosine.sel(reading=name)) for name in wanted} == pytest.approx(wanted, abs=1e-3)
+    close(one.end_cosine.sel(reading="product"), one.carried_cosine.isel(start=0, level=-1), atol=1e-5)
     assert float(ds.end_relative_error.sel(reading="affine").max()) < 1e-4
 
 

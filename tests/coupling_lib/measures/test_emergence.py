@@ -41,7 +41,7 @@ def test_coupling_rises_within_100_steps_and_then_declines():
     off = ~np.eye(12, dtype=bool)
     coupling = 1 - ds.normalized_miscoupling.isel(k=0).values[:, :, off].mean((1, 2))
     null = 1 - ds["null"].isel(k=0).values
-    assert abs(coupling[0] - null[0]) < 0.02
+    assert abs(coupling[0] - null[0]) < 0.01
     assert coupling[1] > 5 * null[1]
     assert 1.5 * null[2] < coupling[2] < coupling[1] / 2
 

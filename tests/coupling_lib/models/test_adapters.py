@@ -125,6 +125,7 @@ LOADED = [*((precision, cl.load_model) for precision in ("nf4", "int8", "bfloat1
 def test_adapter_on_quantised_weights_is_differentiated_with_them(base, tmp_path, precision, load):
     plain, under = cl.load_model(base, precision=precision), load(base, precision=precision)
     adapted(lora()).save_pretrained(tmp_path)
+    refused(UnsupportedModelError, "holds an adapter, which .* fits into memory", cl.load_model, tmp_path)
     model = cl.wrap_model(peft.PeftModel.from_pretrained(under.hf, tmp_path), plain.tokenizer)
     assert (model.precision, model.tokenizer) == (precision, plain.tokenizer)
     # A layer stands for the base's weights, widened, and for what the adapter's file adds to them.

@@ -17,9 +17,11 @@ from tiny_gguf import write
 from transformers import AutoTokenizer
 
 from coupling_lib import provenance
+from coupling_lib.blocks import placing
 from coupling_lib.errors import ModelUnavailableError, ParameterError, UnsupportedModelError
 from coupling_lib.models import packages
 from coupling_lib.models.load import load_model
+from coupling_lib.store.key import fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,20 @@ def test_tokenizer_record_and_folder_are_the_files(q4, tmp_path):
     saved = tiny.save_llama(tmp_path, seed=5)  # which goes before a GGUF file
     shutil.copy(q4.file, tmp_path)
     assert tiny.same_weights(load_model(tmp_path, device="cpu").hf, saved)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "nf4", "int8"])
+def test_gguf_in_other_precisions_is_the_dense_model(q4, tmp_path, precision):
+    q4.model.hf.save_pretrained(tmp_path)
+    found, wanted = (load_model(where, device="cpu", precision=precision).hf for where in (q4.file, tmp_path))
+    assert tiny.same_weights(found, wanted)
+
+
+def test_gguf_blocks_on_disk_give_the_same_numbers(q4):
+    least, ids = placing.plan(q4.model.hf).bytes(torch.float32), torch.arange(6)[None]
+    apart, again = (load_model(q4.file, device="cpu", memory=least) for _ in range(2))
+    assert apart.offloaded and torch.equal(apart.hf(ids).logits, q4.model.hf(ids).logits)
+    assert fingerprint(apart) == fingerprint(again)
 
 
 def test_untrained_gguf_needs_only_the_configuration(tmp_path):

@@ -4,12 +4,14 @@
 """
 
 import json
+import subprocess
+import sys
 
 import pytest
 import tiny
 import torch
 from hub_server import REPO_ID, TOKEN, Hub
-from hub_users import closed_port, last_line, run, sums, user
+from hub_users import ROOT, closed_port, last_line, run, sums, user
 from tiny_gguf import write
 
 from coupling_lib.models.load import load_model
@@ -124,6 +126,15 @@ def test_models_of_one_hub_are_downloaded_or_refused(tmp_path, revisions):
     ]
 
 
+@pytest.mark.thorough
+def test_gguf_is_downloaded_then_read_from_cache(tmp_path, revisions):
+    name = f"{REPO_ID}/sub/tiny.gguf"
+    code = f"model = load_model({name!r}); found = [model.name, model.revision, model.source, model.n_blocks]"
+    with Hub({"main": revisions["gguf"]}) as hub:
+        got = answers(hub, tmp_path, code)
+    assert got[:2] == [name, "main"] and answers(None, tmp_path, code) == got
+
+
 LOGIN = "check the spelling, accept its licence at {endpoint}/{id}, then run `hf auth login`"
 NOT_CACHED = "{host} answered {mode} for '{id}', which is not in the local cache; try again later"
 LINES = {
@@ -173,3 +184,21 @@ def test_offline_mode_refuses_what_is_not_cached(tmp_path):
     line = last_line(run(ALIAS, user(tmp_path, closed_port(), HF_HUB_OFFLINE="1")))
     assert "HF_HUB_OFFLINE is set" in line and f"'{REPO_ID}' is not in the local cache" in line
     assert line.endswith("or use 'nano-neox' or 'nano-llama'")
+
+
+@pytest.mark.thorough
+def test_notebook_runs_on_a_downloaded_model(tmp_path, revisions):
+    def papermill(endpoint, model):
+        command = [*"-m papermill notebooks/depth.ipynb".split(), tmp_path / "out.ipynb", "-p", "model", model]
+        how = {"env": user(tmp_path / "home", endpoint), "cwd": ROOT, "capture_output": True, "text": True}
+        return subprocess.run([sys.executable, *command], check=False, **how)
+
+    with Hub(revisions) as hub:
+        done = papermill(hub.endpoint, "llama3-8b")
+    assert done.returncode == 0, done.stderr
+    assert f"GET /{REPO_ID}/resolve/{hub.commit('main')}/model.safetensors" in hub.requests
+    cells = json.loads((tmp_path / "out.ipynb").read_text())["cells"]
+    shown = ["".join(out.get("data", {}).get("text/html", "")) for cell in cells for out in cell.get("outputs", [])]
+    assert sum("<img" in page for page in shown) >= 4
+    line = last_line(papermill(closed_port(), "some/other"))
+    assert line.startswith("ModelUnavailableError: ") and "cannot be reached" in line and line.endswith("'nano-llama'")

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import subprocess
 import tempfile
 import warnings
 from contextlib import ExitStack
@@ -47,6 +48,23 @@ def test_full_disk_loses_no_measurement(model, wanted, tmp_path):
     assert sound(root) == set(sizes.index[sizes <= most])
     assert cl.sweep(cl.measure_trajectories, model, TEXTS, store=root).line_shape_score.equals(wanted)
     assert sound(root) == set(TEXTS)
+
+
+@pytest.mark.thorough
+def test_full_file_system_loses_no_measurement(model, wanted, tmp_path):
+    small = store.write(tmp_path, {"model": "m", "measure": "x"}, cl.measure_trajectories(model, TEXTS[:1]))
+    (root := tmp_path / "disk").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={4 * small.stat().st_size}", "none", root]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only the super-user mounts")
+    with ExitStack() as mounted:
+        mounted.callback(subprocess.run, ["umount", root], check=True)
+        with pytest.warns(store.StoreWarning, match=f"are not kept in {root}: No space left on device; measuring goes"):
+            assert cl.sweep(cl.measure_trajectories, model, TEXTS, store=root).line_shape_score.equals(wanted)
+        assert 0 < len(sound(root)) < len(TEXTS)
+        subprocess.run(["mount", "-o", "remount,size=1m", root], check=True)
+        assert cl.sweep(cl.measure_trajectories, model, TEXTS, store=root).line_shape_score.equals(wanted)
+        assert sound(root) == set(TEXTS)
 
 
 def test_read_only_store_is_still_read(model, wanted):

@@ -1,5 +1,6 @@
 """Measurements on disk: what comes back is what was kept, or nothing."""
 
+import functools
 import os
 import warnings
 from pathlib import Path
@@ -104,15 +105,15 @@ def test_changed_bytes_and_foreign_names_are_noticed(tmp_path, path):
 
 
 def test_objects_and_unlike_measurements_are_refused(tmp_path):
-    x = xr.Dataset({"x": 1})
+    x, write, join = xr.Dataset({"x": 1}), functools.partial(store.write, tmp_path, KEY), store.join_prompts
     for call, given, message in (
-        (store.write, xr.Dataset({"x": ("a", np.array([{}, []], object))}), "the variable 'x' holds objects"),
-        (store.write, xr.Dataset(attrs={"x": [1]}), "the attribute 'x' is a list"),
-        (store.join_prompts, [], "no measurement to join"),
-        (store.join_prompts, [measured(), measured().drop_vars("wide")], "measurement 2 has no variable 'wide'"),
-        (store.join_prompts, [x, x], "no dimension 'prompt'"),
+        (write, xr.Dataset({"x": ("a", np.array([{}, []], object))}), "the variable 'x' holds objects"),
+        (write, xr.Dataset(attrs={"x": [1]}), "the attribute 'x' is a list"),
+        (join, [], "no measurement to join"),
+        (join, [measured(), measured().drop_vars("wide")], "measurement 2 has no variable 'wide'"),
+        (join, [x, x], "no dimension 'prompt'"),
     ):
-        refused(ParameterError, message, call, *[tmp_path, KEY] * (call is store.write), given)
+        refused(ParameterError, message, call, given)
     assert not any(tmp_path.iterdir())
 
 
