@@ -45,7 +45,7 @@ def test_figure_is_drawn_once_under_each_theme():
         figure.text(0, 0, "x")
         return figure
 
-    (light, first), (dark, second) = read(draw, null=0.95).pictures.values()
+    (light, first), (dark, second) = map(read(draw, null=0.95).pictures.get, ("light", "dark"))
     assert themes == ["#0072b2", "#56b4e9"] and (light, dark) == ("svg", "svg")
     assert b"#222222" in first and b"#e4e4e4" in second
 
@@ -98,6 +98,7 @@ def test_print_figure_is_one_small_picture(monkeypatch):
     monkeypatch.setenv("COUPLING_FIGURES", "print")
     one = read()
     assert [(theme, kind) for theme, (kind, _) in one.pictures.items()] == [("light", "png")] and one.csv
+    assert read(data=pd.DataFrame({"block": range(9000)})).csv == ""
     monkeypatch.setattr(shows, "_PRINT_CSV", 10)
     assert (read().caption, read().csv) == ("A <b> & 1−m", "") and "run the notebook" in read().markup
 

@@ -71,6 +71,7 @@ OUT_OF_RANGE = {
     "'precision' is 'fp32' (str); it must be one of float32, bfloat16, float16, nf4, fp4, int8; "
     "pass -p precision float32": "fp32",
     "'model' is ' ' (str)": " ",
+    "'revision' is 1000 (int)": 1000,
     "'memory' is 8 (int); it must be an amount of memory with its unit, or empty for what is free; "
     "pass -p memory 8GB": 8,
     "'memory' is '8 gigs' (str)": "8 gigs",

@@ -98,9 +98,12 @@ def test_lead_of_exponential_is_jackknifed_over_groups():
     rng = np.random.default_rng(3)
     x, groups = rng.normal(size=24), np.repeat(np.arange(8), 3)
     y = np.exp(0.7 * x) + 0.3 * rng.normal(size=24)
-    table = correlations.shape_table({"bent": (x, y), "straight": (x, 3 * x)}, {"bent": groups}, n_seeds=2)
-    row, straight = table.itertuples()
-    assert (row.points, *table.n, *table.seeds) == ("bent", 24, 24, 2, 2) and straight.linear == pytest.approx(1)
+    rise = np.linspace(0, 2, 30)
+    curves = {"bent": (x, y), "straight": (x, 3 * x), "ungrouped": (rise, np.exp(2 * rise))}
+    table = correlations.shape_table(curves, {"bent": groups}, n_seeds=2)
+    row, straight, alone = table.itertuples()
+    assert (row.points, *table.n, *table.seeds) == ("bent", 24, 24, 30, 2, 2, 2) and straight.linear == pytest.approx(1)
+    assert alone.gain > 0.01 and alone.low < alone.gain < alone.high
     assert row.wins == 2 and row.gain == pytest.approx(row.exponential - row.linear, abs=1e-12)
 
     def lead(kept):

@@ -25,6 +25,8 @@ def test_the_line_says_once_what_data_sets_share():
         "model nano-neox (embedded:nano-neox)", "untrained (seed 3) and trained", "nf4",
         f"1 prompt (sha256 {provenance.prompts_hash(['one'])})", "token -1", provenance.versions(), "make book",
     ]  # fmt: skip
+    two = provenance.provenance(SimpleNamespace(**MODEL, untrained=False, seed=None), ["one", "two"], token=-1)
+    assert " · trained · nf4 · 2 prompts (sha256 " in origin.line(two)
 
 
 def test_only_post_norm_blocks_get_a_caution():

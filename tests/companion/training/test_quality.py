@@ -210,7 +210,7 @@ def history(path):
     """Times of the commits that brought a file, the oldest first; none where there is no history at hand."""
 
     def git(*words):
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=words[0] == "log")
 
     if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
         return []

@@ -60,6 +60,8 @@ def test_null_of_selected_parts_is_that_of_all(depth):
     some = cl.null_of(depth, [NAME, "basis_uu"], n_samples=50)
     assert some["value"].dims == ("variant", "k", "block_1") and some.variant.values.tolist() == [NAME, "basis_uu"]
     assert cl.null_of(depth, n_samples=50).variant.values.tolist() == list(cl.VARIANTS)
+    chosen, alone = some.sel(variant="basis_uu"), cl.null_of(depth, "basis_uu", n_samples=50, seed=4)
+    assert (abs(chosen["value"] - alone["value"]) < 5 * np.hypot(chosen.error, alone.error)).all()
     both, at_ten = cl.null_of(depth, NAME), depth.sel(k=10)
     xr.testing.assert_allclose(both.sel(k=[10]), cl.null_of(depth.sel(k=[10]), NAME))
     of_one = both.sel(k=10, drop=True).isel(block_1=3, drop=True)
