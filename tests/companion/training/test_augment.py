@@ -40,13 +40,13 @@ def test_zero_strength_changes_nothing():
 
 
 # A quarter of the side at magnitude 10: two of eight pixels. A turn keeps the centre, and spreads the pixel.
-@pytest.mark.parametrize(("operation", "side", "column", "sum"), [("translate_x", 8, 2, 1), ("rotate", 9, 4, None)])
-def test_a_pixel_is_moved_by_whole_pixels(operation, side, column, sum):
+@pytest.mark.parametrize(("operation", "side", "column", "total"), [("translate_x", 8, 2, 1), ("rotate", 9, 4, None)])
+def test_a_pixel_is_moved_by_whole_pixels(operation, side, column, total):
     image = torch.zeros(1, 1, side, side)
     image[0, 0, 4, 4] = 1
     moved = augment._transform(image, torch.tensor([augment.OPERATIONS.index(operation)]), torch.tensor([1.0]))
     assert moved[0, 0, 4, column] == pytest.approx(1)
-    assert sum is None or moved.sum() == pytest.approx(sum)
+    assert total is None or moved.sum() == pytest.approx(total)
 
 
 def test_crop_is_a_window_of_padded_image():
