@@ -10,6 +10,7 @@ from scipy.stats import spearmanr
 
 from companion.figures import prompts
 from companion.tables.arrays import side_by_side
+from companion.tables.inference import Effect
 from coupling_lib.datasets.summaries import Chance
 from coupling_lib.errors import ParameterError
 from tests.companion.figures import made
@@ -173,3 +174,9 @@ def test_models_are_sorted_by_size():
     shown = found["mean"].sel(network="gpt2")
     assert_allclose(shown, alone.reindex(block=[1, 2, 3, 4]).transpose(*shown.dims))  # no fourth block
     assert titles(prompts.draw_versions(found).axes[:3]) == ["gpt2", "gpt2-xl", "mine"]
+
+
+def test_correlations_are_written_with_intervals_and_numbers():
+    found = Effect(-0.001, -0.504, 0.5, 0.2, 12)
+    assert prompts._written("steps", found) == r"steps: $\rho$ = 0.00 [−0.50, 0.50], n = 12"
+    assert prompts._written("steps", None) == "steps: too few prompts"
