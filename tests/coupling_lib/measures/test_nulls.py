@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from drawn import normal, seeded
+from random_numbers import normal, seeded
 from reference import coupling, miscoupling
 from refusals import refused
 from tiny import llama

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from drawn import normal
+from random_numbers import normal
 from reference import coupling, miscoupling
 from refusals import refused
 from scipy.stats import ortho_group

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
-from drawn import seeded
+from random_numbers import seeded
 from refusals import refused
 from tiny import save_bert, save_llama, save_vit
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from drawn import seeded
+from random_numbers import seeded
 from refusals import refused
 
 import coupling_lib as cl

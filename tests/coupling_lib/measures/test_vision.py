@@ -7,7 +7,7 @@ import pytest
 import tiny
 import torch
 import transformers
-from drawn import normal
+from random_numbers import normal
 from reference import brute_force_jacobian, coupling, miscoupling
 from refusals import refused
 

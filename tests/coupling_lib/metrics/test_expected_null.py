@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from drawn import check_mean, normal, seeded
+from random_numbers import check_mean, normal, seeded
 
 from coupling_lib.metrics.expected_null import expected_null, random_orthogonal_null
 from coupling_lib.metrics.nulls import diagonal_share_variance, filled_spectrum, gaussian_miscoupling

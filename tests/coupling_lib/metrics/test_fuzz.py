@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from drawn import normal, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrices import orthogonal
+from random_numbers import normal, seeded
 from refusals import refused
 
 import coupling_lib as cl

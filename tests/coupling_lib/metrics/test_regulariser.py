@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 import torch
-from drawn import check_mean, normal
 from matrices import orthogonal
+from random_numbers import check_mean, normal
 from refusals import refused
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError

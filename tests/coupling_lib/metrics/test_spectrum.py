@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from drawn import check_mean, normal, seeded
+from random_numbers import check_mean, normal, seeded
 from reference import miscoupling
 from refusals import refused
 

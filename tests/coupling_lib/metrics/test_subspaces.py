@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from drawn import normal, seeded
+from random_numbers import normal, seeded
 
 from coupling_lib.metrics.subspaces import principal_angles, random_angles
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from drawn import check_mean, normal, seeded
+from random_numbers import check_mean, normal, seeded
 from refusals import refused
 
 from coupling_lib.errors import ParameterError

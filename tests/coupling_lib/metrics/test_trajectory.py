@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from drawn import normal
+from random_numbers import normal
 from refusals import refused
 
 from coupling_lib.errors import ParameterError, UntrustworthyResultError

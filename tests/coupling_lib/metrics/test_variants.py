@@ -4,8 +4,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from drawn import normal
 from matrices import orthogonal
+from random_numbers import normal
 from refusals import refused
 
 from coupling_lib.errors import ParameterError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from drawn import normal
+from random_numbers import normal
 from refusals import refused
 from scipy.sparse.linalg import aslinearoperator
 
