@@ -196,7 +196,7 @@ def from_scratch_page() -> str:
     return text
 
 
-# What is measured for the page alone, and what reads tables and the executed notebooks.
+# What needs no executed notebook, and what reads them.
 MEASURED = {
     "postnorm": postnorm_page,
     "homogeneous": homogeneous_page,
@@ -205,6 +205,7 @@ MEASURED = {
     "own-lines": own_lines_page,
     "landing": shared_directions,
     "idea-pair": idea_pair,
+    "experiments": experiments_page,
 }
 READ = {
     "any-model": any_model_page,
@@ -213,7 +214,6 @@ READ = {
     "calibration": calibration_page,
     "decoders-first-token": first_token_of_decoders,
     **{f"decoders-{name}": partial(decoders_table, name) for name in TABLES},
-    "experiments": experiments_page,
     "idea-toy": idea_toy,
     "landing-story": story_part,
     "landing-verdicts": verdicts_strip,
