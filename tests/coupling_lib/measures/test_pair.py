@@ -55,9 +55,9 @@ def test_independent_symmetric_matrices_couple_at_conjugation_null():
     trace = cl.trace(cl.load_model("nano-neox"), PARIS)
     operators = trace.jacobian(block=4), trace.jacobian(block=5)
     matrices = [J.dense() for J in operators]
-    assert cl.coupling(*operators, k=5) == cl.coupling(*matrices, k=5)
-    assert cl.coupling(*(J.numpy() for J in matrices), k=5) == cl.coupling(*matrices, k=5)
-    assert cl.coupling(*operators, k=5, seed=1).coupling == cl.coupling(*operators, k=5).coupling
+    found = cl.coupling(*operators, k=5)
+    assert cl.coupling(*matrices, k=5) == cl.coupling(*(J.numpy() for J in matrices), k=5) == found
+    assert cl.coupling(*operators, k=5, seed=1).coupling == found.coupling
 
 
 EYE, DIAGONAL = torch.eye(4), torch.diag(torch.arange(4.0))
