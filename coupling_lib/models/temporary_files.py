@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -26,17 +27,12 @@ PREFIX = f"coupling_lib-{platform.node()}-"
 def load(write: Callable[[Path], object], placing: Placing, read: Read) -> PreTrainedModel:
     """Write weights to a temporary folder and load a model from there."""
     _remove_stale()
-    folder = tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-")
-    try:
-        write(Path(folder.name))
-        hf = offload.load(partial(read, Path(folder.name)), placing)
-    except BaseException:
-        folder.cleanup()
-        raise
-    if placing.on_disk:
-        weakref.finalize(hf, folder.cleanup)
-    else:
-        folder.cleanup()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-")))
+        write(folder)
+        hf = offload.load(partial(read, folder), placing)
+        if placing.on_disk:
+            weakref.finalize(hf, stack.pop_all().close)
     return hf
 
 
