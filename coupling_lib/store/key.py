@@ -132,11 +132,9 @@ def _plain(name: str, value: Any) -> Any:
     """Convert a setting to a form that JSON can write, the same for equal settings."""
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, np.ndarray | range):
-        value = list(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(name, part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | range | np.ndarray):
         return [_plain(name, part) for part in value]
     if isinstance(value, str | int | float):
         return value

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import xarray as xr
 
 from coupling_lib import paths, progress
@@ -111,17 +110,13 @@ def stream(
         raise ParameterError(f"variables is {variables!r}; expected a list of names, for example [{variables!r}]")
     shelf = Shelf(store)
     described = shelf.key(measure, model, settings)
-
-    def key(prompt: str | torch.Tensor) -> Key:
-        return described and described | {"prompt": prompt_key(model, prompt)}
-
     for number, prompt in progress.bar(chosen, model, "prompt"):
-        first, its_key = number == 0, key(prompt)
-        ds = shelf.find(its_key, first, variables)
+        first, key = number == 0, described and described | {"prompt": prompt_key(model, prompt)}
+        ds = shelf.find(key, first, variables)
         if ds is None:
             ds = measure(model, [prompt], **settings)
             ds = ds if first else _without_shared(ds)
-            shelf.keep(its_key, ds, complete=first)
+            shelf.keep(key, ds, complete=first)
         if variables and not {*variables} & {*ds.data_vars}:  # some models lack some of them
             known = ", ".join(map(str, ds.data_vars))
             raise ParameterError(f"variables is {shown(variables)}; this measurement has {known}")
