@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional
-from transformers import PreTrainedModel
 
 from coupling_lib.blocks.model_config import sides
-from coupling_lib.blocks.record import Blocks, images_config, passed
+from coupling_lib.blocks.record import images_config, passed
 from coupling_lib.errors import ParameterError, check_whole, shown
 from coupling_lib.inputs.labelled_images import read_dataset
 from coupling_lib.models.model import Model
@@ -139,9 +138,10 @@ def normalisation(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 @exclusive
-def first_states(hf: PreTrainedModel, blocks: Blocks, given: torch.Tensor) -> torch.Tensor:
+def first_states(model: Model, given: torch.Tensor) -> torch.Tensor:
     """Return the states `(1, n, d)` that a model's first block reads."""
-    return passed(hf, blocks, {hf.main_input_name: given.to(hf.device, hf.dtype)}, count=1)[0].input
+    hf = model.hf
+    return passed(hf, model.blocks, {hf.main_input_name: given.to(hf.device, hf.dtype)}, count=1)[0].input
 
 
 def patch_grid(model: Model, pixels: torch.Tensor) -> tuple[int, int, int]:
@@ -151,7 +151,7 @@ def patch_grid(model: Model, pixels: torch.Tensor) -> tuple[int, int, int]:
     if model.hf.main_input_name != "pixel_values" or not hasattr(config, "patch_size"):
         raise ParameterError(f"{model.name} reads no images; give a vision transformer such as 'nano-vit'")
     rows, columns = (side // patch for side, patch in zip(pixels.shape[-2:], sides(config.patch_size), strict=True))
-    first, second = (first_states(model.hf, model.blocks, image) for image in (pixels, 1 - pixels.flip(-1)))
+    first, second = (first_states(model, image) for image in (pixels, 1 - pixels.flip(-1)))
     patches = (first != second).any(-1)[0].nonzero().flatten().tolist()
     if patches != list(range(patches[0], patches[0] + rows * columns) if patches else ()):
         raise ParameterError(

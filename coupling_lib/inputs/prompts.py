@@ -13,6 +13,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -211,10 +212,8 @@ def _csv_row(row: Mapping[str, Any], default: Prompt) -> Prompt:
     given = {name: cell for name, cell in row.items() if name and cell}
     # A table gives numbers as text.
     numbers = {name: kind(given[name]) for name, kind in (("steps", int), ("rating", float)) if name in given}
-    try:
+    with suppress(ValueError):  # a word such as "easy" rates nothing
         numbers["difficulty"] = float(given.get("difficulty", ""))
-    except ValueError:  # a word such as "easy" rates nothing
-        pass
     return _record(given | numbers, default)
 
 

@@ -118,7 +118,7 @@ def _checked(model: Model, given: str | Tensor | Prompt) -> dict[str, Tensor]:
 def _reads(model: Model, pixels: Tensor) -> bool:
     """Return whether a model accepts images of this size."""
     with suppress(AssertionError, IndexError, RuntimeError, TypeError, ValueError):
-        return bool(first_states(model.hf, model.blocks, pixels).numel())
+        return bool(first_states(model, pixels).numel())
     return False
 
 
