@@ -101,11 +101,9 @@ def _formed(J: torch.Tensor, ks: list[int], names: list[str]) -> xr.Dataset:
 def _unformed(traced: Trace, ks: list[int], names: list[str], token: int, boundary: str) -> xr.Dataset:
     """Measure one prompt by products with its Jacobians, which are not formed."""
     J = [traced.jacobian(block, token, boundary=boundary) for block in range(traced.n_blocks)]
-    triplets = []
-    for block in common.blocks_of(traced):
-        found = J[block].svd(max(ks), formed=False)
-        triplets.append([part.to(traced.device) for part in found])
-    found = SingularTriplets(*map(torch.stack, zip(*triplets, strict=True)))
+    each = [J[block].svd(max(ks), formed=False) for block in common.blocks_of(traced)]
+    stacked = (torch.stack([part.to(traced.device) for part in parts]) for parts in zip(*each, strict=True))
+    found = SingularTriplets(*stacked)
     probed = [_Probed(one, Vh) for one, Vh in zip(J, found.Vh, strict=True)]
     variables = _of_one_prompt(probed, found, ks, names)
     norms = frobenius_estimate(found.S, torch.stack([one.products for one in probed]))
