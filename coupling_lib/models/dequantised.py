@@ -172,7 +172,7 @@ def _quantised(
         zero = f"{base}.weight_zero_point"
         return f"{base}.weight", {"weight": key} | parts | ({"zero": zero} if zero in where else {})
     names = [one.format(key, base=base) for one in (_SCALES if key.endswith(".weight") else _SCALES[:2])]
-    few = dtype.startswith("F8_E4M3") or dtype.startswith("F8_E5M2")
+    few = dtype.startswith(("F8_E4M3", "F8_E5M2"))
     whole = dtype in ("I8", "U8", "F4") and any(one in where for one in names)
     if not few and not whole:
         return None

@@ -89,7 +89,7 @@ def complete_config(config: PreTrainedConfig, contents: Contents) -> PreTrainedC
 
 def refuse_unused(tensors: Iterable[str | None], name: str) -> None:
     """Refuse a file with a tensor that is no weight of the model."""
-    # Layers that predict further tokens in training are not part of the model, and rotary scales are in the
+    # Layers that predict further tokens in training are not part of the model, and rotary scales are in
     # the configuration. `attn_rot_embd` was written by the first versions of the format and never read.
     known = ("nextn.", "mtp.", "attn_rot_embd")
     others = {tensor for tensor in tensors if tensor} - _ROPE_TENSORS
@@ -117,10 +117,10 @@ def _apply_key(config: PreTrainedConfig, key: str, value: Any, name: str) -> Non
     """Compare a key with the configuration, write it there where it has a place, or refuse it."""
     if key in _HARMLESS or (key != "attention.causal" and not value) or value == _NEUTRAL.get(key, ...):
         return
-    if key == "rope.freq_base" or key == "rope.freq_base_swa":
-        if any(_same(rope.get("rope_theta"), value) for rope in _ropes(config)):
-            return
-    elif key == "attention.sliding_window_pattern" and isinstance(value, list):
+    of_base = key in ("rope.freq_base", "rope.freq_base_swa")
+    if of_base and any(_same(rope.get("rope_theta"), value) for rope in _ropes(config)):
+        return
+    if key == "attention.sliding_window_pattern" and isinstance(value, list):
         kinds = getattr(config, "layer_types", None) or []
         if [kind == "sliding_attention" for kind in kinds] == [bool(one) for one in value[: len(kinds)]]:
             return
