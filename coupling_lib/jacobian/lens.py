@@ -206,7 +206,7 @@ def _rows(trace: Trace, token: int, u: Tensor, wide: bool) -> Tensor:
     rows = [u.clone() if u.is_inference() else u]
     for block in reversed(range(trace.n_blocks)):
         x, y = evaluate(trace, block, [(token, token)], "block", wide=wide)
-        (row,) = torch.autograd.grad(y, x, rows[-1].to(y)[None], allow_unused=True, materialize_grads=True)
+        (row,) = torch.autograd.grad(y, x, rows[-1].to(y)[None], materialize_grads=True)
         rows.append(row[0])
     return torch.stack([row.to(rows[0].device, rows[0].dtype) for row in rows[::-1]])
 
