@@ -34,13 +34,11 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
     with suppress(NotImplementedError, AttributeError):
         embedding = hf.get_input_embeddings()
         beside = next((name for name, module in hf.named_modules() if module is embedding), "").split(".")
-
-    def order(name: str) -> tuple[int, int, str]:
-        path = name.split(".")
-        apart = next((at for at, (a, b) in enumerate(zip(beside, path, strict=False)) if a != b), 0)
-        return len(path), -apart, name
-
-    name = min(fitting, key=order)
+    apart = {
+        name: next((at for at, (a, b) in enumerate(zip(beside, name.split("."), strict=False)) if a != b), 0)
+        for name in fitting
+    }
+    name = min(fitting, key=lambda name: (name.count("."), -apart[name], name))
     if any("_orig_mod" in block._modules for block in lists[name]):
         raise UnsupportedModelError(
             f"the blocks in {name!r} of {type(hf).__name__} were wrapped by torch.compile, which hides how they are "
