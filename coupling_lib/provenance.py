@@ -37,10 +37,10 @@ def provenance(model: Any, prompts: Iterable[Any], **details: str | int | float 
         | details
     )
     # A record of pre-norm blocks without a scale has no entry for either.
-    position = getattr(getattr(model, "blocks", None), "norm_position", "pre")
-    if position != "pre":
+    blocks = getattr(model, "blocks", None)
+    if (position := getattr(blocks, "norm_position", "pre")) != "pre":
         record["norm_position"] = position
-    if scales := getattr(getattr(model, "blocks", None), "scales", {}):
+    if scales := getattr(blocks, "scales", {}):
         record["stream_scales"] = ", ".join(f"block {number}: {scale:.3g}" for number, scale in scales.items())
     if model.precision in FEW_BITS and (share := getattr(model, "share_in_precision", None)) is not None:
         record["share_in_precision"] = round(share, 4)

@@ -62,12 +62,9 @@ class _FrozenCache(DynamicCache):
 
 def token_map(call: BlockCall, block: nn.Module, route: str, positions: Tensor) -> TokenMap:
     """Return a block as a function of the states at a few positions."""
-    if route == "attention":
-        return _attention_map(call, block, positions)
-    if route == "cache":
-        return _cache_map(call, block, positions)
-    if route == "state":
-        return _state_map(call, block, positions)
+    maps = {"attention": _attention_map, "cache": _cache_map, "state": _state_map}
+    if route in maps:
+        return maps[route](call, block, positions)
     index = positions[0]
     return lambda x: call.replay(block, call.input.to(x.dtype).index_copy(1, index, x))[:, index]
 

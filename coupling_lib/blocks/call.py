@@ -92,11 +92,16 @@ class BlockCall:
     def replay(self, block: nn.Module, stream: Tensor) -> Tensor:
         """Call a block as the model did, on another residual stream."""
         # As many by position as in the model's call: hooks of users may look for them there.
-        cast = self.with_arguments(lambda _, value: value.to(stream.dtype) if value.is_floating_point() else value)
-        given = {self.stream: stream} | cast.arguments
+        converted = self.with_arguments(lambda _, value: cast(stream.dtype, value))
+        given = {self.stream: stream} | converted.arguments
         first, rest = list(given.values())[: self.positional], dict(list(given.items())[self.positional :])
         with FixedChoices(self.chosen) if self.chosen else nullcontext():
             return residual_stream(block(*first, **rest), stream.shape)
+
+
+def cast(dtype: torch.dtype, value: Tensor) -> Tensor:
+    """Convert floating-point numbers to a dtype; whole numbers and booleans are left unchanged."""
+    return value.to(dtype) if value.is_floating_point() else value
 
 
 def on_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:

@@ -105,7 +105,7 @@ def _compare_along(call: BlockCall, block: nn.Module, attempt: int, dtype: torch
             y = replay(leaf.clone())  # some families overwrite their input
             row = -u
             if y.requires_grad:
-                row = torch.autograd.grad(y, leaf, u, allow_unused=True, materialize_grads=True)[0] - u
+                row = torch.autograd.grad(y, leaf, u, materialize_grads=True)[0] - u
         with torch.no_grad():  # a block may compute something else without a graph
             y = replay(x.clone())
             differences = []

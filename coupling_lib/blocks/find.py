@@ -18,12 +18,12 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
     """Find the list of transformer blocks of a model, whatever its family calls it."""
     if (path := vars(hf).get(PATH)) is not None:
         return Blocks(path, hf.get_submodule(path))
-    lists = [(name, module) for name, module in hf.named_modules() if isinstance(module, nn.ModuleList) and len(module)]
+    lists = {name: part for name, part in hf.named_modules() if isinstance(part, nn.ModuleList) and len(part)}
     declared = [getattr(stack_config(hf), name, None) for name in ("num_hidden_layers", "num_layers")]
-    lengths = {len(module) for _, module in lists}
+    lengths = set(map(len, lists.values()))
     # Some families count attention layers, of which a block has two, and state the number of blocks beside it.
     depth = next((depth for depth in declared if depth in lengths), declared[0]) or max(lengths, default=0)
-    fitting = [(name.count("."), name, module) for name, module in lists if len(module) == depth]
+    fitting = [name for name, module in lists.items() if len(module) == depth]
     if not fitting:
         raise UnsupportedModelError(
             f"{type(hf).__name__} has no list of {depth} blocks; decoders, encoders and vision transformers with a "
@@ -36,15 +36,15 @@ def find_blocks(hf: PreTrainedModel) -> Blocks:
         beside = next((name for name, module in hf.named_modules() if module is embedding), "").split(".")
     apart = {
         name: next((at for at, (a, b) in enumerate(zip(beside, name.split("."), strict=False)) if a != b), 0)
-        for _, name, _ in fitting
+        for name in fitting
     }
-    _, name, module = min(fitting, key=lambda found: (found[0], -apart[found[1]], found[1]))
-    if any("_orig_mod" in block._modules for block in module):
+    name = min(fitting, key=lambda name: (name.count("."), -apart[name], name))
+    if any("_orig_mod" in block._modules for block in lists[name]):
         raise UnsupportedModelError(
             f"the blocks in {name!r} of {type(hf).__name__} were wrapped by torch.compile, which hides how they are "
             "called; wrap the model before it is compiled, or compile a block in place: block.compile()"
         )
-    return Blocks(name, module)
+    return Blocks(name, lists[name])
 
 
 def unwrap_nnsight(model: Any, tokenizer: Any) -> tuple[Any, Any]:

@@ -103,15 +103,14 @@ def _user_hooks(hooks: Iterable[Mapping[int, Any]], *packages: str) -> Iterator[
 
 def makeups(blocks: Iterable[nn.Module]) -> tuple[Makeup, ...]:
     """List the current modules, settings and called functions of each block."""
-    functions: dict[type, tuple[Any, ...]] = {}
 
-    def made(part: nn.Module) -> tuple[Any, ...]:
-        if (kind := type(part)) not in functions:
-            functions[kind] = (kind, *map(look_up, called_functions(kind, kind.forward)))
-        return functions[kind]
+    @cache  # of this call: a function may be exchanged before the next
+    def made(kind: type[nn.Module]) -> tuple[Any, ...]:
+        return (kind, *map(look_up, called_functions(kind, kind.forward)))
 
     return tuple(
-        tuple((name, made(part), tuple(settings(part))) for name, part in block.named_modules()) for block in blocks
+        tuple((name, made(type(part)), tuple(settings(part))) for name, part in block.named_modules())
+        for block in blocks
     )
 
 

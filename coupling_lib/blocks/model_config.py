@@ -4,7 +4,7 @@ Beyond a sliding window, or the length from which a rotary table is stretched, a
 seven tokens never reaches those of a released model, and would miss a mistake beyond them.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,13 +63,11 @@ def shortened_lengths(hf: PreTrainedModel) -> Generator[None]:
             place[name] = value
 
 
-def _places(hf: PreTrainedModel) -> Iterator[dict[str, Any]]:
-    """Iterate over the dictionaries of a model's settings: modules, their configurations, and rotary parameters."""
-    seen: set[int] = set()
+def _places(hf: PreTrainedModel) -> list[dict[str, Any]]:
+    """List the dictionaries of a model's settings: modules, their configurations, and rotary parameters."""
+    places: list[dict[str, Any]] = []
     for part in hf.modules():
         config = vars(getattr(part, "config", None) or part)
         rope = config.get("rope_parameters") or {}
-        for place in (vars(part), config, *([rope, *(v for v in rope.values() if isinstance(v, dict))])):
-            if id(place) not in seen:
-                seen.add(id(place))
-                yield place
+        places += [vars(part), config, rope, *(value for value in rope.values() if isinstance(value, dict))]
+    return list({id(place): place for place in places}.values())

@@ -2,7 +2,7 @@
 
 For weights of 4 bits the dense copy that is differentiated (`storage`) is the map that the block evaluates. An int8
 block also rounds its activations, a staircase whose true derivative is zero almost everywhere; what is measured is the
-block also rounds its activations, a staircase whose true derivative is zero almost everywhere; measured is the
+map with dequantised weights and unrounded activations, linearised at the states of the int8 model.
 """
 
 import logging

@@ -72,13 +72,12 @@ def check(need: dict[str, int], precision: str, device: torch.device, name: str,
     """Refuse a model that does not fit, before anything large is downloaded or allocated."""
     if need[precision] <= (free := available(device)):
         return
-    fitting = [other for other in ("bfloat16", "int8", "nf4") if need[other] <= free]
-    ways = [f"pass precision={fitting[0]!r} ({gb(need[fitting[0]])})"] if fitting else []
-    if not fitting and half_on_disk <= free:
-        ways.append(f"pass precision='bfloat16', which leaves its blocks on disk ({gb(half_on_disk)})")
-    advice = "".join(ways) or (
-        f"even precision='nf4' needs {gb(need['nf4'])}: choose a smaller model, or a machine with more memory"
-    )
+    if fitting := [other for other in ("bfloat16", "int8", "nf4") if need[other] <= free]:
+        advice = f"pass precision={fitting[0]!r} ({gb(need[fitting[0]])})"
+    elif half_on_disk <= free:
+        advice = f"pass precision='bfloat16', which leaves its blocks on disk ({gb(half_on_disk)})"
+    else:
+        advice = f"even precision='nf4' needs {gb(need['nf4'])}: choose a smaller model, or a machine with more memory"
     raise ModelUnavailableError(
         f"{name!r} needs {gb(need[precision])} in {precision}, and {gb(free)} are free on {device}; {advice}"
     )

@@ -115,7 +115,7 @@ def pulled_back(y: Tensor, x: Tensor, cotangents: Tensor) -> Tensor:
     """Pull one batch of cotangents back through a graph; in smaller batches where memory runs out."""
 
     def pull(cotangent: Tensor) -> Tensor:
-        return torch.autograd.grad(y, x, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
+        return torch.autograd.grad(y, x, cotangent, retain_graph=True, materialize_grads=True)[0]
 
     size, device, parts = len(cotangents), x.device.type, []
     while not parts:

@@ -254,7 +254,7 @@ def rounding_error(trace: Traced, block: int, pair: tuple[int, int], boundary: s
     def product(scale: float = 1.0, **how: Any) -> Tensor:
         x, y = evaluate(trace, block, [pair], boundary, **how)
         cotangent = (scale * u).to(y)
-        (found,) = torch.autograd.grad(y, x, cotangent[None], allow_unused=True, materialize_grads=True)
+        (found,) = torch.autograd.grad(y, x, cotangent[None], materialize_grads=True)
         return (found[0] - cotangent * (pair[0] == pair[1])).double() / scale
 
     with differentiating():

@@ -5,7 +5,7 @@ In a causal decoder no path leaves token $t$ and returns to it, so where blocks 
 $$\frac{\partial x^L_t}{\partial x^l_t} = (I + J^L_{tt}) \cdots (I + J^{l+1}_{tt}),$$
 
 exactly, for L Jacobians and L - 1 products of matrices at all depths together. Both conditions are tested by one
-cotangent pulled back through the whole model (`blocks.whole_model`). Other programs sum over all later tokens and
+cotangent pulled back through the whole model (`whole_model`). Other programs sum over all later tokens and
 average over tokens and prompts: another quantity, `targets="later"` here; see the chapter on lenses.
 """
 
@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coupling_lib.blocks import storage, whole_model
+from coupling_lib.blocks import storage
 from coupling_lib.errors import ParameterError, UnsupportedModelError, check_whole, shown
+from coupling_lib.jacobian import whole_model
 from coupling_lib.jacobian.derivatives import batch_size, block_jacobians
 from coupling_lib.jacobian.differentiate import evaluate
 from coupling_lib.jacobian.tracing import Trace
@@ -126,7 +127,7 @@ class SummedLens(Lens):
     def _dense(self) -> Tensor:
         trace, d, (_, n, _) = self.trace, self.trace.d_model, self.trace.calls[-1].input.shape
         among = slice(trace.first + self.skip, trace.first + trace.n_tokens - 1)
-        seen = whole_model.differentiated(trace.model.hf, trace.blocks, trace.calls, trace.inputs, trace.dtype)
+        seen = whole_model.differentiated(trace, trace.dtype)
         whole_model.refuse_bidirectional(seen, trace.model.name)
         found = torch.empty(self.shape, dtype=trace.dtype, device=trace.device)
         found[-1] = torch.eye(d)
@@ -196,8 +197,7 @@ def lens(trace: Trace, token: int = -1, targets: str = "own", skip: int = 16) ->
                 "once; load it with more memory, or take targets='own'"
             )
         return SummedLens(trace, position, skip)
-    model, place, product = trace.model, trace.first + position, partial(_rows, trace, position)
-    whole_model.refuse_other_paths(model.hf, trace.blocks, trace.calls, trace.inputs, place, product, model.name)
+    whole_model.refuse_other_paths(trace, trace.first + position, partial(_rows, trace, position))
     return Lens(trace, position)
 
 
@@ -206,7 +206,7 @@ def _rows(trace: Trace, token: int, u: Tensor, wide: bool) -> Tensor:
     rows = [u.clone() if u.is_inference() else u]
     for block in reversed(range(trace.n_blocks)):
         x, y = evaluate(trace, block, [(token, token)], "block", wide=wide)
-        (row,) = torch.autograd.grad(y, x, rows[-1].to(y)[None], allow_unused=True, materialize_grads=True)
+        (row,) = torch.autograd.grad(y, x, rows[-1].to(y)[None], materialize_grads=True)
         rows.append(row[0])
     return torch.stack([row.to(rows[0].device, rows[0].dtype) for row in rows[::-1]])
 

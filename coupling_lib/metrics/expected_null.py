@@ -11,14 +11,12 @@ from coupling_lib.errors import ParameterError, check_whole
 from coupling_lib.metrics.coupling import widened
 from coupling_lib.metrics.nulls import DRAWS
 from coupling_lib.metrics.subspaces import FramePairs, frames_in_two_bases
-from coupling_lib.metrics.variants import Variant, checked_ks, chosen_variants, evaluate_variants
+from coupling_lib.metrics.variants import Products, Variant, checked_ks, chosen_variants, evaluate_variants
 
 # Fewest draws for a standard error, and the relative error below which a mean needs no further draws.
 _FEWEST, _SETTLED = 200, 2e-5
 # Entries of the largest intermediate product.
 _MAX_ENTRIES = 2**21
-
-_Products = dict[str, Callable[[], Tensor]]
 
 
 def random_orthogonal_null(
@@ -36,7 +34,7 @@ def random_orthogonal_null(
     S, ks = _checked(S, d, ks, n_samples)
     variants = chosen_variants(names)
     draw = partial(frames_in_two_bases, generator=generator)
-    parts = [_evaluated(variants, *drawn, ks) for (drawn,) in _null_products([S], d, ks, n_samples, draw)]
+    parts = [evaluate_variants(variants, *drawn, ks) for (drawn,) in _null_products([S], d, ks, n_samples, draw)]
     joined = {v.name: torch.cat([part[v.name] for part in parts], dim=-1) for v in variants}
     return {name: value.expand(-1, len(S), -1).permute(2, 0, 1) for name, value in joined.items()}
 
@@ -83,7 +81,7 @@ def _expected(
     for group in _null_products(networks, d, [k], n_samples, _draws_from(seed)):
         for settled, values, square, (s, products) in zip(found, drawn, squares, group, strict=True):
             waiting = [v for v in variants if v.name not in settled]
-            for name, value in _evaluated(waiting, s, products, [k]).items():
+            for name, value in evaluate_variants(waiting, s, products, [k]).items():
                 values[name] = torch.cat([values[name], value[0].expand(len(s), -1)], dim=-1)
             for v in waiting:
                 m, q = values[v.name], square[v.name].sqrt().unsqueeze(-1)
@@ -138,15 +136,9 @@ def _checked(S: Tensor, d: int, ks: Iterable[int], n_samples: int = 1) -> tuple[
     return S, checked_ks(ks, available=S.shape[-1])
 
 
-def _evaluated(variants: Sequence[Variant], s: Tensor, products: _Products, ks: Sequence[int]) -> dict[str, Tensor]:
-    """Return the values of variants, computed from the products that they need."""
-    needed = {product for variant in variants for product in variant.needs}
-    return evaluate_variants(variants, s, {name: products[name]() for name in needed}, ks)
-
-
 def _null_products(
     networks: Sequence[Tensor], d: int, ks: Sequence[int], n_samples: int, draw: Callable[..., FramePairs]
-) -> Iterator[list[tuple[Tensor, _Products]]]:
+) -> Iterator[list[tuple[Tensor, Products]]]:
     """Iterate over groups of draws: of each network, spectra (L, 1, k) and products (L, n, k, k) with random blocks."""
     k, n_blocks = max(ks), len(networks[0])
     full = torch.stack([torch.cat([S, S.new_zeros(len(S), d - S.shape[-1])], dim=-1) for S in networks])
@@ -162,7 +154,7 @@ def _null_products(
         ]
 
 
-def _products(left: Tensor, right: Tensor, tail: Tensor, head: Tensor, flat: Tensor | int) -> _Products:
+def _products(left: Tensor, right: Tensor, tail: Tensor, head: Tensor, flat: Tensor | int) -> Products:
     """Return functions for the products of U_2 and V_2 in the bases U_1 and V_1, each evaluated on demand."""
     n_blocks, k = len(head), tail.shape[-1] // 2
     u, v = slice(0, k), slice(k, 2 * k)

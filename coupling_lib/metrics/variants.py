@@ -37,6 +37,8 @@ from coupling_lib.metrics.nulls import bases_square, mismatch_square, normalised
 _MAX_ENTRIES = 2**23
 
 Formula = Callable[..., Tensor]
+# Functions that form the products of two blocks' vectors and Jacobians, by name.
+Products = Mapping[str, Callable[[], Tensor]]
 _Array = TypeVar("_Array", Tensor, np.ndarray)
 
 
@@ -160,12 +162,14 @@ def chosen_variants(names: Iterable[str] | None, ks: Iterable[int] = ()) -> list
 
 
 def evaluate_variants(
-    variants: Iterable[Variant], s: Tensor, products: Mapping[str, Tensor], ks: Sequence[int]
+    variants: Sequence[Variant], s: Tensor, products: Products, ks: Sequence[int]
 ) -> dict[str, Tensor]:
     """Evaluate variants at several K, from the Jacobians' singular values (L1, 1, K) and products (L1, L2, K, K)."""
+    # Each product is formed once, and only if a variant needs it.
+    formed = {name: products[name]() for name in {name for v in variants for name in v.needs}}
 
     def at(v: Variant, k: int) -> Tensor:
-        return v.value(s[..., :k], *(products[name][..., :k, :k] for name in v.needs))
+        return v.value(s[..., :k], *(formed[name][..., :k, :k] for name in v.needs))
 
     return {v.name: torch.stack([at(v, k) for k in ks]) for v in variants}
 
@@ -255,11 +259,10 @@ def values_of_pairs(
         "uv": lambda rows: overlap_all_pairs(U2, V[rows]),
         "vu": lambda rows: overlap_all_pairs(V2, U[rows]),
     }
-    needed = {product for variant in variants for product in variant.needs}
     group, parts = max(1, _MAX_ENTRIES // (n_blocks * k * max(d, k))), []
     for first in range(0, n_blocks, group):
         rows = slice(first, first + group)
-        products = {name: formulas[name](rows) for name in needed}
+        products = {name: partial(formula, rows) for name, formula in formulas.items()}
         parts.append(evaluate_variants(variants, S[rows, None], products, ks))
     return {v.name: torch.cat([part[v.name] for part in parts], dim=1) for v in variants}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,12 +19,13 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from coupling_lib.blocks import attention, storage
 from coupling_lib.blocks.agreement import REPLAY as TOLERANCE
-from coupling_lib.blocks.call import BlockCall, FixedChoices, on_tensors, residual_stream
+from coupling_lib.blocks.call import BlockCall, FixedChoices, cast, on_tensors, residual_stream
 from coupling_lib.blocks.free_memory import available
 from coupling_lib.blocks.makeup import modifications
-from coupling_lib.blocks.record import Blocks, StopPassError, passed, without_cache
+from coupling_lib.blocks.record import StopPassError, passed, without_cache
 from coupling_lib.blocks.state import restored
 from coupling_lib.errors import UnsupportedModelError
+from coupling_lib.jacobian.differentiate import Traced
 from coupling_lib.modes import differentiating, exclusive
 
 # Factor of the tolerance where blocks are known to hand on more than their stream.
@@ -48,30 +50,24 @@ class Pass:
 
     def pulled_back(self, cotangent: Tensor, sources: Sequence[Tensor], **options: Any) -> tuple[Tensor, ...]:
         """Pull a cotangent of X^L back to some of the streams."""
-        options |= dict(retain_graph=True, allow_unused=True, materialize_grads=True)
+        options |= dict(retain_graph=True, materialize_grads=True)
         return torch.autograd.grad(self.streams[-1], sources, cotangent, **options)
 
 
 @exclusive
-def differentiated(
-    hf: PreTrainedModel, blocks: Blocks, calls: Sequence[BlockCall], inputs: Mapping[str, Tensor], dtype: torch.dtype
-) -> Pass:
+def differentiated(trace: Traced, dtype: torch.dtype) -> Pass:
     """Run a model from the first block to the last with a graph, at the states of a trace, in `dtype`."""
-    model, seen = storage.dense_copy(hf, dtype), Pass()
-    given = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
-    with restored(model), differentiating(), attention.differentiable(), _at_trace(model, blocks, calls, dtype, seen):
+    model, seen = storage.dense_copy(trace.model.hf, dtype), Pass()
+    given = on_tensors(partial(cast, dtype), trace.inputs)
+    with restored(model), differentiating(), attention.differentiable(), _at_trace(trace, model, dtype, seen):
         model(**without_cache(model, given))
     return seen
 
 
 @contextmanager
-def _at_trace(
-    model: nn.Module, blocks: Blocks, calls: Sequence[BlockCall], dtype: torch.dtype, seen: Pass
-) -> Generator[None]:
+def _at_trace(trace: Traced, model: nn.Module, dtype: torch.dtype, seen: Pass) -> Generator[None]:
     """Hold the blocks of a model at the states, arguments and choices of a trace, inside the context."""
-
-    def widened(each: Tensor) -> Tensor:
-        return each.to(dtype) if each.is_floating_point() else each
+    calls = trace.calls
 
     def enter(block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         if not seen.streams:
@@ -88,7 +84,7 @@ def _at_trace(
                 seen.beside.add(name)
             elif isinstance(value, Tensor | tuple) and name in call.arguments:
                 # As the model rounded it; a dictionary may carry information from a block to later ones.
-                return on_tensors(widened, call.arguments[name])
+                return on_tensors(partial(cast, dtype), call.arguments[name])
             return value
 
         names = [call.stream, *call.arguments]
@@ -105,32 +101,24 @@ def _at_trace(
         return type(output)([seen.streams[-1], *output[1:]]) if isinstance(output, tuple | list) else seen.streams[-1]
 
     with suppress(StopPassError), ExitStack() as held, ExitStack() as hooks:
-        for block in model.get_submodule(blocks.path):
+        for block in model.get_submodule(trace.blocks.path):
             hooks.enter_context(block.register_forward_pre_hook(enter, prepend=True, with_kwargs=True))
             hooks.enter_context(block.register_forward_hook(leave, with_kwargs=True))
         yield
 
 
-def refuse_other_paths(
-    hf: PreTrainedModel,
-    blocks: Blocks,
-    calls: Sequence[BlockCall],
-    inputs: Mapping[str, Tensor],
-    token: int,
-    product: Callable[[Tensor, bool], Tensor],
-    name: str,
-) -> None:
+def refuse_other_paths(trace: Traced, token: int, product: Callable[[Tensor, bool], Tensor]) -> None:
     """Refuse a model whose derivative at a token is not the product of its blocks' own maps."""
     # `product(u, wide)` is u^T times the product at every depth, `(L + 1, d)`, formed in float64 if `wide`.
-    seen, u = None, _random(calls[-1].input.shape[-1])
-    for dtype in _arithmetics(hf):
+    seen, u, name = None, _random(trace.d_model), trace.model.name
+    for dtype in _arithmetics(trace.model.hf):
         # Skips kernels without float64, and graphs that exceed memory.
         with suppress(RuntimeError, MemoryError, TypeError, ValueError):
-            seen = differentiated(hf, blocks, calls, inputs, dtype)
+            seen = differentiated(trace, dtype)
             break
     if seen is None:
-        return _refuse_by_perturbation(hf, blocks, inputs, name)
-    tolerance = max(TOLERANCE.get(call.output.dtype, 0.0) for call in calls)
+        return _refuse_by_perturbation(trace)
+    tolerance = max(TOLERANCE.get(call.output.dtype, 0.0) for call in trace.calls)
     rows = _at_token(seen, u, token)
     own = rows[:, token]
     # A path back to the token leads through an earlier token or through a later one.
@@ -206,12 +194,13 @@ def _arithmetics(hf: PreTrainedModel) -> list[torch.dtype]:
 
 @exclusive
 @torch.no_grad()
-def _refuse_by_perturbation(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor], name: str) -> None:
+def _refuse_by_perturbation(trace: Traced) -> None:
     """Refuse, by two passes without a graph, a model whose blocks hand on more than their stream, or look ahead."""
+    hf, name = trace.model.hf, trace.model.name
     # int8 layers search for outliers in all tokens at once.
     least = max(_MOVED, _ROUNDINGS * torch.finfo(hf.dtype).eps, _QUANTISED * storage.in_few_bits(hf))
-    before = _perturbed(hf, blocks, inputs)
-    after = _perturbed(hf, blocks, inputs, before[0].stream)
+    before = _perturbed(trace)
+    after = _perturbed(trace, before[0].stream)
     half = before[0].input.shape[1] // 2
     if half:
         first = ((a.output[0, :half].float(), b.output[0, :half].float()) for a, b in zip(before, after, strict=True))
@@ -228,7 +217,7 @@ def _refuse_by_perturbation(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping
         raise _beside(name, changed, "is not the derivative of the whole model")
 
 
-def _perturbed(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor], moved: str = "") -> list[BlockCall]:
+def _perturbed(trace: Traced, moved: str = "") -> list[BlockCall]:
     """Run a model with the second half of its first block's stream, the argument `moved`, perturbed or not."""
 
     def move(block: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -238,10 +227,10 @@ def _perturbed(hf: PreTrainedModel, blocks: Blocks, inputs: Mapping[str, Tensor]
         changed = stream + noise * stream.norm() / stream.numel() ** 0.5
         return ((changed, *args[1:]), kwargs) if args else (args, kwargs | {moved: changed})
 
-    with restored(hf), ExitStack() as hooks:
+    with restored(trace.model.hf), ExitStack() as hooks:
         if moved:
-            hooks.enter_context(blocks.modules[0].register_forward_pre_hook(move, with_kwargs=True))
-        return passed(hf, blocks, dict(inputs))
+            hooks.enter_context(trace.blocks.modules[0].register_forward_pre_hook(move, with_kwargs=True))
+        return passed(trace.model.hf, trace.blocks, trace.inputs)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

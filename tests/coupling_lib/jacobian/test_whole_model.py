@@ -9,8 +9,8 @@ from reference import outputs, relative_error
 from refusals import refused
 
 import coupling_lib as cl
-from coupling_lib.blocks import whole_model
 from coupling_lib.errors import UnsupportedModelError
+from coupling_lib.jacobian import whole_model
 
 IDS = torch.randint(1, 64, (1, 9), generator=torch.Generator().manual_seed(1))
 FURTHER = [pytest.param(name, marks=pytest.mark.thorough) for name in ("float16", "nf4", "int8")]
@@ -124,7 +124,7 @@ def test_lens_is_exact_around_the_original_length(n):
 def test_differentiated_pass_equals_its_trace():
     model = loaded(named("llama"), torch.float64)
     traced = cl.trace(model, IDS)
-    seen = whole_model.differentiated(model.hf, model.blocks, traced.calls, traced.inputs, torch.float64)
+    seen = whole_model.differentiated(traced, torch.float64)
     assert torch.equal(torch.cat(seen.streams).detach(), traced.hidden) and not seen.beside
     row = whole_model._at_token(seen, V, 8)[0, 8]
     assert float(row @ V) == pytest.approx(float(V @ slope(model, IDS, V)), rel=1e-4)
