@@ -23,11 +23,11 @@ class Shape:
     name: str
     config: Callable[[], PreTrainedConfig] | None = None
 
-    def build(self, device: str = "cpu", dtype: torch.dtype = torch.float32) -> cl.Model:
-        """Build the model."""
+    def build(self) -> cl.Model:
+        """Build the model, in float32 on the CPU."""
         if self.config is None:
-            return cl.load_model(self.name, device=device)
-        return model_from(self.config(), self.name, device, dtype)
+            return cl.load_model(self.name, device="cpu")
+        return model_from(self.config(), self.name)
 
 
 def model_from(
