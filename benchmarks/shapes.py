@@ -84,10 +84,10 @@ _CONFIGS = {
 SHAPES = {name: Shape(name, config) for name, config in _CONFIGS.items()}
 
 
-def prompt_ids(model: cl.Model, n_tokens: int, seed: int = 0) -> torch.Tensor:
+def prompt_ids(model: cl.Model, n_tokens: int) -> torch.Tensor:
     """Draw a prompt of a given length."""
     vocabulary = model.hf.config.get_text_config().vocab_size
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     return torch.randint(0, vocabulary, (1, n_tokens), generator=generator).to(model.device)
 
 

@@ -31,8 +31,6 @@ from coupling_lib.svd.operators import fewer_products
 WAYS = ("apart", "formed", "products")
 # The vocabulary is no part of a block.
 _VOCABULARY = 4096
-
-
 SHAPES = {"llama3-8b": llama3_8b, "llama3.2-1b": llama32_1b, "small": small_llama}
 CASES = (
     *(("llama3-8b", k) for k in (10, 30, 50)),
