@@ -11,11 +11,10 @@ added is the comparison of each block with the whole sequence: once a trace, and
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -39,27 +38,24 @@ def qwen25_15b(blocks: int = 3) -> Qwen2Config:
 CASES = (Shape("nano-neox"), Shape("gpt2-small", GPT2Config), Shape("qwen2.5-1.5b, 3 blocks", qwen25_15b))
 
 
-def run(cases: tuple[Shape, ...] = CASES, rounds: int = 5, n: int = 16) -> list[dict[str, Any]]:
-    """Measure the cases."""
-    records = []
-    for shape in cases:
-        model, times = shape.build(), {"loading": [], "load": [], "central": [], "bare": [], "hooked": []}
-        ids = prompt_ids(model, n)
-        for _ in range(rounds):
-            times["loading"].append(timed(lambda model=model, shape=shape: _load(shape, model))[0])
-            with _timed_central() as central:
-                times["load"].append(timed(lambda model=model: validate(model.hf))[0])
-            times["central"].append(sum(central))
-            times["bare"].append(timed(lambda model=model, ids=ids: _jacobians(model, ids))[0])
-            norms = [next(m for m in block.modules() if "Norm" in type(m).__name__) for block in model.blocks.modules]
-            hooks = [norm.register_forward_hook(_same) for norm in norms]
-            times["hooked"].append(timed(lambda model=model, ids=ids: _jacobians(model, ids))[0])
-            for hook in hooks:
-                hook.remove()
-        least = {name: min(all_) for name, all_ in times.items()}
-        added, share = least["hooked"] / least["bare"] - 1, least["central"] / (least["loading"] - least["central"])
-        records.append({"shape": shape.name, "d": model.d_model, "seconds": least, "added": added, "slower": share})
-    return records
+def run(shape: Shape, rounds: int, n: int = 16) -> dict[str, Any]:
+    """Measure a case."""
+    model, times = shape.build(), {"loading": [], "load": [], "central": [], "bare": [], "hooked": []}
+    ids = prompt_ids(model, n)
+    for _ in range(rounds):
+        times["loading"].append(timed(lambda: _load(shape, model))[0])
+        with _timed_central() as central:
+            times["load"].append(timed(lambda: validate(model.hf))[0])
+        times["central"].append(sum(central))
+        times["bare"].append(timed(lambda: _jacobians(model, ids))[0])
+        norms = [next(m for m in block.modules() if "Norm" in type(m).__name__) for block in model.blocks.modules]
+        hooks = [norm.register_forward_hook(_same) for norm in norms]
+        times["hooked"].append(timed(lambda: _jacobians(model, ids))[0])
+        for hook in hooks:
+            hook.remove()
+    least = {name: min(all_) for name, all_ in times.items()}
+    added, share = least["hooked"] / least["bare"] - 1, least["central"] / (least["loading"] - least["central"])
+    return {"shape": shape.name, "d": model.d_model, "seconds": least, "added": added, "slower": share}
 
 
 def _load(shape: Shape, model: cl.Model) -> None:
@@ -78,11 +74,8 @@ def _timed_central() -> Generator[list[float]]:
     def check(*given: Any) -> None:
         taken.append(timed(lambda: plain(*given))[0])
 
-    central_differences.check = check
-    try:
+    with patch.object(central_differences, "check", check):
         yield taken
-    finally:
-        central_differences.check = plain
 
 
 def _jacobians(model: cl.Model, ids: torch.Tensor) -> None:
@@ -97,11 +90,10 @@ def _same(_: nn.Module, __: tuple, output: torch.Tensor) -> torch.Tensor:
 
 def main(argv: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=paths.ROOT / "benchmarks" / "latest_checks.json")
+    parser = machine.parser(__doc__, paths.ROOT / "benchmarks" / "latest_checks.json")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args(argv)
-    record = {"machine": machine.facts(), "cases": run(rounds=given.rounds)}
+    record = {"machine": machine.facts(), "cases": [run(shape, given.rounds) for shape in CASES]}
     machine.write(given.out, record)
     for case in record["cases"]:
         central, load = (case["seconds"][name] for name in ("central", "load"))

@@ -9,9 +9,6 @@ last one and M A as products; pulling back takes queries, keys and values instea
 
 from __future__ import annotations
 
-import argparse
-import statistics
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +17,7 @@ from torch import Tensor, nn
 import coupling_lib as cl
 from benchmarks import machine
 from benchmarks.shapes import gpt2, jacobian_flop, llama3_8b, model_from, prompt_ids, small_llama
-from benchmarks.stages import ours
+from benchmarks.stages import medians, ours
 from coupling_lib import paths
 from coupling_lib.blocks.call import BlockCall
 
@@ -137,13 +134,8 @@ def run(shape: str, rounds: int, n: int = 64) -> dict[str, Any]:
     for _ in range(rounds):
         taken["pulled"].append(found := ours(model, ids))
         taken["written"].append(other := ours(model, ids, jacobians=jacobians))
-    seconds = {
-        way: {
-            "jacobians": statistics.median(one.seconds["jacobians"] for one in each),
-            "total": statistics.median(sum(one.seconds.values()) for one in each),
-        }
-        for way, each in taken.items()
-    }
+    both = {way: medians(each) for way, each in taken.items()}
+    seconds = {way: {part: each[part] for part in ("jacobians", "total")} for way, each in both.items()}
     own, d = parts(model.blocks.modules[0]), model.d_model
     rows = len(own.weights[0]) + len(own.inner[0]) + d  # of attention's outputs, of the MLP's inner layer, of A
     flop = {"pulled": jacobian_flop(model, n), "written": 2 * d * d * rows}
@@ -157,16 +149,12 @@ def run(shape: str, rounds: int, n: int = 64) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=paths.RESULTS / "benchmarks" / "closed_form.json", help="the JSON")
+    parser = machine.parser(__doc__, paths.RESULTS / "benchmarks" / "closed_form.json")
     parser.add_argument("--rounds", type=int, default=5, help="how often each way")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=CASES, help="models that are measured")
     given = parser.parse_args(arguments)
-    result = {"machine": machine.facts(), "cases": []}
-    for shape in given.shapes:
-        result["cases"].append(case := run(shape, given.rounds))
-        machine.write(given.out, result)
-        print("{shape}: Jacobians {gain[jacobians]:.2f} times as fast, a prompt {gain[total]:.2f}".format(**case))
+    line = "{shape}: Jacobians {gain[jacobians]:.2f} times as fast, a prompt {gain[total]:.2f}"
+    machine.write_each(given.out, (run(shape, given.rounds) for shape in given.shapes), line.format_map)
 
 
 if __name__ == "__main__":

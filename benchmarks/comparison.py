@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from typing import Any
 
 import coupling_lib as cl
@@ -45,7 +44,7 @@ def compare(model: cl.Model, n_tokens: int, rounds: int, count: int | None, peak
         if model.d_model <= _WIDEST_IN_FLOAT64:
             both = stages.agreement(exact, stages.theirs(double, ids, kind, blocks, exact.J), blocks)
             agreement["both_in_float64"] = both["metric_relative"]
-    seconds = {"released": _medians(theirs), "ours": _medians(ours[1:])}
+    seconds = {"released": stages.medians(theirs), "ours": stages.medians(ours[1:])}
     ratio = {stage: seconds["released"][stage] / seconds["ours"][stage] for stage in seconds["ours"]}
     flop = jacobian_flop(model, n_tokens)
     rate = flop * model.n_blocks / seconds["ours"]["jacobians"]
@@ -68,11 +67,6 @@ def compare(model: cl.Model, n_tokens: int, rounds: int, count: int | None, peak
         "complete_fraction_of_peak": rate / max(peaks) * complete_flop(model) / flop,
         "agreement": agreement,
     }
-
-
-def _medians(runs: list[stages.Measured]) -> dict[str, float]:
-    seconds = {stage: statistics.median(run.seconds[stage] for run in runs) for stage in stages.STAGES}
-    return seconds | {"total": statistics.median(sum(run.seconds.values()) for run in runs)}
 
 
 def _basis(measured: int, n_blocks: int) -> str:

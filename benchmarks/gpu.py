@@ -8,7 +8,6 @@ size, and what it writes says that no GPU was measured.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -75,7 +74,7 @@ def prompt(
         runs = [_once(model, ids, jacobians) for _ in range(rounds)]
         last, memory = runs[-1]
         wanted = wanted or last
-        medians = {stage: statistics.median(run.seconds[stage] for run, _ in runs) for stage in last.seconds}
+        medians = stages.medians([run for run, _ in runs])
         records.append(
             {
                 "n": n_tokens,
@@ -97,11 +96,11 @@ def _once(model: cl.Model, ids: Tensor, jacobians: Callable[[cl.Trace], Tensor])
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     base = torch.cuda.memory_allocated() if on_gpu else 0
-    seconds, J, values = stages.ours(model, ids, jacobians=jacobians)
+    run = stages.ours(model, ids, jacobians=jacobians)
     memory = torch.cuda.max_memory_allocated() - base if on_gpu else None
     # Results wait on the CPU, so that the next run's memory is its own.
-    kept = {name: value.cpu() for name, value in values.items()}
-    return stages.Measured(seconds | {"total": sum(seconds.values())}, J.cpu(), kept), memory
+    kept = {name: value.cpu() for name, value in run.values.items()}
+    return run._replace(J=run.J.cpu(), values=kept), memory
 
 
 def released_rest(few: list[Tensor], n_blocks: int, device: torch.device) -> dict[str, float]:
@@ -129,15 +128,13 @@ def released_prompt(model: cl.Model, n_tokens: int, n_blocks: int, rest: dict[st
     }
 
 
-def run(
-    rounds: int = 3, tokens: tuple[int, ...] | None = None, keep: Callable[[dict[str, Any]], None] = lambda _: None
-) -> dict[str, Any]:
-    """Run the benchmark on a GPU, or a rehearsal on the CPU; what is known so far is kept after each part."""
+def run(rounds: int, tokens: list[int] | None, out: Path) -> dict[str, Any]:
+    """Run the benchmark on a GPU, or a rehearsal on the CPU; what is known so far is written after each part."""
     on_gpu = torch.cuda.is_available()
     device, size = ("cuda", 8192) if on_gpu else ("cpu", 512)
     make = llama3_8b if on_gpu else small_llama
     model = model_from(make(), "Llama-3-8B shape" if on_gpu else "small Llama", device, torch.bfloat16)
-    n_blocks, tokens = model.n_blocks, tokens or ((16, 64, 128) if on_gpu else (16,))
+    n_blocks, tokens = model.n_blocks, tokens or ([16, 64, 128] if on_gpu else [16])
     shape = {"shape": model.name, "d": model.d_model, "L": n_blocks, "complete_flop": complete_flop(model) * n_blocks}
     result: dict[str, Any] = {
         "machine": machine.facts(),
@@ -147,18 +144,18 @@ def run(
         "precisions": [{"precision": one, "error": other_numbers(one, device)} for one in PRECISIONS],
         "prompts": [record for n in tokens for record in prompt(model, n, rounds)],
     }
-    keep(result)
+    machine.write(out, result)
     J = depth_jacobians(cl.trace(model, prompt_ids(model, 16)), -1)
     rest = released_rest([*J[:_BLOCKS]], n_blocks, model.device)
     result["released"] = [released_prompt(model, n, n_blocks, rest) for n in tokens]
     del model, J
-    keep(result)
+    machine.write(out, result)
     # At equal precision: a model of the same blocks in float32, with a few of them.
     shallow = model_from(make(blocks=_BLOCKS + 1), "a few blocks", device, torch.float32)
     result["released"] += [released_prompt(shallow, n, n_blocks, rest) for n in tokens]
     del shallow
     result["nf4"] = in_4_bits(make(), tokens, rounds, device)
-    keep(result)
+    machine.write(out, result)
     return result
 
 
@@ -171,7 +168,7 @@ def other_numbers(precision: str, device: str) -> float:
     return float(((there - here).flatten(1).norm(dim=1) / here.flatten(1).norm(dim=1)).max())
 
 
-def in_4_bits(config: PreTrainedConfig, tokens: tuple[int, ...], rounds: int, device: str) -> dict[str, Any]:
+def in_4_bits(config: PreTrainedConfig, tokens: list[int], rounds: int, device: str) -> dict[str, Any]:
     """Measure the same shape with weights of 4 bits, the setting of the paper, drawn as `load_model` does it."""
     with tempfile.TemporaryDirectory() as folder:
         config.architectures = ["LlamaForCausalLM"]
@@ -195,12 +192,11 @@ def _peaks(size: int, device: str) -> dict[str, float]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/gpu.json"), help="the JSON to write")
+    parser = machine.parser(__doc__, Path("results/benchmarks/gpu.json"))
     parser.add_argument("--tokens", nargs="+", type=int, help="prompt lengths")
     parser.add_argument("--rounds", type=int, default=3, help="rounds per case; medians count")
     given = parser.parse_args(arguments)
-    result = run(given.rounds, tuple(given.tokens) if given.tokens else None, partial(machine.write, given.out))
+    result = run(given.rounds, given.tokens, given.out)
     print(other_tables.gpu_tables(result))
     if not result["gpu_measured"]:
         print("No GPU was found: this was a rehearsal on the CPU at a small size; no GPU figure was measured.")

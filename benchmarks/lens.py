@@ -8,9 +8,7 @@ here sixteen side by side.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,16 +39,13 @@ def run(name: str, tokens: int, rounds: int) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=paths.RESULTS / "benchmarks" / "lens.json", help="the JSON")
+    parser = machine.parser(__doc__, paths.RESULTS / "benchmarks" / "lens.json")
     parser.add_argument("--rounds", type=int, default=3, help="how often one token's lens")
     parser.add_argument("--quick", action="store_true", help="a short text, to see that it works")
     given = parser.parse_args(arguments)
-    result = {"machine": machine.facts(), "cases": []}
-    for name, tokens in (("nano-neox", 9),) if given.quick else CASES:
-        result["cases"].append(case := run(name, tokens, given.rounds))
-        machine.write(given.out, result)
-        print("{shape}, {n} tokens: {ratio[flop]:.0f} times fewer, {ratio[seconds]:.0f} times as fast".format(**case))
+    cases = (run(name, tokens, given.rounds) for name, tokens in ((("nano-neox", 9),) if given.quick else CASES))
+    line = "{shape}, {n} tokens: {ratio[flop]:.0f} times fewer, {ratio[seconds]:.0f} times as fast"
+    machine.write_each(given.out, cases, line.format_map)
 
 
 if __name__ == "__main__":

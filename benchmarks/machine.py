@@ -1,7 +1,8 @@
-"""The machine: its description, the speed of its matrix products, and timers of code and of memory."""
+"""The machine: its description and records of it, its matrix products' speed, and timers of code and of memory."""
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import gc
 import json
@@ -10,7 +11,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +45,22 @@ def write(out: Path, record: Any) -> None:
     """Write a record atomically."""
     out.parent.mkdir(parents=True, exist_ok=True)
     paths.write_text(out, json.dumps(record, indent=1) + "\n")
+
+
+def write_each(out: Path, cases: Iterable[dict[str, Any]], line: Callable[[dict[str, Any]], str]) -> None:
+    """Write a record anew after each of its cases, and print a line about the case."""
+    record: dict[str, Any] = {"machine": facts(), "cases": []}
+    for case in cases:
+        record["cases"].append(case)
+        write(out, record)
+        print(line(case), flush=True)
+
+
+def parser(description: str, out: Path) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark's command line, with the file that its record goes to."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--out", type=Path, default=out, help="the JSON to write")
+    return made
 
 
 def timed(work: Callable[[], T], device: torch.device | str = "cpu") -> tuple[float, T]:

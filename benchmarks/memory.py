@@ -9,7 +9,7 @@ import argparse
 import json
 
 import coupling_lib as cl
-from benchmarks import child, released, stages
+from benchmarks import released, stages
 from benchmarks.machine import MemoryPeak
 from benchmarks.shapes import SHAPES, prompt_ids
 
@@ -18,11 +18,7 @@ _UNCOUNTED = 8
 
 
 def peak_above_weights(shape: str, n_tokens: int, method: str) -> dict[str, int]:
-    """Measure in a child process."""
-    return child.record("memory", shape, n_tokens, method)
-
-
-def _measure(shape: str, n_tokens: int, method: str) -> dict[str, int]:
+    """Measure a method on one prompt, in this process."""
     model = SHAPES[shape].build()
     ids = prompt_ids(model, n_tokens)
     trace, short = 0, prompt_ids(model, _UNCOUNTED)
@@ -54,4 +50,4 @@ if __name__ == "__main__":
     parser.add_argument("tokens", type=int)
     parser.add_argument("method", choices=("ours", "released"))
     given = parser.parse_args()
-    print(json.dumps(_measure(given.shape, given.tokens, given.method)))
+    print(json.dumps(peak_above_weights(given.shape, given.tokens, given.method)))

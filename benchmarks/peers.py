@@ -8,7 +8,6 @@ pyproject.toml). All values are compared before anything is timed.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
@@ -150,19 +149,19 @@ def cases(quick: bool, rounds: int) -> Iterator[dict[str, Any]]:
     yield lens_by_transformer_lens("nano-neox", rounds)
 
 
+def line(case: dict[str, Any]) -> str:
+    """Format the outcome of a case for the terminal."""
+    ratios = ", ".join(f"{ratio:.1f}" for ratio in case["ratios"])
+    return f"{case['what']}, {case['shape']}: {case['peer']} takes {ratios} times as long"
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=paths.RESULTS / "benchmarks" / "peers.json", help="the JSON")
+    parser = machine.parser(__doc__, paths.RESULTS / "benchmarks" / "peers.json")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each way is timed")
     parser.add_argument("--quick", action="store_true", help="a tiny shape, to see that it works")
     given = parser.parse_args(arguments)
-    result = {"machine": machine.facts(), "cases": []}
-    for case in cases(given.quick, given.rounds):
-        result["cases"].append(case)
-        machine.write(given.out, result)
-        ratios = ", ".join(f"{ratio:.1f}" for ratio in case["ratios"])
-        print(f"{case['what']}, {case['shape']}: {case['peer']} takes {ratios} times as long", flush=True)
+    machine.write_each(given.out, cases(given.quick, given.rounds), line)
 
 
 if __name__ == "__main__":

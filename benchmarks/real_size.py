@@ -9,7 +9,6 @@ the blocks. Measurements are kept in a folder of their own, so that nothing is r
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import os
 import subprocess
@@ -118,8 +117,7 @@ def _watch(pid: int, peaks: dict[str, int], done: threading.Event) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=paths.RESULTS / "benchmarks" / "real_size.json", help="the JSON")
+    parser = machine.parser(__doc__, paths.RESULTS / "benchmarks" / "real_size.json")
     parser.add_argument("--shape", choices=SHAPES, default="llama3-8b", help="whose shape the checkpoint has")
     parser.add_argument("--blocks", type=int, help="number of blocks, for a part of the model")
     parser.add_argument("--precision", default="float32", help="how the weights are held")

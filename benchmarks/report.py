@@ -29,6 +29,13 @@ from coupling_lib import paths
 
 HERE = Path(__file__).parent
 OUT = paths.RESULTS / "book" / "benchmarks.md"
+TABLES = {
+    "_unformed": unformed_tables,
+    "_closed_form": closed_form_table,
+    "_lens": lens_table,
+    "_peers": peers_table,
+    "_checks": checks_table,
+}
 
 
 def case_line(case: dict[str, Any]) -> str:
@@ -188,8 +195,7 @@ def page(records: Path = HERE) -> str:
         file = records / f"latest{name}.json"
         return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
-    names = ("", "_real_size", "_unformed", "_closed_form", "_lens", "_peers", "_checks", "_gpu")
-    speed, runs, unformed, closed, lens, peers, checks, gpu = map(latest, names)
+    speed, runs, gpu = map(latest, ("", "_real_size", "_gpu"))
     parts = ["## Two cores\n"]
     parts.append(speed_page(speed) if speed else "Not measured yet. `make bench` measures and prints these tables.\n")
     parts.append("## At real size\n")
@@ -198,18 +204,16 @@ def page(records: Path = HERE) -> str:
         parts += [f"**{run['parameters']['precision']}.** {machine_line(run['machine'])}" for run in runs]
         parts += [table(head, [real_size_row(run) for run in runs])]
         parts.append("Pages of mapped files are resident while there is room; the system takes them back at need.\n")
-        parts += [] if all(run["formed"] for run in runs) else [of_products(runs, unformed)]
+        parts += [] if all(run["formed"] for run in runs) else [of_products(runs, latest("_unformed"))]
         ran = {run["parameters"]["precision"] for run in runs}
         for precision in (one for one in ("float32", "nf4") if one not in ran):
             command = f"`python -m benchmarks.real_size --precision {precision}`"
             parts.append(f"In {precision} it was not measured here; {command} does it.\n")
     else:
         parts.append("The record is still to be made, on a quiet machine: `python -m benchmarks.real_size`.\n")
-    parts += unformed_tables(unformed) if unformed else []
-    parts += closed_form_table(closed) if closed else []
-    parts += lens_table(lens) if lens else []
-    parts += peers_table(peers) if peers else []
-    parts += checks_table(checks) if checks else []
+    for name, tabulated in TABLES.items():
+        if record := latest(name):
+            parts += tabulated(record)
     lacking = "The GPU figures are still to be measured, on a machine with a card: `python -m benchmarks.gpu`.\n"
     return "\n".join([*parts, "## GPU\n", gpu_tables(gpu) if gpu and gpu["gpu_measured"] else lacking])
 

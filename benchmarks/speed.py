@@ -8,23 +8,14 @@ Both methods take turns in one process, a fresh one for each model and length of
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import child, comparison, embedded, machine, memory, report
+from benchmarks import child, comparison, embedded, machine, report
 from benchmarks.growth import growth
 from benchmarks.shapes import SHAPES
-
-
-def held(shape: str, n_tokens: int) -> list[dict[str, Any]]:
-    """Measure both methods' peak memory above the weights."""
-    methods = ("ours", "released")
-    return [
-        {"shape": shape, "n": n_tokens, "method": m} | memory.peak_above_weights(shape, n_tokens, m) for m in methods
-    ]
 
 
 def run(names: list[str], tokens: list[int], rounds: int, count: int, quick: bool) -> dict[str, Any]:
@@ -41,15 +32,16 @@ def run(names: list[str], tokens: list[int], rounds: int, count: int, quick: boo
             print(report.case_line(case), flush=True)
             result["cases"].append(case)
         if not trained:
-            result["memory"] += held(name, max(tokens))
+            for method in ("ours", "released"):
+                about = {"shape": name, "n": max(tokens), "method": method}
+                result["memory"].append(about | child.record("memory", *about.values()))
     result["growth"] = growth(quick, rounds)
     return result
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/speed.json"), help="the JSON to write")
+    parser = machine.parser(__doc__, Path("results/benchmarks/speed.json"))
     parser.add_argument("--quick", action="store_true", help="one tiny shape, one round: does it run?")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, help="models to measure")
     parser.add_argument("--tokens", nargs="+", type=int, help="prompt lengths")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -56,6 +57,12 @@ def theirs(model: cl.Model, ids: Tensor, kind: str, blocks: list[int], stand_in:
     seconds["svd"], decomposed = timed(lambda: released.decompose(J), device)
     seconds["pairs"], values = timed(lambda: released.couple(J, decomposed), device)
     return Measured(seconds, J, values)
+
+
+def medians(runs: list[Measured]) -> dict[str, float]:
+    """Return the median seconds of each stage, and of the whole."""
+    seconds = {stage: statistics.median(run.seconds[stage] for run in runs) for stage in STAGES}
+    return seconds | {"total": statistics.median(sum(run.seconds.values()) for run in runs)}
 
 
 def in_float64(model: cl.Model) -> cl.Model:

@@ -9,10 +9,8 @@ way forms every Jacobian with the two layers of a gate apart, one product each, 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -33,8 +31,6 @@ from coupling_lib.svd.operators import fewer_products
 WAYS = ("apart", "formed", "products")
 # The vocabulary is no part of a block.
 _VOCABULARY = 4096
-
-
 SHAPES = {"llama3-8b": llama3_8b, "llama3.2-1b": llama32_1b, "small": small_llama}
 CASES = (
     *(("llama3-8b", k) for k in (10, 30, 50)),
@@ -43,12 +39,8 @@ CASES = (
 )
 
 
-def run(cases: tuple[tuple[str, int], ...] = CASES, blocks: int = 2, rounds: int = 3, n: int = 32) -> list[dict]:
-    """Measure the cases."""
-    return [_case(name, k, blocks, rounds, n) for name, k in cases]
-
-
-def _case(name: str, k: int, blocks: int, rounds: int, n: int) -> dict[str, Any]:
+def run(name: str, k: int, rounds: int, blocks: int = 2, n: int = 32) -> dict[str, Any]:
+    """Measure a case."""
     model, depth = _model(name, blocks)
     ids = prompt_ids(model, n)
     traced, d = cl.trace(model, ids), model.d_model
@@ -106,22 +98,15 @@ def _difference(formed: Any, products: Any) -> float:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=paths.RESULTS / "benchmarks" / "unformed.json", help="the JSON")
+    parser = machine.parser(__doc__, paths.RESULTS / "benchmarks" / "unformed.json")
     parser.add_argument("--rounds", type=int, default=3, help="how often each way")
     names = list(dict.fromkeys(name for name, _ in CASES))
     parser.add_argument("--shapes", nargs="+", choices=names, default=names, help="models that are measured")
     parser.add_argument("--quick", action="store_true", help="a tiny shape, to see that it works")
     given = parser.parse_args(arguments)
     cases = [("small", 4)] if given.quick else [case for case in CASES if case[0] in given.shapes]
-    result = {"machine": machine.facts(), "cases": []}
-    for case in cases:
-        result["cases"] += run((case,), rounds=given.rounds)
-        machine.write(given.out, result)
-        summary = (
-            "{shape}, K = {k}: products take {ratio:.2f} of the time of forming, {ratio_apart:.2f} with gates apart"
-        )
-        print(summary.format_map(result["cases"][-1]))
+    line = "{shape}, K = {k}: products take {ratio:.2f} of the time of forming, {ratio_apart:.2f} with gates apart"
+    machine.write_each(given.out, (run(name, k, given.rounds) for name, k in cases), line.format_map)
 
 
 if __name__ == "__main__":

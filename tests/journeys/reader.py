@@ -42,6 +42,12 @@ class Reader:
         links = self.tab.locator("#search-results li > a")
         return links.evaluate_all("found => found.map(a => [a.textContent, a.getAttribute('href')])")
 
+    def downloaded(self, link: Locator) -> tuple[str, bytes]:
+        """Click on a link to a file; return the name that the browser would save it under, and its content."""
+        with self.tab.expect_download() as waiting:
+            link.click()
+        return waiting.value.suggested_filename, waiting.value.path().read_bytes()
+
     def within(self, what: Locator, screens: float = 1) -> None:
         """Assert that something is seen so many screens down."""
         assert what.first.is_visible() and self.screens(what) < screens

@@ -47,14 +47,12 @@ def test_c_own_model_command_is_one_click_away(reader):
     reader.within(reader.tab.locator("article pre").filter(has_text="papermill notebooks/depth.ipynb"))
 
 
-def test_d_a_figure_as_svg(reader, tmp_path):
+def test_d_a_figure_as_svg(reader):
     offers = reader.tab.locator("#fig-generalization-paper .tbc-offers")
     offers.locator("summary").click()
-    with reader.tab.expect_download() as waiting:
-        offers.get_by_role("link", name="SVG").click()
-    waiting.value.save_as(tmp_path / "a.svg")
-    assert waiting.value.suggested_filename == "generalization-paper.svg"
-    assert (tmp_path / "a.svg").read_text(encoding="utf-8").startswith("<svg ")
+    name, drawing = reader.downloaded(offers.get_by_role("link", name="SVG"))
+    assert name == "generalization-paper.svg"
+    assert drawing.decode("utf-8").startswith("<svg ")
 
 
 def test_e_explorer_map_is_reached_by_keyboard(tab):
@@ -87,12 +85,10 @@ def test_g_what_a_word_means(reader):
     assert 0 <= term.evaluate("e => e.getBoundingClientRect().top") < reader.tab.viewport_size["height"]
 
 
-def test_h_the_data_of_a_table_as_csv(reader, tmp_path):
+def test_h_the_data_of_a_table_as_csv(reader):
     reader.follow("scale.html", text="scale|takes|memory")
-    with reader.tab.expect_download() as waiting:
-        reader.tab.locator("article a[download$='.csv']", has_text="Table as CSV").first.click()
-    waiting.value.save_as(tmp_path / "a.csv")
-    head, *rows = csv.reader((tmp_path / "a.csv").read_text(encoding="utf-8").splitlines())
+    _, data = reader.downloaded(reader.tab.locator("article a[download$='.csv']", has_text="Table as CSV").first)
+    head, *rows = csv.reader(data.decode("utf-8").splitlines())
     shown = reader.tab.locator("article table:has(thead)").first
     assert [text.strip() for text in shown.locator("th").all_text_contents()] == head
     assert len(rows) == shown.locator("tbody tr").count() > 3

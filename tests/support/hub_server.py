@@ -40,7 +40,6 @@ class Hub:
         self.released = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.hub, self._server.daemon_threads = self, True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     @property
     def endpoint(self) -> str:
@@ -62,7 +61,7 @@ class Hub:
         return sorted(line.removeprefix(start).split("/", 1)[1] for line in self.requests if line.startswith(start))
 
     def __enter__(self) -> "Hub":
-        self._thread.start()
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,11 +1,11 @@
 """Matrices of a given spectrum, in float64."""
 
 import torch
+from random_numbers import normal
 
 
 def orthogonal(d: int, seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))[0]
+    return torch.linalg.qr(normal(seed, d, d))[0]
 
 
 def with_spectrum(S: torch.Tensor, seed: int = 0) -> torch.Tensor:

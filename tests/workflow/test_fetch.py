@@ -79,13 +79,8 @@ def test_sweep_commands_quote_all_but_plain_fields():
     text = (settings.ROOT / "workflow" / "Snakefile").read_text(encoding="utf-8")
     commands = [part.split("\n\n")[0] for part in text.split("shell:\n")[1:]]
     used = {field.partition("}")[0] for command in commands for field in command.split("{")[1:]}
-    # The last is joined by shlex.join.
-    plain = {
-        *(f"wildcards.{name}" for name in ("weights", "job", "part", "shards")),
-        "threads",
-        "PYTHON",
-        "params.given",
-    }
+    plain = {f"wildcards.{name}" for name in ("weights", "job", "part", "shards")} | {"threads", "PYTHON"}
+    plain |= {"params.given"}  # joined by shlex.join
     assert {word for word in used if not word.endswith(":q")} == plain
     for profile in ("local", "slurm"):
         file = settings.ROOT / "workflow" / "profiles" / profile / "config.yaml"

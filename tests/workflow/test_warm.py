@@ -3,18 +3,15 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import pytest
+from forked import WARM
 from slurm import until
 
-from coupling_lib import paths
-
-WARM = [sys.executable, str(paths.ROOT / "workflow" / "warm.py")]
 # A module that Python imports by itself nowhere, so that its presence tells who imported it.
 LARGE = "xml.sax.saxutils"
 PROGRAM = f"""
