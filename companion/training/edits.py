@@ -26,7 +26,7 @@ import coupling_lib as cl
 from companion.tables import texts
 from companion.tables.edits import BEST, KEY, PAIRS, RANDOM, REMOVE, SKIP, TABLE, K, by_block, edits
 from companion.tables.files import predictions_sha256, write_table
-from companion.tables.inference import effect_of
+from companion.training import scores
 from companion.training.rivals import of_weights
 from coupling_lib import provenance
 from coupling_lib.blocks.call import BlockCall
@@ -141,11 +141,8 @@ def cost(reading: Passages, stages: Sequence[Stage | None]) -> dict[str, float]:
         for one in (log_probs, reading.log_probs)
     ]
     kl = functional.kl_div(log_probs, reading.log_probs, reduction="none", log_target=True).sum(-1).mean(1)
-    found = {}
-    for name, values in {"loss_rise": losses[0] - losses[1], "kl": kl}.items():
-        effect = effect_of(values.double().cpu().numpy())
-        found |= {name: effect.value, f"{name}_low": effect.low, f"{name}_high": effect.high}
-    return found
+    each = {"loss_rise": losses[0] - losses[1], "kl": kl}
+    return scores.with_interval(**{name: values.double().cpu().numpy() for name, values in each.items()})
 
 
 def predictors(model: cl.Model) -> dict[str, np.ndarray]:
