@@ -24,16 +24,15 @@ def claim(run: Path, recipe: Any, **more: str) -> None:
     written.write_text(as_json)
 
 
-def adamw(
-    model: PreTrainedModel, rate: float, weight_decay: float, spared: tuple[str, ...] = (), **settings: Any
-) -> torch.optim.AdamW:
-    """Return AdamW with weight decay on matrices only, except those whose names end in a spared one."""
-    groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
+def adamw(model: PreTrainedModel, rate: float, weight_decay: float, **settings: Any) -> torch.optim.AdamW:
+    """Return AdamW with weight decay on matrices only, without a vision transformer's class token and positions."""
+    decayed: list[torch.nn.Parameter] = []
+    spared: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        groups[parameter.ndim >= 2 and not name.endswith(spared)].append(parameter)
-    decays = {True: weight_decay, False: 0.0}
-    named = [{"params": groups[kind], "weight_decay": decay} for kind, decay in decays.items()]
-    return torch.optim.AdamW(named, lr=rate, fused=True, **settings)
+        matrix = parameter.ndim >= 2 and not name.endswith(("cls_token", "position_embeddings"))
+        (decayed if matrix else spared).append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": spared, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=rate, fused=True, **settings)
 
 
 def save_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW, step: int) -> None:

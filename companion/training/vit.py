@@ -184,7 +184,7 @@ def train(recipe: VitRecipe, data: LabelledImages, run: Path, every_seconds: flo
     if (run / "model" / "model.safetensors").exists():
         return run
     model = initialise(configuration(recipe, data), recipe.seed).train()
-    optimiser = _optimiser(model, recipe)
+    optimiser = run_files.adamw(model, recipe.learning_rate, recipe.weight_decay)
     start = run_files.load_state(state, model, optimiser) if state.exists() else 0
     before = float(clock.read_text()) if start and clock.exists() else 0.0
     dropping, per_epoch = DropPath(model.vit.layers, recipe.drop_path), steps_per_epoch(recipe, data)
@@ -222,12 +222,6 @@ def evaluate(model: ViTForImageClassification, x: torch.Tensor, labels: torch.Te
     logits = torch.cat(parts).float()
     accuracy = (logits.argmax(dim=1) == labels).float().mean()
     return float(accuracy), float(functional.cross_entropy(logits, labels))
-
-
-def _optimiser(model: ViTForImageClassification, recipe: VitRecipe) -> torch.optim.AdamW:
-    """Return AdamW with weight decay on matrices, without the class token and the positions."""
-    spared = ("cls_token", "position_embeddings")
-    return run_files.adamw(model, recipe.learning_rate, recipe.weight_decay, spared)
 
 
 def _generator(seed: int, number: int) -> torch.Generator:
