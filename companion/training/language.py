@@ -5,12 +5,14 @@ checkpoint) and the log. Checkpoints lie at logarithmically spaced steps, becaus
 never stored: it is the initialisation by the recorded seed.
 """
 
+import copy
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.nn import functional
 from tqdm import tqdm
@@ -93,9 +95,8 @@ def loss(model: PreTrainedModel, ids: torch.Tensor, dtype: torch.dtype = torch.b
     return functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
-def validation_windows(corpus: text.Corpus, context: int, windows: int = 256) -> torch.Tensor:
-    """Cut evenly spaced windows out of the held-out text."""
-    stream = corpus.validation
+def evenly_spaced(stream: np.ndarray, context: int, windows: int = 256) -> torch.Tensor:
+    """Cut evenly spaced windows out of a text."""
     starts = range(0, len(stream) - context, max(1, (len(stream) - context) // windows))
     return torch.stack([torch.from_numpy(stream[s : s + context].astype("int64")) for s in starts])[:windows]
 
@@ -136,7 +137,7 @@ def fit(
         progress.set_postfix(loss=f"{running:.3f}", refresh=False)
         done = step + 1
         if done in recipe.checkpoints:
-            run_files.save_checkpoint(model, run / f"step{done}")
+            copy.deepcopy(model).half().save_pretrained(run / f"step{done}")
         if done in recipe.checkpoints or done % 500 == 0:
             log.append(_log_row(recipe, corpus, model, done, running))
             run_files.write_log(run / "log.csv", log)
@@ -149,7 +150,7 @@ def fit(
 def _log_row(recipe: Recipe, corpus: text.Corpus, model: PreTrainedModel, step: int, train_loss: float) -> dict:
     """Return one row of the log: losses in nats per token and in bits per byte of the held-out text."""
     model.eval()
-    ids = validation_windows(corpus, recipe.context)
+    ids = evenly_spaced(corpus.validation, recipe.context)
     nats = sum(float(loss(model, part.to(model.device))) * len(part) for part in ids.split(32)) / len(ids)
     model.train()
     bits = nats / math.log(2) * len(corpus.validation) / corpus.validation_bytes

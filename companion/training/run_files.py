@@ -1,6 +1,5 @@
-"""Files of a training run: its state, its checkpoints and its log, each written atomically."""
+"""Files of a training run: its state and its log, each written atomically."""
 
-import copy
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -54,11 +53,6 @@ def load_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW)
             parameter.copy_(state[f"weight.{name}"])
             optimiser.state[parameter] = {moment: state[f"{kind}.{name}"] for moment, kind in kinds.items()}
     return int(state["step"])
-
-
-def save_checkpoint(model: PreTrainedModel, folder: Path) -> None:
-    """Save the weights of one step in half precision, as a Hugging Face folder."""
-    copy.deepcopy(model).half().save_pretrained(folder)
 
 
 def read_log(path: Path, until: int) -> list[dict]:
