@@ -39,7 +39,7 @@ def fetch(plan: dict[str, Any], weights: str) -> Path:
                 print(f"{weights}: {path.name}, left by a download that was killed, is removed", file=sys.stderr)
         found = sources.locate(model["model"], model["revision"])
         sources.fetch_weights(found)
-    files = sorted(path for path in found.folder.glob("*.safetensors"))
+    files = sorted(found.folder.glob("*.safetensors"))
     record = {"model": model["model"], "source": found.source, "revision": found.revision}
     return write(root / "models" / f"{weights}.json", record | {"bytes": {f.name: f.stat().st_size for f in files}})
 
