@@ -124,15 +124,10 @@ def fit(
     saved, running = time.monotonic(), float("nan")
     progress = tqdm(range(start, recipe.steps), initial=start, total=recipe.steps, unit="step", mininterval=5)
     for step in progress:
-        for group in optimiser.param_groups:
-            group["lr"] = learning_rate(recipe, step)
         torch.manual_seed(_MIX * (recipe.seed + 1) + step)
         ids = text.batch(corpus.train, step, recipe.seed, recipe.windows, recipe.context)
         value = objective(model, ids, step) if objective else loss(model, ids)
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        run_files.descend(model, optimiser, value, learning_rate(recipe, step), clip=1.0)
         running = value.item() if math.isnan(running) else 0.98 * running + 0.02 * value.item()
         progress.set_postfix(loss=f"{running:.3f}", refresh=False)
         done = step + 1

@@ -191,16 +191,10 @@ def train(recipe: VitRecipe, data: LabelledImages, run: Path, every_seconds: flo
     began = saved = time.monotonic()
     progress = tqdm(range(start, recipe.epochs * per_epoch), recipe.name, unit="step", mininterval=5, disable=None)
     for step in progress:
-        for group in optimiser.param_groups:
-            group["lr"] = learning_rate(recipe, step, per_epoch)
         x, targets = batch(recipe, data, step)
         dropping.generator = _generator(recipe.seed, 3 * step + 2)
         loss = functional.cross_entropy(model(pixel_values=images.pixels_for(x, model.config)).logits, targets)
-        loss.backward()
-        if recipe.clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        run_files.descend(model, optimiser, loss, learning_rate(recipe, step, per_epoch), recipe.clip)
         progress.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
         if time.monotonic() - saved > every_seconds:
             run_files.save_state(state, model, optimiser, step + 1)
