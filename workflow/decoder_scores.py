@@ -63,8 +63,6 @@ def bits_per_byte(model: cl.Model, passage: str, context: int) -> float:
     nats = size = 0.0
     for start in range(0, len(ids) - 1, context):
         window = torch.tensor([ids[start : start + context]])
-        if window.shape[1] < 2:
-            continue
         logits = model.hf(input_ids=window, use_cache=False).logits[0, :-1].float()
         nats += functional.cross_entropy(logits, window[0, 1:], reduction="sum").item()
         size += len(passage[spans[start + 1][0] : spans[start + window.shape[1] - 1][1]].encode())
