@@ -20,7 +20,7 @@ import torch
 
 import coupling_lib as cl
 from companion.tables.effects import couplings
-from companion.tables.files import read_table, write_table
+from companion.tables.files import merge
 from companion.tables.inference import effect_of
 from coupling_lib import paths, provenance
 from coupling_lib.datasets.parts import SHARED, shared_part
@@ -73,10 +73,10 @@ def rows(name: str, n_prompts: int) -> Iterator[dict[str, Any]]:
 def measure(given: argparse.Namespace) -> None:
     """Measure each model, and keep the table up to date after each."""
     for name in given.models:
-        new, old = pd.DataFrame(rows(name, given.prompts)), read_table(given.table)
-        old = old if old.empty else old[old["model"] != new["model"].iloc[0]]
-        write_table(given.table, pd.concat([part for part in (old, new) if not part.empty]), _HEADER)
-        print(new.drop(columns=["weights", "cpu"]).to_string(index=False, float_format="%.4f"), flush=True)
+        new = list(rows(name, given.prompts))
+        merge(given.table, new, ["model", "part"], [], _HEADER)
+        seen = pd.DataFrame(new).drop(columns=["weights", "cpu"])
+        print(seen.to_string(index=False, float_format="%.4f"), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

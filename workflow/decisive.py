@@ -33,10 +33,10 @@ from coupling_lib.measures.common import both_networks
 from coupling_lib.measures.nulls import measure_decisive
 
 
-def measure(name: str, n_prompts: int, precision: str, seed: int = 0) -> dict:
-    """Measure one model, untrained and trained; the seed is of weights and prompts."""
-    prompts = cl.load_prompts(n=n_prompts, seed=seed)
-    return both_networks(partial(cl.sweep, measure_decisive), [name], prompts, seed, precision=precision)[name]
+def measure(name: str, n_prompts: int, precision: str) -> dict:
+    """Measure one model, untrained and trained."""
+    prompts = cl.load_prompts(n=n_prompts)
+    return both_networks(partial(cl.sweep, measure_decisive), [name], prompts, seed=0, precision=precision)[name]
 
 
 def printed(table: pd.DataFrame) -> str:

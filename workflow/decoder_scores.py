@@ -25,7 +25,7 @@ import torch
 from torch.nn import functional
 
 import coupling_lib as cl
-from companion.tables import decoder_scores
+from companion.tables.decoder_scores import FILE, SETS
 from companion.tables.files import read_table, write_table
 from companion.tables.inference import effect_of
 from coupling_lib import provenance
@@ -34,7 +34,6 @@ from coupling_lib.inputs.prompt_arguments import longest_input
 from coupling_lib.progress import in_one_line
 from coupling_lib.store.key import fingerprint
 
-FILE = decoder_scores.FILE
 PASSAGES, BYTES = 200, 1000
 """Passages of each text, and the largest size of a passage in bytes."""
 # None of them was trained on by nano-neox or nano-llama; what public decoders were trained on is not known.
@@ -42,7 +41,6 @@ HELD_OUT = (
     "Blackmore_Erema_1877", "Blackmore_Lorna_1869", "Braddon_Phantom_1883", "Conrad_Nostromo_1904",
     "Gaskell_Wives_1865",
 )  # fmt: skip
-SETS = decoder_scores.SETS
 _COLUMNS = ["model", "test", "chance", "value", "low", "high", "error", "n", "context", "weights", "cpu"]
 _HEADER = """How well language models predict text and answer questions (python workflow/decoder_scores.py MODEL).
 test: bits per byte of a text, or the share of questions of a set that are answered right: the answer has the largest
@@ -65,8 +63,6 @@ def bits_per_byte(model: cl.Model, passage: str, context: int) -> float:
     nats = size = 0.0
     for start in range(0, len(ids) - 1, context):
         window = torch.tensor([ids[start : start + context]])
-        if window.shape[1] < 2:
-            continue
         logits = model.hf(input_ids=window, use_cache=False).logits[0, :-1].float()
         nats += functional.cross_entropy(logits, window[0, 1:], reduction="sum").item()
         size += len(passage[spans[start + 1][0] : spans[start + window.shape[1] - 1][1]].encode())

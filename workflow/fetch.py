@@ -10,10 +10,9 @@ HF_HUB_OFFLINE=1 and see none.
 from __future__ import annotations
 
 import fcntl
-import os
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ def fetch(plan: dict[str, Any], weights: str) -> Path:
                 print(f"{weights}: {path.name}, left by a download that was killed, is removed", file=sys.stderr)
         found = sources.locate(model["model"], model["revision"])
         sources.fetch_weights(found)
-    files = sorted(path for path in found.folder.glob("*.safetensors"))
+    files = sorted(found.folder.glob("*.safetensors"))
     record = {"model": model["model"], "source": found.source, "revision": found.revision}
     return write(root / "models" / f"{weights}.json", record | {"bytes": {f.name: f.stat().st_size for f in files}})
 
@@ -57,18 +56,11 @@ def clear_stale_locks(folder: Path) -> list[Path]:
     """Remove lock files that no process holds."""
     cleared = []
     for path in sorted(folder.rglob("*.lock")) if folder.is_dir() else []:
-        try:
-            handle = os.open(path, os.O_RDWR)
-        except OSError:  # somebody else's, or gone
-            continue
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # One that is somebody else's, gone or in use stays.
+        with suppress(OSError), path.open("r+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
             cleared.append(path)
-        except OSError:  # in use
-            pass
-        finally:
-            os.close(handle)
     return cleared
 
 

@@ -18,7 +18,7 @@ import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import nbformat
@@ -70,7 +70,7 @@ def read(file: Path) -> dict[str, str]:
     lines = [line.split("\t") for line in file.read_text(encoding="utf-8").split("\n") if line]
     if not all(len(line) == 2 for line in lines):
         raise ParameterError(f"{str(file)!r} is no record; write one with: python workflow/golden.py write FILE")
-    return {name: value for name, value in lines}
+    return dict(lines)
 
 
 def differences(old: dict[str, str], new: dict[str, str], tolerance: float = 0.0) -> list[str]:
@@ -118,7 +118,7 @@ def _figures(markup: str, name: str) -> Iterator[Line]:
 
 def _table(text: str, name: str) -> Iterator[Line]:
     """Read a table, each row by the cells that identify it."""
-    head, *rows = csv.reader(io.StringIO("".join(re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))))
+    head, *rows = csv.reader(io.StringIO(re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)))
     kept = [column for column, title in enumerate(head) if title not in _OTHER_COLUMNS]
     head, rows = [head[column] for column in kept], [[row[column] for column in kept] for row in rows]
     keys = _keys(rows)
@@ -165,7 +165,7 @@ def _line(text: str) -> str:
     return " ".join(str(text).replace("\\", "\\\\").replace("\n", "\\n").split())
 
 
-def main(arguments: Iterable[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 1 if records differ, 2 after an error."""
     parser = argparse.ArgumentParser(description="Every number that the book rests on, in one sorted file.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -176,7 +176,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     compared.add_argument("old", type=Path)
     compared.add_argument("new", type=Path)
     compared.add_argument("--tolerance", type=float, default=0.0, help="relative difference that counts as none")
-    given = parser.parse_args(None if arguments is None else list(arguments))
+    given = parser.parse_args(arguments)
     return in_one_line(lambda: _run(given), "interrupted", failed=2)
 
 

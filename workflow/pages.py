@@ -45,11 +45,11 @@ def front(plan: dict[str, Any]) -> str:
     for name in plan["jobs"]:
         record = read(Path(plan["root"]) / "measured" / f"{name}.json")
         state = "untrained" if record["untrained"] else "trained"
-        number = f"{record['prompts']} of {record['of']}"
-        cells = (record["model"], record["revision"] or "", state, record["precision"], record["measure"])
-        rows.append([*map(str, cells), str(record["version"]), number, record["stopped"]])
+        cells = [record["model"], record["revision"] or "", state, record["precision"], record["measure"]]
+        cells += [record["version"], f"{record['prompts']} of {record['of']}", record["stopped"]]
+        rows.append([_plain(str(cell)) for cell in cells])
     head = ["model", "revision", "network", "precision", "measure", "version", "prompts", "ended early"]
-    lines = [head, ["---"] * len(head), *([_plain(cell) for cell in row] for row in rows)]
+    lines = [head, ["---"] * len(head), *rows]
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     return f"# Sweep {plan['name']}\n\nWhat was measured, and is shown on the pages that follow.\n\n{text}\n"
 

@@ -47,14 +47,14 @@ def estimate(plan: dict[str, Any]) -> pd.DataFrame:
         kept, given = stored(plan, job), [prompt.text for prompt in prompts]
         job["shards"] = min(job["shards"], max(prompt_numbers(given)) + 1)
         for number in range(1, job["shards"] + 1):
-            texts = [text for _, text in in_shard(given, f"{number}/{job['shards']}")]
-            there = len([text for text in texts if text in kept.index])
+            shard = f"{number}/{job['shards']}"
+            texts = [text for _, text in in_shard(given, shard)]
             left = [text for text in texts if text not in kept.index]
             tokens = [_TOKENS_PER_LETTER * len(text) for text in left]
             work, longer = (sum(operations(job, n, as_long) for n in tokens) for as_long in (1, NARROW_COST))
             each = kept["bytes"].mean() if len(kept) else record_bytes(job)
-            row = {"job": name, "shard": f"{number}/{job['shards']}", "prompts": len(texts), "stored": there}
-            row |= {"flop": work, "hours": longer / rate / 3600, "memory": memory(job), "disk": each * len(left)}
+            row = {"job": name, "shard": shard, "prompts": len(texts), "stored": len(texts) - len(left), "flop": work}
+            row |= {"hours": longer / rate / 3600, "memory": memory(job), "disk": each * len(left)}
             rows.append(row)
     return pd.DataFrame(rows)
 

@@ -28,8 +28,7 @@ def read(file: str | Path) -> dict[str, Any]:
 def write(target: Path, content: dict[str, Any]) -> Path:
     """Write a record atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with paths.atomic_path(target) as partial:
-        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    paths.write_text(target, json.dumps(content, indent=1) + "\n")
     return target
 
 

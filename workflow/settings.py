@@ -48,8 +48,16 @@ class ConfigError(CouplingError):
     """A configuration file asks for something that no sweep can do."""
 
 
-def _one(rule: str) -> Callable[[Any], bool]:
-    return RULES[rule].accepts
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(re.fullmatch(r"\w[\w.-]{0,60}", value, re.ASCII))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and 0 < value < math.inf
 
 
 def _list_of(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -62,21 +70,21 @@ def _mapping(value: Any) -> bool:
 
 # Name: what an error says is expected, whether a value will do, and the default.
 KEYS: dict[str, tuple[str, Callable[[Any], bool], Any]] = {
-    "name": ("letters, digits, '.', '_' and '-'", lambda v: _is_name(v), None),
+    "name": ("letters, digits, '.', '_' and '-'", _is_name, None),
     "models": ("a list of aliases, Hugging Face ids or folders", lambda v: isinstance(v, list) and bool(v), None),
-    "precisions": (f"a list of {RULES['precision'].expected}", _list_of(_one("precision")), ["float32"]),
+    "precisions": (f"a list of {RULES['precision'].expected}", _list_of(RULES["precision"].accepts), ["float32"]),
     "untrained": ("a list of true or false", _list_of(lambda v: isinstance(v, bool)), [False]),
-    "prompts": (RULES["prompts"].expected, _one("prompts"), 12),
-    "seed": (RULES["seed"].expected, _one("seed"), 0),
+    "prompts": (RULES["prompts"].expected, RULES["prompts"].accepts, 12),
+    "seed": (RULES["seed"].expected, RULES["seed"].accepts, 0),
     "shards": ("a whole number from 1", lambda v: is_whole(v, 1), 1),
-    "until": ("a number above 0, the half width to reach, as 0.01", lambda v: _is_number(v) and 0 < v < math.inf, None),
+    "until": ("a number above 0, the half width to reach, as 0.01", _is_positive, None),
     "of": ("the name of a variable", lambda v: isinstance(v, str) and bool(v.strip()), None),
     "measures": ("measures with their settings, as depth: {ks: [10]}", lambda v: _mapping(v) and bool(v), None),
     "figures": ("notebooks with their parameters, as depth: {k: 10}", _mapping, {}),
     "book": ("true or false", lambda v: isinstance(v, bool), False),
     "gpu": ("a whole number of cards for each job, from 0", lambda v: is_whole(v, 0), 0),
-    "memory": (RULES["memory"].expected, _one("memory"), ""),
-    "flops": ("floating-point operations a second, above 0", lambda v: _is_number(v) and 0 < v < math.inf, None),
+    "memory": (RULES["memory"].expected, RULES["memory"].accepts, ""),
+    "flops": ("floating-point operations a second, above 0", _is_positive, None),
 }
 REQUIRED = ("models", "measures")
 
@@ -160,7 +168,7 @@ def _model(number: int, entry: Any) -> dict[str, Any]:
     name, revision = given["model"], given.get("revision")
     if not (Path(name) / "config.json").is_file():  # a folder's name may end in a space
         name = name.strip()
-    if revision is not None and not (_one("revision")(revision) and revision.strip()):
+    if revision is not None and not (RULES["revision"].accepts(revision) and revision.strip()):
         raise ConfigError(f"{where} has revision {_seen(revision)}; expected {RULES['revision'].expected}")
     entry = registry.lookup(name)
     if entry is None and (Path(name) / "config.json").is_file():
@@ -210,14 +218,14 @@ def _unlike(value: Any, parameter: inspect.Parameter) -> str:
     kind, default = inspect.formatannotation(parameter.annotation), parameter.default
     if "Sequence" in kind or isinstance(default, tuple | list):
         whole = "int" in kind
-        fits = isinstance(value, list) and all(_is_number(x, whole) for x in value) and (value or default == ())
+        fits = _list_of(is_whole if whole else _is_number)(value) or (value == [] and default == ())
         return "" if fits else f"a list of {'whole ' * whole}numbers"
     if value is None and "None" in kind:
         return ""
     if kind.startswith("bool"):
         return "" if isinstance(value, bool) else "true or false"
     if kind.startswith("int"):
-        return "" if _is_number(value, whole=True) else "a whole number"
+        return "" if is_whole(value) else "a whole number"
     if kind.startswith("float"):
         return "" if _is_number(value) else "a number"
     return "" if isinstance(value, str) else "a text"
@@ -279,14 +287,6 @@ def _names(models: list[dict[str, Any]]) -> list[str]:
     slugs, known = [_slug(model) for model in models], {digest(model): _slug(model) for model in models}
     shared = {slug for slug in slugs if list(known.values()).count(slug) > 1}
     return [f"{s}-{digest(model)[:8]}" if s in shared else s for s, model in zip(slugs, models, strict=True)]
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(re.fullmatch(r"\w[\w.-]{0,60}", value, re.ASCII))
-
-
-def _is_number(value: Any, whole: bool = False) -> bool:
-    return is_whole(value) if whole else isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _near(name: str, known: Any) -> str:

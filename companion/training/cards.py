@@ -85,14 +85,14 @@ def _facts(name: str, seed: int, steps: int, step0: PreTrainedModel, command: st
     return {**first, "digest_step0": digest(step0), "command": f"python -m companion.training {command}"}
 
 
-def sample(folder: Path, prompt: str = "It was a dark and stormy night, and", tokens: int = 120, seed: int = 0) -> str:
+def sample(folder: Path) -> str:
     """Generate a continuation of a text by a shipped model, at temperature 0.8."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    ids = torch.tensor([tokenizer(prompt)["input_ids"]])
-    torch.manual_seed(seed)
+    ids = torch.tensor([tokenizer("It was a dark and stormy night, and")["input_ids"]])
+    torch.manual_seed(0)
     with torch.no_grad():
-        choice = {"max_new_tokens": tokens, "do_sample": True, "temperature": 0.8, "pad_token_id": 0}
+        choice = {"max_new_tokens": 120, "do_sample": True, "temperature": 0.8, "pad_token_id": 0}
         out = model.generate(ids, attention_mask=torch.ones_like(ids), **choice)
     return tokenizer.decode(out[0], skip_special_tokens=True)
 

@@ -8,7 +8,7 @@ import xarray as xr
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from companion.training.language import validation_windows
+from companion.training.language import evenly_spaced
 from companion.training.text import Corpus
 from coupling_lib.datasets.parts import VARIANTS_OF_PARTS, shared_part
 from coupling_lib.inputs.prompts import load_prompts
@@ -84,7 +84,7 @@ def permuted(model: Model) -> Columns:
 def held_out(hf: PreTrainedModel, corpus: Corpus, context: int) -> dict[str, float]:
     """Return a model's scores on held-out text, in float32."""
     nats, right, count = 0.0, 0, 0
-    for ids in validation_windows(corpus, context).split(32):
+    for ids in evenly_spaced(corpus.validation, context).split(32):
         logits = hf(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1).float()
         target = ids[:, 1:].flatten()
         nats += float(functional.cross_entropy(logits, target, reduction="sum"))

@@ -100,9 +100,8 @@ class DropPath:
     def _drop(self, p: float, module: nn.Module, args: tuple, output: Any) -> Any:
         if not module.training:
             return output
-        return scaled(
-            module, args, output, _factors(output[0] if isinstance(output, tuple) else output, p, self.generator)
-        )
+        stream = output[0] if isinstance(output, tuple) else output
+        return scaled(module, args, output, _factors(stream, p, self.generator))
 
 
 def drop_blocks(blocks: Sequence[nn.Module], p: float) -> None:

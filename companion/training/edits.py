@@ -26,7 +26,7 @@ import coupling_lib as cl
 from companion.tables import texts
 from companion.tables.edits import BEST, KEY, PAIRS, RANDOM, REMOVE, SKIP, TABLE, K, by_block, edits
 from companion.tables.files import predictions_sha256, write_table
-from companion.tables.inference import effect_of
+from companion.training import scores
 from companion.training.rivals import of_weights
 from coupling_lib import provenance
 from coupling_lib.blocks.call import BlockCall
@@ -121,9 +121,8 @@ def merged(first: nn.Module, second: nn.Module) -> nn.Module:
 @torch.no_grad()
 def run(reading: Passages, stages: Sequence[Stage | None]) -> Tensor:
     """Return the last states of an edited network, computed from the first edited block on."""
-    at = next((at for at, pair in enumerate(zip(stages, reading.stages, strict=True)) if pair[0] is not pair[1]), None)
-    if at is None:
-        return reading.states[-1]
+    pairs = zip(stages, reading.stages, strict=True)
+    at = next((at for at, (stage, unedited) in enumerate(pairs) if stage is not unedited), len(stages))
     stream = reading.states[at]
     for stage in stages[at:]:
         if stage is not None:
@@ -141,11 +140,8 @@ def cost(reading: Passages, stages: Sequence[Stage | None]) -> dict[str, float]:
         for one in (log_probs, reading.log_probs)
     ]
     kl = functional.kl_div(log_probs, reading.log_probs, reduction="none", log_target=True).sum(-1).mean(1)
-    found = {}
-    for name, values in {"loss_rise": losses[0] - losses[1], "kl": kl}.items():
-        effect = effect_of(values.double().cpu().numpy())
-        found |= {name: effect.value, f"{name}_low": effect.low, f"{name}_high": effect.high}
-    return found
+    each = {"loss_rise": losses[0] - losses[1], "kl": kl}
+    return scores.with_interval(**{name: values.double().cpu().numpy() for name, values in each.items()})
 
 
 def predictors(model: cl.Model) -> dict[str, np.ndarray]:
@@ -170,14 +166,12 @@ def predictors(model: cl.Model) -> dict[str, np.ndarray]:
 
 def predicted(known: dict[str, np.ndarray], places: Sequence[int]) -> dict[str, float]:
     """Return the predictors of one block, or of a pair."""
-    found = {}
-    for name, values in known.items():
-        of_pairs = values.ndim == 2
-        if len(places) == 2:
-            found[name] = float(values[places[0], places[1]] if of_pairs else values[list(places)].mean())
-        elif name != "state_cosine":
-            found[name] = float(np.delete(values[places[0]], places[0]).mean() if of_pairs else values[places[0]])
-    return found | ({"distance": abs(places[1] - places[0])} if len(places) == 2 else {})
+    if len(places) == 2:
+        i, j = places
+        found = {name: values[i, j] if values.ndim == 2 else values[[i, j]].mean() for name, values in known.items()}
+        return {name: float(value) for name, value in found.items()} | {"distance": abs(j - i)}
+    of_block = {name: values[places[0]] for name, values in known.items() if name != "state_cosine"}
+    return {name: float(np.delete(of, places[0]).mean() if of.ndim else of) for name, of in of_block.items()}
 
 
 def planned_edits(n: int, near: int, orders: int) -> Iterator[tuple[str, tuple[int, ...], str]]:

@@ -5,12 +5,14 @@ checkpoint) and the log. Checkpoints lie at logarithmically spaced steps, becaus
 never stored: it is the initialisation by the recorded seed.
 """
 
+import copy
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.nn import functional
 from tqdm import tqdm
@@ -93,9 +95,8 @@ def loss(model: PreTrainedModel, ids: torch.Tensor, dtype: torch.dtype = torch.b
     return functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
-def validation_windows(corpus: text.Corpus, context: int, windows: int = 256) -> torch.Tensor:
-    """Cut evenly spaced windows out of the held-out text."""
-    stream = corpus.validation
+def evenly_spaced(stream: np.ndarray, context: int, windows: int = 256) -> torch.Tensor:
+    """Cut evenly spaced windows out of a text."""
     starts = range(0, len(stream) - context, max(1, (len(stream) - context) // windows))
     return torch.stack([torch.from_numpy(stream[s : s + context].astype("int64")) for s in starts])[:windows]
 
@@ -123,20 +124,15 @@ def fit(
     saved, running = time.monotonic(), float("nan")
     progress = tqdm(range(start, recipe.steps), initial=start, total=recipe.steps, unit="step", mininterval=5)
     for step in progress:
-        for group in optimiser.param_groups:
-            group["lr"] = learning_rate(recipe, step)
         torch.manual_seed(_MIX * (recipe.seed + 1) + step)
         ids = text.batch(corpus.train, step, recipe.seed, recipe.windows, recipe.context)
         value = objective(model, ids, step) if objective else loss(model, ids)
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        run_files.descend(model, optimiser, value, learning_rate(recipe, step), clip=1.0)
         running = value.item() if math.isnan(running) else 0.98 * running + 0.02 * value.item()
         progress.set_postfix(loss=f"{running:.3f}", refresh=False)
         done = step + 1
         if done in recipe.checkpoints:
-            run_files.save_checkpoint(model, run / f"step{done}")
+            copy.deepcopy(model).half().save_pretrained(run / f"step{done}")
         if done in recipe.checkpoints or done % 500 == 0:
             log.append(_log_row(recipe, corpus, model, done, running))
             run_files.write_log(run / "log.csv", log)
@@ -149,7 +145,7 @@ def fit(
 def _log_row(recipe: Recipe, corpus: text.Corpus, model: PreTrainedModel, step: int, train_loss: float) -> dict:
     """Return one row of the log: losses in nats per token and in bits per byte of the held-out text."""
     model.eval()
-    ids = validation_windows(corpus, recipe.context)
+    ids = evenly_spaced(corpus.validation, recipe.context)
     nats = sum(float(loss(model, part.to(model.device))) * len(part) for part in ids.split(32)) / len(ids)
     model.train()
     bits = nats / math.log(2) * len(corpus.validation) / corpus.validation_bytes

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from companion.training import experiment, scores
 from companion.training.columns import Columns
 from companion.training.experiment import Checkpoint, Experiment, ExperimentRecipe
-from companion.training.language import validation_windows
+from companion.training.language import evenly_spaced
 from companion.training.text import Corpus
 from coupling_lib.errors import ParameterError
 
@@ -130,8 +130,8 @@ def objective(model: PreTrainedModel, ids: torch.Tensor, step: int, recipe: Qual
 def measure(one: Checkpoint) -> Columns:
     """Return a model's scores on training text and on held-out text, each with its interval."""
     recipe, corpus, predict = one.recipe, one.corpus, scores.logits_of(one.model.hf)
-    held_out = validation_windows(corpus, recipe.context)
-    known = validation_windows(replace(corpus, validation=corpus.train), recipe.context)
+    held_out = evenly_spaced(corpus.validation, recipe.context)
+    known = evenly_spaced(corpus.train, recipe.context)
     # A step that no training reaches: the corruption is like any batch's and equal to none.
     windows = {
         "validation": held_out,

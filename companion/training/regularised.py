@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from companion.training.columns import Columns
 from companion.training.experiment import Checkpoint, Experiment, ExperimentRecipe, cross_entropy, every_step
-from companion.training.language import validation_windows
+from companion.training.language import evenly_spaced
 from coupling_lib.jacobian.regulariser import coupling_loss
 
 
@@ -105,7 +105,7 @@ def steps(recipe: RegularisedRecipe) -> tuple[int, ...]:
 
 def measure(one: Checkpoint) -> Columns:
     """Measure the regulariser's two values on pieces of held-out text."""
-    hf, held_out = one.model.hf, validation_windows(one.corpus, one.recipe.piece, windows=64)
+    hf, held_out = one.model.hf, evenly_spaced(one.corpus.validation, one.recipe.piece, windows=64)
     hf.set_attn_implementation("eager")
     parts = {"coupling_loss": False, "coupling_loss_shared": True}
     return {

@@ -110,12 +110,11 @@ def _existing(folder: Path) -> Path:
 
 def measure(given: argparse.Namespace) -> None:
     """Measure every model that has no row yet."""
-    models = {rivals.SUITE: lambda: language_models(given.suite)}
-    models[rivals.PHOTOGRAPHS] = lambda: vision_models(given.vits, given.data)
+    models = {rivals.SUITE: language_models(given.suite), rivals.PHOTOGRAPHS: vision_models(given.vits, given.data)}
     key = ["set", "model"]
     stored = unique_keys(given.table, key)
     for name, each in models.items():
-        for model, wrapped, inputs in tqdm(each(), name, unit="model", disable=None):
+        for model, wrapped, inputs in tqdm(each, name, unit="model", disable=None):
             if (name, model) not in stored:
                 stamp = {"predictions_sha256": predictions_sha256(), "cpu": provenance.processor()}
                 row = {"set": name, "model": model, **measured(wrapped, inputs), **stamp}

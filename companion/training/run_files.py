@@ -1,6 +1,5 @@
-"""Files of a training run: its state, its checkpoints and its log, each written atomically."""
+"""Files of a training run: its state and its log, each written atomically; and steps of its optimiser."""
 
-import copy
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import pandas as pd
 import torch
 from safetensors.torch import load_file, save_file
+from torch.optim import AdamW
 from transformers import PreTrainedModel
 
 from coupling_lib import paths
@@ -24,19 +24,29 @@ def claim(run: Path, recipe: Any, **more: str) -> None:
     written.write_text(as_json)
 
 
-def adamw(
-    model: PreTrainedModel, rate: float, weight_decay: float, spared: tuple[str, ...] = (), **settings: Any
-) -> torch.optim.AdamW:
-    """Return AdamW with weight decay on matrices only, except those whose names end in a spared one."""
-    groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
+def adamw(model: PreTrainedModel, rate: float, weight_decay: float, **settings: Any) -> AdamW:
+    """Return AdamW with weight decay on matrices only, without a vision transformer's class token and positions."""
+    decayed: list[torch.nn.Parameter] = []
+    spared: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        groups[parameter.ndim >= 2 and not name.endswith(spared)].append(parameter)
-    decays = {True: weight_decay, False: 0.0}
-    named = [{"params": groups[kind], "weight_decay": decay} for kind, decay in decays.items()]
-    return torch.optim.AdamW(named, lr=rate, fused=True, **settings)
+        matrix = parameter.ndim >= 2 and not name.endswith(("cls_token", "position_embeddings"))
+        (decayed if matrix else spared).append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": spared, "weight_decay": 0.0}]
+    return AdamW(groups, lr=rate, fused=True, **settings)
 
 
-def save_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW, step: int) -> None:
+def descend(model: PreTrainedModel, optimiser: AdamW, loss: torch.Tensor, rate: float, clip: float) -> None:
+    """Change the weights by one step at a learning rate, with the gradient's norm at most `clip` unless that is 0."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+    loss.backward()
+    if clip:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+
+
+def save_state(path: Path, model: PreTrainedModel, optimiser: AdamW, step: int) -> None:
     """Write weights and moments atomically."""
     state = {"step": torch.tensor(step)}
     for name, parameter in model.named_parameters():
@@ -47,7 +57,7 @@ def save_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW,
         save_file(state, partial)
 
 
-def load_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW) -> int:
+def load_state(path: Path, model: PreTrainedModel, optimiser: AdamW) -> int:
     """Restore the weights and moments of `save_state`, and return the step."""
     state, kinds = load_file(path), {"step": "count", "exp_avg": "first", "exp_avg_sq": "second"}
     with torch.no_grad():
@@ -55,11 +65,6 @@ def load_state(path: Path, model: PreTrainedModel, optimiser: torch.optim.AdamW)
             parameter.copy_(state[f"weight.{name}"])
             optimiser.state[parameter] = {moment: state[f"{kind}.{name}"] for moment, kind in kinds.items()}
     return int(state["step"])
-
-
-def save_checkpoint(model: PreTrainedModel, folder: Path) -> None:
-    """Save the weights of one step in half precision, as a Hugging Face folder."""
-    copy.deepcopy(model).half().save_pretrained(folder)
 
 
 def read_log(path: Path, until: int) -> list[dict]:

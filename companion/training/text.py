@@ -67,7 +67,6 @@ def read_texts(source: Path, held_out: HeldOut, seed: int) -> tuple[dict[str, st
 
 def _files(source: Path) -> dict[str, Path]:
     """Return the text files of a source by name, those of one name by their paths; empty if there are none."""
-    source = Path(source)
     files = sorted(source.rglob("*.txt")) if source.is_dir() else [source] * source.is_file()
     often = Counter(file.name for file in files)
     return {file.name if often[file.name] == 1 else str(file.relative_to(source)): file for file in files}
@@ -112,7 +111,6 @@ def _encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
 
 def prepare(source: Path, cache: Path, vocabulary: int, held_out: HeldOut, seed: int) -> Corpus:
     """Tokenise a corpus once and store the result in `cache`, for resumed runs."""
-    cache = Path(cache)
     done, made_of = cache / "held_out.txt", cache / "sources.txt"
     sources = "".join(f"{file.stat().st_size} {name}\n" for name, file in _files(source).items())
     if sources and made_of.exists() and made_of.read_text() != sources:

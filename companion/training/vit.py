@@ -184,23 +184,17 @@ def train(recipe: VitRecipe, data: LabelledImages, run: Path, every_seconds: flo
     if (run / "model" / "model.safetensors").exists():
         return run
     model = initialise(configuration(recipe, data), recipe.seed).train()
-    optimiser = _optimiser(model, recipe)
+    optimiser = run_files.adamw(model, recipe.learning_rate, recipe.weight_decay)
     start = run_files.load_state(state, model, optimiser) if state.exists() else 0
     before = float(clock.read_text()) if start and clock.exists() else 0.0
     dropping, per_epoch = DropPath(model.vit.layers, recipe.drop_path), steps_per_epoch(recipe, data)
     began = saved = time.monotonic()
     progress = tqdm(range(start, recipe.epochs * per_epoch), recipe.name, unit="step", mininterval=5, disable=None)
     for step in progress:
-        for group in optimiser.param_groups:
-            group["lr"] = learning_rate(recipe, step, per_epoch)
         x, targets = batch(recipe, data, step)
         dropping.generator = _generator(recipe.seed, 3 * step + 2)
         loss = functional.cross_entropy(model(pixel_values=images.pixels_for(x, model.config)).logits, targets)
-        loss.backward()
-        if recipe.clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        run_files.descend(model, optimiser, loss, learning_rate(recipe, step, per_epoch), recipe.clip)
         progress.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
         if time.monotonic() - saved > every_seconds:
             run_files.save_state(state, model, optimiser, step + 1)
@@ -222,12 +216,6 @@ def evaluate(model: ViTForImageClassification, x: torch.Tensor, labels: torch.Te
     logits = torch.cat(parts).float()
     accuracy = (logits.argmax(dim=1) == labels).float().mean()
     return float(accuracy), float(functional.cross_entropy(logits, labels))
-
-
-def _optimiser(model: ViTForImageClassification, recipe: VitRecipe) -> torch.optim.AdamW:
-    """Return AdamW with weight decay on matrices, without the class token and the positions."""
-    spared = ("cls_token", "position_embeddings")
-    return run_files.adamw(model, recipe.learning_rate, recipe.weight_decay, spared)
 
 
 def _generator(seed: int, number: int) -> torch.Generator:

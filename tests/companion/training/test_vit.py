@@ -9,7 +9,7 @@ from refusals import refused
 from safetensors.torch import load_file
 
 import coupling_lib as cl
-from companion.training import vit
+from companion.training import run_files, vit
 from companion.training.cards import digest, ship_vision
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
@@ -80,7 +80,7 @@ def test_learning_rate_warms_up_and_decays():
 
 def test_weight_decay_spares_vectors_and_embeddings(data):
     model = vit.initialise(vit.configuration(TINY, data), 0)
-    decayed, spared = vit._optimiser(model, TINY).param_groups
+    decayed, spared = run_files.adamw(model, TINY.learning_rate, TINY.weight_decay).param_groups
     names = {id(p): name for name, p in model.named_parameters()}
     assert all(p.ndim >= 2 for p in decayed["params"]) and decayed["weight_decay"] == TINY.weight_decay
     spared_matrices = {names[id(p)] for p in spared["params"] if p.ndim >= 2}
