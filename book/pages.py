@@ -27,7 +27,6 @@ from claims import read_claims
 from complete import executed, listed
 from experiments import experiments_page
 from idea import idea_pair, idea_toy, shared_directions
-from landing import verdicts_strip
 from library import API
 from markdown_table import plain, table
 from named_numbers import cells_of
@@ -37,7 +36,7 @@ from public_decoders import TABLES, decoders_table, first_token_of_decoders
 from reproduce import machine_page, reproduce_page, spreads_page
 from routes import families_page
 from scale import one_prompt_page, scale_page
-from scorecard import claims_page
+from scorecard import claims_page, verdicts_strip
 from story import story_part
 from structure import homogeneous_page, postnorm_page
 from template import from_template

@@ -1,4 +1,7 @@
-"""Writes the page of the paper's claims: the verdicts counted, then a table with a row a claim, its details folded."""
+"""Writes the page of the paper's claims: the verdicts counted, then a table with a row a claim, its details folded.
+
+The front page shows the counts alone.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +76,12 @@ def claims_page(results: Path = paths.RESULTS) -> str:
         readings=sum(len(found) for _, found in everything),
         margins=read_margins(),
     )
+
+
+def verdicts_strip() -> str:
+    """Write how many claims got which verdict, in each place, as a strip that leads to them."""
+    counts = counted(judge_all(paths.RESULTS))
+    return from_template("strip.html.jinja", counted={PLACES[place]: n for place, n in counts.items()})
 
 
 def row(claim: Mapping[str, Any], found: list[Judged], reported: str, results: Path) -> str:
