@@ -14,6 +14,7 @@ import argparse
 import copy
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -177,8 +178,8 @@ class Form(NamedTuple):
     @property
     def name(self) -> str:
         """Name of the shape in the table."""
-        counted = {each: self.readings.count(each) for each in self.readings}
-        several = [f"{n} x {kind}, {claims}, {networks}" for (kind, claims, networks), n in counted.items()]
+        counted = Counter(self.readings).items()
+        several = [f"{n} x {kind}, {claims}, {networks}" for (kind, claims, networks), n in counted]
         return f"{self.quantifier}: " + "; ".join(several)
 
 
@@ -187,10 +188,8 @@ def in_use(results: Path = paths.RESULTS) -> dict[Form, list[str]]:
     forms: dict[Form, list[str]] = {}
     for claim, found in judge_all(results):
         for place in PLACES:
-            several: dict[int, int] = {}
-            for one in at_place(claim, found, place) or []:
-                several[one.reading] = several.get(one.reading, 0) + one.decides
-            tests = [(claim["test"][at], n) for at, n in several.items() if n]
+            several = Counter(one.reading for one in at_place(claim, found, place) or [] if one.decides)
+            tests = [(claim["test"][at], n) for at, n in several.items()]
             readings = sorted((kind_of(test["effect"]), test["claims"], n) for test, n in tests)
             if readings:
                 forms.setdefault(Form(claim["quantifier"], tuple(readings)), []).append(f"{claim['id']} ({place})")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,6 +66,7 @@ def power_of(size: float, design: Design, shape: str, draws: int) -> float:
     return sure / draws
 
 
+@cache  # several questions have one design
 def smallest(design: Design, shape: str, draws: int) -> float:
     """Return the smallest effect that is found so often; of a mean in standard deviations."""
     low, high = 0.0, 1.0 if design.statistic == "correlation" else 8.0
@@ -84,13 +86,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Print the smallest effect of every question."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=1000, help="how often data of each size are drawn")
-    draws, known = parser.parse_args(arguments).draws, {}
+    draws = parser.parse_args(arguments).draws
     for name, experiment in experiments().items():
         for question in experiment["question"]:
             for shape, column in SHAPES.items():
-                kind = Design.of(experiment, question), shape, draws
-                known[kind] = known[kind] if kind in known else smallest(*kind)
-                size = known[kind] * question.get("spread", 1.0)
+                size = smallest(Design.of(experiment, question), shape, draws) * question.get("spread", 1.0)
                 print(f"{name}, {question['name']}, {shape}: {size:.2g}, written down {question[column]}", flush=True)
 
 
