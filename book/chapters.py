@@ -38,16 +38,14 @@ CHAPTERS = {
 }
 """Chapters by the name of their notebook."""
 
-PAGES = {
-    page: [name for name, chapter in CHAPTERS.items() if (chapter.page or name) == page]
-    for page in dict.fromkeys(chapter.page or name for name, chapter in CHAPTERS.items())
-}
-"""The notebooks of each page."""
-
 
 def page_of(chapter: str) -> str:
     """Return the page of a notebook; a page that has no notebook of its own goes by its name."""
     return CHAPTERS[chapter].page or chapter if chapter in CHAPTERS else chapter
+
+
+PAGES = {page: [name for name in CHAPTERS if page_of(name) == page] for page in map(page_of, CHAPTERS)}
+"""The notebooks of each page."""
 
 
 def models_of(chapter: str) -> list[str]:
