@@ -54,18 +54,15 @@ LEADERBOARD = np.repeat(np.arange(17), [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4
 """Models of figure 1a and of the leaderboard, by the families of their bases."""
 
 
-def related(shape: str, groups: Groups, alike: float = 0.0) -> Callable[..., tuple]:
-    """Draw two variables with a given correlation; rows of a group are alike."""
+def related(shape: str, rng: Generator, groups: Groups, alike: float = 0.0, size: float = 0.0) -> tuple[Values, Values]:
+    """Draw two variables whose correlation is `size`; rows of a group are alike."""
 
-    def variable(rng: Generator) -> Values:
+    def variable() -> Values:
         shared = SHAPES[shape](rng, groups.max() + 1)[groups]
         return alike**0.5 * shared + (1 - alike) ** 0.5 * SHAPES[shape](rng, len(groups))
 
-    def draw(rng: Generator, size: float = 0.0) -> tuple:
-        x = variable(rng)
-        return x, size * x + (1 - size**2) ** 0.5 * variable(rng)
-
-    return draw
+    x = variable()
+    return x, size * x + (1 - size**2) ** 0.5 * variable()
 
 
 def _mean(shape: str, rng: Generator, n: int, null_error: float = 0.0, statistic: str = "mean") -> Effect:
@@ -74,18 +71,18 @@ def _mean(shape: str, rng: Generator, n: int, null_error: float = 0.0, statistic
 
 
 def _related(shape: str, rng: Generator, groups: Groups, over: Callable[..., Effect], alike: float = 0.0) -> Effect:
-    return over(*related(shape, groups, alike)(rng))
+    return over(*related(shape, rng, groups, alike))
 
 
 def _given(shape: str, rng: Generator, groups: Groups, given: int, alike: float = 0.0) -> Effect:
-    x, y = related(shape, groups, alike)(rng)
+    x, y = related(shape, rng, groups, alike)
     held = RATE if given == RATE.shape[1] else SHAPES[shape](rng, (len(x), given))
     lead = held.sum(axis=1)
     return partial_over(x + lead, y + lead, held, groups=groups)
 
 
 def _lead(shape: str, rng: Generator, groups: Groups, signed: bool = False) -> Effect:
-    score, own, other = (related(shape, groups, 0.3)(rng)[0] for _ in range(3))
+    score, own, other = (related(shape, rng, groups, 0.3)[0] for _ in range(3))
     return lead_over(score + own, score + other, score, groups=groups, signed=signed)
 
 
@@ -105,7 +102,7 @@ def _exponential(shape: str, rng: Generator) -> Effect:
 
 
 def _three_seeds(shape: str, rng: Generator) -> Effect:
-    return effect_of([correlation(*related(shape, np.arange(8))(rng)).value for _ in range(3)])
+    return effect_of([correlation(*related(shape, rng, np.arange(8))).value for _ in range(3)])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import platform
 import re
 import runpy
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -151,11 +151,11 @@ def model_page(folder: Path, order: Sequence[str]) -> str:
     return "\n".join(parts)
 
 
-def write_parts(folder: Path, names: Iterable[str]) -> None:
-    """Write some parts."""
-    for name in names:
+def write_parts(folder: Path, parts: Mapping[str, Callable[[], str]]) -> None:
+    """Write some parts, each from its function."""
+    for name, text_of in parts.items():
         (folder / f"{name}.md").parent.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.md").write_text((MEASURED | READ)[name](), encoding="utf-8")
+        (folder / f"{name}.md").write_text(text_of(), encoding="utf-8")
         print(f"   {name}", flush=True)
 
 

@@ -50,7 +50,7 @@ class Design(NamedTuple):
             values = DRAWN[shape](rng, self.n)
             centre = np.median(DRAWN[shape](np.random.default_rng(0), 100_000)) if self.statistic == "median" else 0.0
             return effect_of(values - centre + size, self.statistic)
-        x, y = related(shape, np.arange(self.n))(rng, size)
+        x, y = related(shape, rng, np.arange(self.n), size=size)
         if self.given:
             return partial_over(x, y, rng.normal(size=(self.n, self.given)))
         return correlation_over(x, y)

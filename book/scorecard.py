@@ -87,12 +87,13 @@ def verdicts_strip() -> str:
 def row(claim: Mapping[str, Any], found: list[Judged], reported: str, results: Path) -> str:
     """Write one claim: the paper's value, then ours with its verdict in each place, and the readings."""
     given = {place: verdict_at(claim, found, place) for place in PLACES}
-    judged = [place for place in PLACES if given[place] not in (None, verdicts.MISSING)]
+    there = {
+        place: [one for one in at_place(claim, found, place) or [] if one.decides]
+        for place in PLACES
+        if given[place] not in (None, verdicts.MISSING)
+    }
     numbers = {name: value for one in found for name, value in one.numbers.items()}
-    lines = []
-    for place in judged:
-        there = [one for one in at_place(claim, found, place) or [] if one.decides]
-        lines.append((place, given[place], _shown(claim, there), _networks(claim, there, place)))
+    lines = [(place, given[place], _shown(claim, own), _networks(claim, own, place)) for place, own in there.items()]
     return from_template(
         "claim.md.jinja",
         claim=claim,
@@ -102,8 +103,8 @@ def row(claim: Mapping[str, Any], found: list[Judged], reported: str, results: P
         summary=_summary(found),
         refuted=_REFUTED[claim["quantifier"]],
         power=[
-            f"{PLACES[place]} {_power(claim, at_place(claim, found, place) or [])}"
-            for place in judged
+            f"{PLACES[place]} {_power(claim, own)}"
+            for place, own in there.items()
             if given[place] == verdicts.INCONCLUSIVE
         ],
         settle=filled(claim.get("settle", ""), numbers) or claim.get("settle", ""),
@@ -173,7 +174,7 @@ def _power(claim: Mapping[str, Any], there: list[Judged]) -> str:
     """Write the effects for which the undecided readings of a place had 80 % power, by unit."""
     seen: dict[str, list[verdicts.Evidence]] = {}
     for one in there:
-        if one.decides and one.evidence.outcome == verdicts.UNDECIDED:
+        if one.evidence.outcome == verdicts.UNDECIDED:
             unit = claim["test"][one.reading].get("unit", "the effect's unit")
             seen.setdefault(unit, []).append(one.evidence)
     parts = []
