@@ -23,6 +23,11 @@ NAMES = public_decoders.NAMES | {"suite": "the suite"}
 """Names of models on pages, where not their aliases."""
 
 
+def display_name(model: str) -> str:
+    """Return the name of a network without the suffixes of its tuning and of its file format."""
+    return NAMES.get(model, model).partition(" (")[0].removesuffix("-Instruct")
+
+
 class Chapter(NamedTuple):
     """Requirements of a chapter's last section; `chapters.toml` defines each."""
 
@@ -58,12 +63,16 @@ def in_full(name: str) -> str:
     return name if "." in name else f"coupling_lib.{name}"
 
 
+def parameters_of(given: str) -> dict[str, str]:
+    """Read the parameters of a notebook from NAME=VALUE, with blanks between them."""
+    return dict(part.split("=", 1) for part in shlex.split(given))
+
+
 def command_of(chapter: str, given: str) -> str:
     """Format a command as it is typed, from parameters as NAME=VALUE or a whole command after a `$`."""
     if given.startswith("$ "):
         return given[2:]
-    parameters = dict(part.split("=", 1) for part in shlex.split(given))
-    return f".venv/bin/{origin.papermill_command(chapter, parameters)}"
+    return f".venv/bin/{origin.papermill_command(chapter, parameters_of(given))}"
 
 
 def run_part(chapter: str, results: Path = paths.RESULTS) -> str:

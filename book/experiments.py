@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
+from claims import experiments
 from markdown_table import lines_of, plain, table
-from power import experiments
 from verdicts import Evidence
 
 from companion.tables import (

@@ -10,20 +10,18 @@ believe. The program prints both for every question of `data/predictions.toml`, 
 from __future__ import annotations
 
 import argparse
-import tomllib
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from calibration import LEVEL, related
 from calibration import SHAPES as DRAWN
+from claims import experiments
 from verdicts import Evidence
 
 from companion.tables.inference import Effect, effect_of
 from companion.tables.statistics import correlation_over, partial_over
 
-PREDICTIONS = Path(__file__).parents[1] / "data" / "predictions.toml"
 POWER = 0.8
 SHAPES = {"normal": "smallest", "skewed": "smallest_skewed"}
 """Shapes of values, and the key under which a question has the size for each."""
@@ -75,11 +73,6 @@ def smallest(design: Design, shape: str, draws: int) -> float:
         enough = power_of(middle, design, shape, draws) >= POWER
         low, high = (low, middle) if enough else (middle, high)
     return high
-
-
-def experiments(path: Path = PREDICTIONS) -> dict[str, dict[str, Any]]:
-    """Read the predictions, by experiment."""
-    return tomllib.loads(path.read_text(encoding="utf-8"))["experiment"]
 
 
 def main(arguments: list[str] | None = None) -> None:

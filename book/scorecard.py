@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import verdicts
-from chapters import NAMES
+from chapters import display_name
 from claims import (
     DECODERS,
     ELSEWHERE,
@@ -145,11 +145,6 @@ def _networks(claim: Mapping[str, Any], there: list[Judged], place: str) -> str:
         return f"{networks(there)} networks trained here"
     one, more = _KINDS[place]
     return f"{len(models)} {more if len(models) > 1 else one}: {', '.join(map(display_name, models))}"
-
-
-def display_name(model: str) -> str:
-    """Return the name of a network without the suffixes of its tuning and of its file format."""
-    return NAMES.get(model, model).partition(" (")[0].removesuffix("-Instruct")
 
 
 def _summary(found: list[Judged]) -> str:

@@ -14,8 +14,8 @@ import explorer
 import numpy as np
 import pandas as pd
 import xarray as xr
+from chapters import display_name
 from packing import read, unpacked
-from public_decoders import NAMES
 from template import from_template
 
 import coupling_lib as cl
@@ -35,7 +35,7 @@ PAIR = (7, 5)
 STOPS = (0, 10, 32, 100, 1000, 10_000)
 """Steps of the training at which the story stops."""
 DECODERS = ("smollm2-135m", "gemma3-270m", "qwen2.5-coder-0.5b")
-SHORT = {name: NAMES[name].split(" (")[0].removesuffix("-Instruct") for name in DECODERS}
+SHORT = {name: display_name(name) for name in DECODERS}
 """Names of the decoders in the story."""
 
 
