@@ -14,6 +14,7 @@ import argparse
 import copy
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -53,18 +54,15 @@ LEADERBOARD = np.repeat(np.arange(17), [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4
 """Models of figure 1a and of the leaderboard, by the families of their bases."""
 
 
-def related(shape: str, groups: Groups, alike: float = 0.0) -> Callable[..., tuple]:
-    """Draw two variables with a given correlation; rows of a group are alike."""
+def related(shape: str, rng: Generator, groups: Groups, alike: float = 0.0, size: float = 0.0) -> tuple[Values, Values]:
+    """Draw two variables whose correlation is `size`; rows of a group are alike."""
 
-    def variable(rng: Generator) -> Values:
+    def variable() -> Values:
         shared = SHAPES[shape](rng, groups.max() + 1)[groups]
         return alike**0.5 * shared + (1 - alike) ** 0.5 * SHAPES[shape](rng, len(groups))
 
-    def draw(rng: Generator, size: float = 0.0) -> tuple:
-        x = variable(rng)
-        return x, size * x + (1 - size**2) ** 0.5 * variable(rng)
-
-    return draw
+    x = variable()
+    return x, size * x + (1 - size**2) ** 0.5 * variable()
 
 
 def _mean(shape: str, rng: Generator, n: int, null_error: float = 0.0, statistic: str = "mean") -> Effect:
@@ -73,18 +71,18 @@ def _mean(shape: str, rng: Generator, n: int, null_error: float = 0.0, statistic
 
 
 def _related(shape: str, rng: Generator, groups: Groups, over: Callable[..., Effect], alike: float = 0.0) -> Effect:
-    return over(*related(shape, groups, alike)(rng))
+    return over(*related(shape, rng, groups, alike))
 
 
 def _given(shape: str, rng: Generator, groups: Groups, given: int, alike: float = 0.0) -> Effect:
-    x, y = related(shape, groups, alike)(rng)
+    x, y = related(shape, rng, groups, alike)
     held = RATE if given == RATE.shape[1] else SHAPES[shape](rng, (len(x), given))
     lead = held.sum(axis=1)
     return partial_over(x + lead, y + lead, held, groups=groups)
 
 
 def _lead(shape: str, rng: Generator, groups: Groups, signed: bool = False) -> Effect:
-    score, own, other = (related(shape, groups, 0.3)(rng)[0] for _ in range(3))
+    score, own, other = (related(shape, rng, groups, 0.3)[0] for _ in range(3))
     return lead_over(score + own, score + other, score, groups=groups, signed=signed)
 
 
@@ -104,7 +102,7 @@ def _exponential(shape: str, rng: Generator) -> Effect:
 
 
 def _three_seeds(shape: str, rng: Generator) -> Effect:
-    return effect_of([correlation(*related(shape, np.arange(8))(rng)).value for _ in range(3)])
+    return effect_of([correlation(*related(shape, rng, np.arange(8))).value for _ in range(3)])
 
 
 @dataclass(frozen=True)
@@ -177,8 +175,8 @@ class Form(NamedTuple):
     @property
     def name(self) -> str:
         """Name of the shape in the table."""
-        counted = {each: self.readings.count(each) for each in self.readings}
-        several = [f"{n} x {kind}, {claims}, {networks}" for (kind, claims, networks), n in counted.items()]
+        counted = Counter(self.readings).items()
+        several = [f"{n} x {kind}, {claims}, {networks}" for (kind, claims, networks), n in counted]
         return f"{self.quantifier}: " + "; ".join(several)
 
 
@@ -187,10 +185,8 @@ def in_use(results: Path = paths.RESULTS) -> dict[Form, list[str]]:
     forms: dict[Form, list[str]] = {}
     for claim, found in judge_all(results):
         for place in PLACES:
-            several: dict[int, int] = {}
-            for one in at_place(claim, found, place) or []:
-                several[one.reading] = several.get(one.reading, 0) + one.decides
-            tests = [(claim["test"][at], n) for at, n in several.items() if n]
+            several = Counter(one.reading for one in at_place(claim, found, place) or [] if one.decides)
+            tests = [(claim["test"][at], n) for at, n in several.items()]
             readings = sorted((kind_of(test["effect"]), test["claims"], n) for test, n in tests)
             if readings:
                 forms.setdefault(Form(claim["quantifier"], tuple(readings)), []).append(f"{claim['id']} ({place})")

@@ -23,6 +23,11 @@ NAMES = public_decoders.NAMES | {"suite": "the suite"}
 """Names of models on pages, where not their aliases."""
 
 
+def display_name(model: str) -> str:
+    """Return the name of a network without the suffixes of its tuning and of its file format."""
+    return NAMES.get(model, model).partition(" (")[0].removesuffix("-Instruct")
+
+
 class Chapter(NamedTuple):
     """Requirements of a chapter's last section; `chapters.toml` defines each."""
 
@@ -38,16 +43,14 @@ CHAPTERS = {
 }
 """Chapters by the name of their notebook."""
 
-PAGES = {
-    page: [name for name, chapter in CHAPTERS.items() if (chapter.page or name) == page]
-    for page in dict.fromkeys(chapter.page or name for name, chapter in CHAPTERS.items())
-}
-"""The notebooks of each page."""
-
 
 def page_of(chapter: str) -> str:
     """Return the page of a notebook; a page that has no notebook of its own goes by its name."""
     return CHAPTERS[chapter].page or chapter if chapter in CHAPTERS else chapter
+
+
+PAGES = {page: [name for name in CHAPTERS if page_of(name) == page] for page in map(page_of, CHAPTERS)}
+"""The notebooks of each page."""
 
 
 def models_of(chapter: str) -> list[str]:
@@ -60,12 +63,16 @@ def in_full(name: str) -> str:
     return name if "." in name else f"coupling_lib.{name}"
 
 
+def parameters_of(given: str) -> dict[str, str]:
+    """Read the parameters of a notebook from NAME=VALUE, with blanks between them."""
+    return dict(part.split("=", 1) for part in shlex.split(given))
+
+
 def command_of(chapter: str, given: str) -> str:
     """Format a command as it is typed, from parameters as NAME=VALUE or a whole command after a `$`."""
     if given.startswith("$ "):
         return given[2:]
-    parameters = dict(part.split("=", 1) for part in shlex.split(given))
-    return f".venv/bin/{origin.papermill_command(chapter, parameters)}"
+    return f".venv/bin/{origin.papermill_command(chapter, parameters_of(given))}"
 
 
 def run_part(chapter: str, results: Path = paths.RESULTS) -> str:

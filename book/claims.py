@@ -107,11 +107,16 @@ def read_claims() -> list[dict[str, Any]]:
     for claim in found:
         claim["test"] = [one for test in claim["test"] for one in _each(test)]
         claim["models"] = [one for name in claim["models"] for one in (DECODERS if name == "decoders" else (name,))]
-    registered = _read("predictions")["experiment"].items()
+    registered = experiments().items()
     asked = {f"{name}, {asks['name']}": asks["claim"] for name, one in registered for asks in one["question"]}
     if lines := wrong(found, asked):
         raise ParameterError("\n".join(lines))
     return found
+
+
+def experiments() -> dict[str, dict[str, Any]]:
+    """Read the predictions, by experiment."""
+    return _read("predictions")["experiment"]
 
 
 def headline_ids() -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
+from claims import experiments
 from markdown_table import lines_of, plain, table
-from power import experiments
 from verdicts import Evidence
 
 from companion.tables import (
@@ -33,7 +33,7 @@ class Kind(NamedTuple):
     rows: Callable[[], pd.DataFrame]
     finished: Callable[[pd.DataFrame], pd.DataFrame]
     estimates: Callable[[pd.DataFrame, dict[str, Any]], pd.DataFrame]
-    at_once: bool
+    at_once: bool = True
     """Whether to judge only once every model is there."""
     unit: str = "model"
     """Column whose values are mutually independent."""
@@ -61,23 +61,22 @@ def _of_prompts(rows: pd.DataFrame, _: dict[str, Any]) -> pd.DataFrame:
     return found.assign(label=found["model"] + ", " + found["reading"])
 
 
+_EDITS = Kind(edits.edits, edits.finished, lambda rows, _: edits.estimates(rows), at_once=False)
 KINDS = {
-    "quality": Kind(quality.quality, quality.finished, _of_quality, at_once=True),
-    "width": Kind(width.width, quality.finished, width.estimates, at_once=True),
-    "edits": Kind(edits.edits, edits.finished, lambda rows, _: edits.estimates(rows), at_once=False),
+    "quality": Kind(quality.quality, quality.finished, _of_quality),
+    "width": Kind(width.width, quality.finished, width.estimates),
+    "edits": _EDITS,
     "prompts": Kind(prompt_effects.many_prompts, prompt_effects.finished, _of_prompts, at_once=False),
-    "cause": Kind(
-        regularised.regularised, regularised.finished, _answers(regularised.answers), at_once=True, unit="seed"
-    ),
-    "photographs": Kind(photographs.cells, _all, _answers(photographs.grid_answers), at_once=True),
-    "switched": Kind(photographs.pairs, _all, _answers(photographs.pair_answers), at_once=True, unit="seed"),
-    "rivals": Kind(rivals.rivals, _all, _answers(rivals.answers), at_once=True),
-    "phases": Kind(phases.phases, phases.finished, _answers(phases.answers), at_once=True),
-    "later": Kind(later.later, _all, _answers(later.answers), at_once=True),
+    "cause": Kind(regularised.regularised, regularised.finished, _answers(regularised.answers), unit="seed"),
+    "photographs": Kind(photographs.cells, _all, _answers(photographs.grid_answers)),
+    "switched": Kind(photographs.pairs, _all, _answers(photographs.pair_answers), unit="seed"),
+    "rivals": Kind(rivals.rivals, _all, _answers(rivals.answers)),
+    "phases": Kind(phases.phases, phases.finished, _answers(phases.answers)),
+    "later": Kind(later.later, _all, _answers(later.answers)),
     "decoders": Kind(decoders.decoders, _all, _answers(decoders.answers), at_once=False),
-    "edited": Kind(edits.edits, edits.finished, lambda rows, _: edits.estimates(rows), at_once=False),
+    "edited": _EDITS,
     # Nobody has sent a card yet.
-    "replication": Kind(lambda: pd.DataFrame(columns=["model"]), _all, _answers(lambda rows: {}), at_once=True),
+    "replication": Kind(lambda: pd.DataFrame(columns=["model"]), _all, _answers(lambda rows: {})),
 }
 """Every experiment of `data/predictions.toml`."""
 

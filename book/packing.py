@@ -15,6 +15,11 @@ def packed(values: np.ndarray, dtype: str) -> str:
     return base64.b64encode(gzip.compress(np.ascontiguousarray(values, dtype=dtype).tobytes(), mtime=0)).decode()
 
 
+def unpacked(text: str, dtype: str, *shape: int) -> np.ndarray:
+    """Read an array that `packed` wrote."""
+    return np.frombuffer(gzip.decompress(base64.b64decode(text)), dtype=dtype).reshape(shape)
+
+
 LEVELS = 18
 """Levels of an entry's size. Finer ones would hardly be seen, and make the data larger."""
 

@@ -72,17 +72,11 @@ def _texts(tokens: list[Token]) -> Iterator[str]:
 
 def _shown(markup: str) -> Iterator[str]:
     """Yield the text of HTML; of a figure its caption."""
-    yield from _captions(markup)
+    yield from (_tidy(figure.caption) for figure in figures_in(markup))
     markup = re.sub(r"<(script|style|svg|table|figure)\b.*?</\1>", "", markup, flags=re.DOTALL)
     # Every other element ends the sentence before it.
     markup = re.sub(r"</?(?:b|i|em|strong|code|span|a|sub|sup)\b[^>]*>", "", markup)
     yield from filter(None, (_tidy(html.unescape(part)) for part in re.split(r"<[^>]+>", markup)))
-
-
-def _captions(markup: str) -> Iterator[str]:
-    """Yield the captions of figures."""
-    for figure in figures_in(markup):
-        yield _tidy(figure.caption)
 
 
 def _plain(tokens: list[Token]) -> str:

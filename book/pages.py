@@ -12,7 +12,7 @@ import platform
 import re
 import runpy
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +27,6 @@ from claims import read_claims
 from complete import executed, listed
 from experiments import experiments_page
 from idea import idea_pair, idea_toy, shared_directions
-from landing import verdicts_strip
 from library import API
 from markdown_table import plain, table
 from named_numbers import cells_of
@@ -37,7 +36,7 @@ from public_decoders import TABLES, decoders_table, first_token_of_decoders
 from reproduce import machine_page, reproduce_page, spreads_page
 from routes import families_page
 from scale import one_prompt_page, scale_page
-from scorecard import claims_page
+from scorecard import claims_page, verdicts_strip
 from story import story_part
 from structure import homogeneous_page, postnorm_page
 from template import from_template
@@ -152,11 +151,11 @@ def model_page(folder: Path, order: Sequence[str]) -> str:
     return "\n".join(parts)
 
 
-def write_parts(folder: Path, names: Iterable[str]) -> None:
-    """Write some parts."""
-    for name in names:
+def write_parts(folder: Path, parts: Mapping[str, Callable[[], str]]) -> None:
+    """Write some parts, each from its function."""
+    for name, text_of in parts.items():
         (folder / f"{name}.md").parent.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.md").write_text((MEASURED | READ)[name](), encoding="utf-8")
+        (folder / f"{name}.md").write_text(text_of(), encoding="utf-8")
         print(f"   {name}", flush=True)
 
 

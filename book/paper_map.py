@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import csv
-import shlex
 from collections import Counter
 from pathlib import Path
 
-from chapters import NAMES
+from chapters import NAMES, command_of
 from markdown_table import table
 from template import from_template
 
-from companion.tables import origin
 from coupling_lib import paths
 
 STATES = ("faithful", "partly", "lost", "not drawn")
@@ -46,11 +44,6 @@ def listed(row: Row, column: str) -> list[str]:
 def in_full(function: str) -> str:
     """Return the full name of a function of the map, such as depth.draw_map, in `companion.figures`."""
     return f"companion.{function}" if function.count(".") > 1 else f"companion.figures.{function}"
-
-
-def parameters_of(row: Row) -> dict[str, str]:
-    """Read the parameters with which an item is drawn for a model of the paper."""
-    return dict(part.split("=", 1) for part in shlex.split(row["parameters"]))
 
 
 def by_command(row: Row) -> bool:
@@ -109,7 +102,7 @@ def _commands(rows: list[Row]) -> dict[str, str]:
     for row in rows:
         if row["notebook"]:
             before = f".venv/bin/python {row['before']}\n" if row["before"] else ""
-            command = f"{before}.venv/bin/{origin.papermill_command(row['notebook'], parameters_of(row))}"
+            command = f"{before}{command_of(row['notebook'], row['parameters'])}"
             drawn.setdefault(row["notebook"], {}).setdefault(command, []).append(named(row["item"]))
     return {
         notebook: "\n".join(f"# {', '.join(items)}\n{command}" for command, items in commands.items())

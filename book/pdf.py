@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -94,9 +95,7 @@ def join(parts: list[PdfReader], found: list[Entry], numbers: PdfReader, title: 
     writer = PdfWriter()
     for part in parts:
         writer.append(part, import_outline=False)
-    starts = [0]
-    for part in parts:
-        starts.append(starts[-1] + len(part.pages))
+    starts = [0, *accumulate(len(part.pages) for part in parts)]
     first = {entry.path: starts[at] for at, entry in enumerate(found, start=1)}
     for part, start in zip(parts, starts, strict=False):
         named = {name: part.get_destination_page_number(to) for name, to in part.named_destinations.items()}

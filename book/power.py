@@ -10,19 +10,18 @@ believe. The program prints both for every question of `data/predictions.toml`, 
 from __future__ import annotations
 
 import argparse
-import tomllib
-from pathlib import Path
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from calibration import LEVEL, related
 from calibration import SHAPES as DRAWN
+from claims import experiments
 from verdicts import Evidence
 
 from companion.tables.inference import Effect, effect_of
 from companion.tables.statistics import correlation_over, partial_over
 
-PREDICTIONS = Path(__file__).parents[1] / "data" / "predictions.toml"
 POWER = 0.8
 SHAPES = {"normal": "smallest", "skewed": "smallest_skewed"}
 """Shapes of values, and the key under which a question has the size for each."""
@@ -49,7 +48,7 @@ class Design(NamedTuple):
             values = DRAWN[shape](rng, self.n)
             centre = np.median(DRAWN[shape](np.random.default_rng(0), 100_000)) if self.statistic == "median" else 0.0
             return effect_of(values - centre + size, self.statistic)
-        x, y = related(shape, np.arange(self.n))(rng, size)
+        x, y = related(shape, rng, np.arange(self.n), size=size)
         if self.given:
             return partial_over(x, y, rng.normal(size=(self.n, self.given)))
         return correlation_over(x, y)
@@ -65,6 +64,7 @@ def power_of(size: float, design: Design, shape: str, draws: int) -> float:
     return sure / draws
 
 
+@cache  # several questions have one design
 def smallest(design: Design, shape: str, draws: int) -> float:
     """Return the smallest effect that is found so often; of a mean in standard deviations."""
     low, high = 0.0, 1.0 if design.statistic == "correlation" else 8.0
@@ -75,22 +75,15 @@ def smallest(design: Design, shape: str, draws: int) -> float:
     return high
 
 
-def experiments(path: Path = PREDICTIONS) -> dict[str, dict[str, Any]]:
-    """Read the predictions, by experiment."""
-    return tomllib.loads(path.read_text(encoding="utf-8"))["experiment"]
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Print the smallest effect of every question."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=1000, help="how often data of each size are drawn")
-    draws, known = parser.parse_args(arguments).draws, {}
+    draws = parser.parse_args(arguments).draws
     for name, experiment in experiments().items():
         for question in experiment["question"]:
             for shape, column in SHAPES.items():
-                kind = Design.of(experiment, question), shape, draws
-                known[kind] = known[kind] if kind in known else smallest(*kind)
-                size = known[kind] * question.get("spread", 1.0)
+                size = smallest(Design.of(experiment, question), shape, draws) * question.get("spread", 1.0)
                 print(f"{name}, {question['name']}, {shape}: {size:.2g}, written down {question[column]}", flush=True)
 
 

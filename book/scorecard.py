@@ -1,4 +1,7 @@
-"""Writes the page of the paper's claims: the verdicts counted, then a table with a row a claim, its details folded."""
+"""Writes the page of the paper's claims: the verdicts counted, then a table with a row a claim, its details folded.
+
+The front page shows the counts alone.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import verdicts
-from chapters import NAMES
+from chapters import display_name
 from claims import (
     DECODERS,
     ELSEWHERE,
@@ -75,15 +78,22 @@ def claims_page(results: Path = paths.RESULTS) -> str:
     )
 
 
+def verdicts_strip() -> str:
+    """Write how many claims got which verdict, in each place, as a strip that leads to them."""
+    counts = counted(judge_all(paths.RESULTS))
+    return from_template("strip.html.jinja", counted={PLACES[place]: n for place, n in counts.items()})
+
+
 def row(claim: Mapping[str, Any], found: list[Judged], reported: str, results: Path) -> str:
     """Write one claim: the paper's value, then ours with its verdict in each place, and the readings."""
     given = {place: verdict_at(claim, found, place) for place in PLACES}
-    judged = [place for place in PLACES if given[place] not in (None, verdicts.MISSING)]
+    there = {
+        place: [one for one in at_place(claim, found, place) or [] if one.decides]
+        for place in PLACES
+        if given[place] not in (None, verdicts.MISSING)
+    }
     numbers = {name: value for one in found for name, value in one.numbers.items()}
-    lines = []
-    for place in judged:
-        there = [one for one in at_place(claim, found, place) or [] if one.decides]
-        lines.append((place, given[place], _shown(claim, there), _networks(claim, there, place)))
+    lines = [(place, given[place], _shown(claim, own), _networks(claim, own, place)) for place, own in there.items()]
     return from_template(
         "claim.md.jinja",
         claim=claim,
@@ -93,8 +103,8 @@ def row(claim: Mapping[str, Any], found: list[Judged], reported: str, results: P
         summary=_summary(found),
         refuted=_REFUTED[claim["quantifier"]],
         power=[
-            f"{PLACES[place]} {_power(claim, at_place(claim, found, place) or [])}"
-            for place in judged
+            f"{PLACES[place]} {_power(claim, own)}"
+            for place, own in there.items()
             if given[place] == verdicts.INCONCLUSIVE
         ],
         settle=filled(claim.get("settle", ""), numbers) or claim.get("settle", ""),
@@ -137,11 +147,6 @@ def _networks(claim: Mapping[str, Any], there: list[Judged], place: str) -> str:
     return f"{len(models)} {more if len(models) > 1 else one}: {', '.join(map(display_name, models))}"
 
 
-def display_name(model: str) -> str:
-    """Return the name of a network without the suffixes of its tuning and of its file format."""
-    return NAMES.get(model, model).partition(" (")[0].removesuffix("-Instruct")
-
-
 def _summary(found: list[Judged]) -> str:
     """Count the readings of a claim by their verdicts."""
     outcomes = Counter(one.evidence.outcome for one in found if one.decides)
@@ -164,7 +169,7 @@ def _power(claim: Mapping[str, Any], there: list[Judged]) -> str:
     """Write the effects for which the undecided readings of a place had 80 % power, by unit."""
     seen: dict[str, list[verdicts.Evidence]] = {}
     for one in there:
-        if one.decides and one.evidence.outcome == verdicts.UNDECIDED:
+        if one.evidence.outcome == verdicts.UNDECIDED:
             unit = claim["test"][one.reading].get("unit", "the effect's unit")
             seen.setdefault(unit, []).append(one.evidence)
     parts = []

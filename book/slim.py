@@ -44,7 +44,7 @@ def one_bundle(mathjax: Path, kept: tuple[str, ...] = MATHJAX) -> None:
     """Remove all files of MathJax but those kept."""
     places = [mathjax / name for name in kept]
     for path in sorted(mathjax.rglob("*"), reverse=True):
-        if any(path == place or place in path.parents or path in place.parents for place in places):
+        if any(path.is_relative_to(place) or place.is_relative_to(path) for place in places):
             continue
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 

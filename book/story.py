@@ -5,8 +5,6 @@ The training is read from what the explorer shows of it, and the decoders from t
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +14,8 @@ import explorer
 import numpy as np
 import pandas as pd
 import xarray as xr
-from packing import read
-from public_decoders import NAMES
+from chapters import display_name
+from packing import read, unpacked
 from template import from_template
 
 import coupling_lib as cl
@@ -37,13 +35,8 @@ PAIR = (7, 5)
 STOPS = (0, 10, 32, 100, 1000, 10_000)
 """Steps of the training at which the story stops."""
 DECODERS = ("smollm2-135m", "gemma3-270m", "qwen2.5-coder-0.5b")
-SHORT = {name: NAMES[name].split(" (")[0].removesuffix("-Instruct") for name in DECODERS}
+SHORT = {name: display_name(name) for name in DECODERS}
 """Names of the decoders in the story."""
-
-
-def unpacked(numbers: str, dtype: str, *shape: int) -> np.ndarray:
-    """Read an array that `packing` wrote."""
-    return np.frombuffer(gzip.decompress(base64.b64decode(numbers)), dtype=dtype).reshape(shape)
 
 
 def training(folder: Path = explorer.OUT / "explorer-data") -> xr.Dataset:
@@ -119,7 +112,7 @@ def moving(one: xr.Dataset, maps: Mapping[str, xr.DataArray], points: pd.DataFra
         "places": ((places - places[0]) / (places[-1] - places[0])).round(4).tolist(),
         "pair": PAIR,
         "chance": round(one.by_chance, 4),
-        "top": round(max(float(one.coupling.max()), *(float(values.max()) for values in maps.values())), 4),
+        "top": round(figures.highest({MODEL: one, **maps}), 4),
         "maps": [_flat(values) for values in one.coupling.values],
         "matrices": [_flat(values) for values in one.A.values],
         "coupling": one.mean_coupling.values.round(4).tolist(),

@@ -47,8 +47,7 @@ def kind_of(table: pd.DataFrame) -> str:
 def alternative_text(table: pd.DataFrame) -> str:
     """Describe a table: per group of rows the least and the greatest value, where each is, and the mean."""
     entries = [name for name in table if re.fullmatch(r"entry_\d+", name)]
-    numbers = [name for name in table if pd.api.types.is_numeric_dtype(table[name]) and table[name].notna().any()]
-    numbers = [name for name in numbers if table[name].dtype != bool]
+    numbers = list(table.select_dtypes("number").dropna(axis="columns", how="all"))
     places = [name for name in PLACES if name in numbers]
     # The rank of a token is a place, an effective rank is measured. Tokens are one where steps are not.
     if "rank" in places and (table["rank"].dropna() % 1 > 0).any():

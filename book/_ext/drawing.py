@@ -64,11 +64,7 @@ def _rewrite(root: ElementTree.Element, other: ElementTree.Element, styles: dict
         if one in above and above[one].tag == f"{_SVG}defs":
             # A mark repeats its style where it is used, and a rule for the dark does not reach into what is used.
             style_pair = "", ""
-        differ = {
-            name
-            for name in attributes.keys() | dark_attributes.keys()
-            if attributes.get(name) != dark_attributes.get(name)
-        }
+        differ = {name for name, _ in attributes.items() ^ dark_attributes.items()}
         if differ == {"href"} and one.tag == f"{_SVG}image":
             # A map of other colours: both are there, and one is seen.
             beside = ElementTree.Element(

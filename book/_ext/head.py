@@ -85,8 +85,8 @@ def scholarly(citation: dict[str, Any], address: str | None) -> str:
         "isBasedOn": {"@id": paper["@id"]},
     }
     graph = [paper, {name: value for name, value in software.items() if value}]
-    text = json.dumps({"@context": "https://schema.org", "@graph": graph}, ensure_ascii=False)
-    return f'<script type="application/ld+json">{text.replace("</", "<" + chr(92) + "/")}</script>\n'
+    text = json.dumps({"@context": "https://schema.org", "@graph": graph}, ensure_ascii=False).replace("</", r"<\/")
+    return f'<script type="application/ld+json">{text}</script>\n'
 
 
 def sitemap(address: str, pages: list[str]) -> str:

@@ -137,15 +137,12 @@ def _parts(group: ElementTree.Element) -> Iterator[ElementTree.Element]:
     """Return the axes, legends and texts of a figure; an axes has its own legends and texts inside."""
     for child in group:
         kind = child.get("id", "").partition("_")[0]
-        if kind in ("figure", "subfigure") or (kind == "axes" and _only_a_legend(child)):
+        # Axes that are an empty place of a grid may hold a legend.
+        empty = kind == "axes" and all(part.get("id", "").startswith("legend") for part in child)
+        if empty or kind in ("figure", "subfigure"):
             yield from _parts(child)
         elif kind in ("axes", "legend", "text"):
             yield child
-
-
-def _only_a_legend(axes: ElementTree.Element) -> bool:
-    """Return whether axes are an empty place of a grid, which may hold a legend."""
-    return all(child.get("id", "").startswith("legend") for child in axes)
 
 
 def _texts(part: ElementTree.Element) -> list[ElementTree.Element]:

@@ -1,8 +1,8 @@
 """Predictions beside outcomes: nothing is judged before its time, and then by the rule."""
 
 import numpy as np
+from claims import experiments
 from experiments import KINDS, _written, outcomes
-from power import experiments
 
 from companion.tables import regularised
 from tests.companion.tables.test_quality_table import READING, made_up

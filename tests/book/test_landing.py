@@ -1,7 +1,7 @@
 """The front page: its answer and its story come first, and its verdicts are counted."""
 
-import landing
 import pytest
+import scorecard
 from browser import DESKTOP, HTML, PHONE, show
 
 
@@ -20,6 +20,6 @@ def test_first_screen_answers_and_verdicts_lead_to_claims(tab, size):
 
 
 def test_verdict_strip_counts_every_claim_per_place(monkeypatch):
-    monkeypatch.setattr(landing, "from_template", lambda name, counted: counted)
-    counted, n = landing.verdicts_strip(), len(landing.judge_all(landing.paths.RESULTS))
+    monkeypatch.setattr(scorecard, "from_template", lambda name, counted: counted)
+    counted, n = scorecard.verdicts_strip(), len(scorecard.judge_all(scorecard.paths.RESULTS))
     assert n > 20 and {place: sum(found.values()) for place, found in counted.items()} == dict.fromkeys(counted, n)

@@ -9,6 +9,7 @@ from importlib import import_module
 import complete
 import paper_map
 import pytest
+from chapters import parameters_of
 
 from companion.notebook.parameters import RULES
 from companion.training.__main__ import _parser
@@ -73,7 +74,7 @@ def test_what_a_row_names_exists_and_draws_it(row):
 
 @each_row
 def test_its_commands_exist_and_would_be_accepted(row):
-    given = paper_map.parameters_of(row)
+    given = parameters_of(row["parameters"])
     assert {given.get("model", ""), *given.get("others", "").split(",")} <= {"", *KNOWN_MODELS}
     for name, value in given.items():
         default = declared(row["notebook"])[name]
@@ -82,7 +83,7 @@ def test_its_commands_exist_and_would_be_accepted(row):
         assert RULES[name].accepts(read), (name, value)
         assert read != default, f"{name} is {value} anyway"
     if not row["before"]:
-        assert "table" not in paper_map.parameters_of(row)
+        assert "table" not in parameters_of(row["parameters"])
         return
     program, *given = shlex.split(row["before"])
     if program != "-m":
@@ -91,7 +92,7 @@ def test_its_commands_exist_and_would_be_accepted(row):
         return
     module, *given = given
     options = _parser().parse_args(given)
-    assert module == "companion.training" and str(options.table) == paper_map.parameters_of(row)["table"]
+    assert module == "companion.training" and str(options.table) == parameters_of(row["parameters"])["table"]
 
 
 @each_row
@@ -107,7 +108,7 @@ def test_one_rule_gives_every_item_its_state(row):
         own = [word for word in PAPERS_OWN if any(word in taken for taken in data)]
         assert paper_map.by_command(row) or own, "it has a command, or shows values of the paper's own models"
     if re.search(r"(further|three|all|two .*) models", row["shows"]) and row["notebook"] != "generalization":
-        several = "others" in paper_map.parameters_of(row) or "how many, our source does not say" in row["note"]
+        several = "others" in parameters_of(row["parameters"]) or "how many, our source does not say" in row["note"]
         assert several, "several models side by side are named in the command"
 
 

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
-from power import experiments
+from claims import experiments
 from refusals import refused
 
 from companion.tables import edits as of

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from power import experiments
+from claims import experiments
 from refusals import refused
 
 from companion.tables import quality

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-from power import experiments
+from claims import experiments
 
 from companion.tables import width
 from companion.tables.statistics import uncoupled
