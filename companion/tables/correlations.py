@@ -96,7 +96,6 @@ def shape_table(
     # The folds are drawn at random `n_seeds` times, as a single draw decides nothing. The interval describes the
     # variation over sets of groups. Groups change the difference through the fits as well, so the whole comparison is
     # repeated without each of them. No curve explains more than the line's residual variance.
-    #
     rows = []
     for name, (x, y) in tables.items():
         scores = partial(_held_out, finite(x, "x"), finite(y, "y"), regression.drawn_folds(len(x), n_seeds))

@@ -89,8 +89,7 @@ def replace_rows(rows: Iterable[Mapping[str, Any]], file: Path | None = None) ->
     file, new = file or FILE, pd.DataFrame(rows)
     old, key = read_table(file), ["model", "notebook"]
     if not old.empty and not new.empty:
-        again = set(new[key].itertuples(index=False, name=None))
-        old = old[[pair not in again for pair in old[key].itertuples(index=False, name=None)]]
+        old = old[~old.set_index(key).index.isin(new.set_index(key).index)]
     table = pd.concat([part for part in (old, new) if not part.empty])
     order = {model: at for at, model in enumerate(MODELS)}
     table = table.sort_values(key, key=lambda one: one.map(order).fillna(one), kind="stable", ignore_index=True)

@@ -102,22 +102,19 @@ def of_stricter_nulls(both: xr.Dataset, k: int) -> dict[str, Effect]:
         coupling = 1 - both["normalised"].sel(part=part, k=k, drop=True).astype(float)
         random = 1 - both["normalised_null"].sel(part=part, k=k, drop=True).astype(float)
         every, near = (coupling.sel(span=span, drop=True) for span in ("all pairs", "neighbours"))
-        lead = near - every
-        stricter = beyond_null(every.sel(kind="measured"), random, every.sel(kind="conjugated"))
-        local = beyond_null(lead.sel(kind="measured"), 0 * random, lead.sel(kind="conjugated"))
-        own = every.sel(kind="measured") - every.sel(kind="unpaired")
-        paired = beyond_null(own, 0 * random, every.sel(kind="conjugated") - random)
-        for network, (word, values) in product(
-            both["network"].values, (("coupled", stricter), ("local", local), ("paired", paired))
-        ):
+        lead, measured, conjugated = near - every, every.sel(kind="measured"), every.sel(kind="conjugated")
+        stricter = {
+            "coupled": beyond_null(measured, random, conjugated),
+            "local": beyond_null(lead.sel(kind="measured"), 0 * random, lead.sel(kind="conjugated")),
+            "paired": beyond_null(measured - every.sel(kind="unpaired"), 0 * random, conjugated - random),
+        }
+        for network, (word, values) in product(both["network"].values, stricter.items()):
             called = f"{name}-{word}" + ("" if network == "trained" else f"-{network}")
             found[called] = effect_of(values.sel(network=network).values)
-        emerged = stricter.sel(network="trained") - stricter.sel(network="untrained")
+        coupled, over_states = stricter["coupled"], measured - every.sel(kind="state directions")
+        emerged = coupled.sel(network="trained") - coupled.sel(network="untrained")
         found[f"{name}-emerged"] = effect_of(emerged.values)
-        states = every.sel(network="trained")
-        found[f"{name}-over-states"] = effect_of(
-            (states.sel(kind="measured") - states.sel(kind="state directions")).values
-        )
+        found[f"{name}-over-states"] = effect_of(over_states.sel(network="trained").values)
     return found
 
 
