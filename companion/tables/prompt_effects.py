@@ -82,24 +82,20 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
         for question, column in ACROSS.items():
             name = f"{'' if part == 'whole' else 'shared_'}{column}"
             across = both[name].dropna().unstack("network").dropna()
-            conjugated = (
-                both.get(f"{name}_conjugated", pd.Series(np.nan, both.index)).unstack("network").loc[across.index]
-            )
             if len(across) < 2:
                 continue
-            found[question, part] = with_error(effect_of(across["trained"].to_numpy() - random), spread, np.inf)
-            change = effect_of((across["trained"] - across["untrained"]).to_numpy())
-            found[f"{question}, emerged", part] = with_error(change, 2**0.5 * spread, np.inf)
-            if conjugated[across.columns].isna().any(axis=None):
-                continue  # the larger of two nulls, or no statement
-            turned = xr.DataArray(conjugated[across.columns].rename_axis("prompt"))
-            measured = xr.DataArray(across.rename_axis("prompt"))
-            beyond = (
-                effects.beyond_null(measured, xr.full_like(turned, random), turned).transpose("prompt", ...).to_pandas()
-            )
-            found[f"{question}, stricter", part] = with_error(effect_of(beyond["trained"].to_numpy()), spread, np.inf)
-            change = effect_of((beyond["trained"] - beyond["untrained"]).to_numpy())
-            found[f"{question}, stricter, emerged", part] = with_error(change, 2**0.5 * spread, np.inf)
+            conjugated = both.get(f"{name}_conjugated", pd.Series(np.nan, both.index)).unstack("network")
+            conjugated = conjugated.loc[across.index, across.columns]
+            compared = {question: (across, random)}
+            if conjugated.notna().all(axis=None):  # the larger of two nulls, or no statement
+                measured, turned = (xr.DataArray(values.rename_axis("prompt")) for values in (across, conjugated))
+                beyond = effects.beyond_null(measured, xr.full_like(turned, random), turned)
+                compared[f"{question}, stricter"] = beyond.transpose("prompt", ...).to_pandas(), 0.0
+            for asked, (values, null) in compared.items():
+                excess = effect_of((values["trained"] - null).to_numpy())
+                change = effect_of((values["trained"] - values["untrained"]).to_numpy())
+                found[asked, part] = with_error(excess, spread, np.inf)
+                found[f"{asked}, emerged", part] = with_error(change, 2**0.5 * spread, np.inf)
     for question, score in SCORES.items():
         for states in effects.CONVENTIONS:
             values = both[f"{score}_{states.replace(' ', '_')}"].dropna().unstack("network").dropna()
