@@ -176,7 +176,7 @@ def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
     for prefix, rows in {"": every, "trained-": (table["step"] > 0).to_numpy()}.items():
         for shape, degree in (("line", 1), ("parabola", 2)):
             found[f"{prefix}{shape}"] = float(1 - left(rows, rows, degree).var() / value[rows].var())
-    return found | numbers({"gain": gain}, "")
+    return found | numbers({"gain": gain})
 
 
 def turn(table: pd.DataFrame, coupling: str) -> float:

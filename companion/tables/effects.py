@@ -30,7 +30,7 @@ CONVENTIONS = {
 """The choices of states in `metrics.trajectory`, and the names of their effects."""
 
 
-def numbers(effects: Mapping[str, Effect], prefix: str) -> dict[str, float]:
+def numbers(effects: Mapping[str, Effect], prefix: str = "") -> dict[str, float]:
     """Return the parts of effects as named numbers."""
     ends = ["" if field == "value" else f"-{field}" for field in Effect._fields]
     parts = {f"{name}{end}": part for name, effect in effects.items() for end, part in zip(ends, effect, strict=True)}

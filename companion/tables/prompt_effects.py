@@ -173,10 +173,9 @@ def variances(table: pd.DataFrame) -> dict[str, float]:
     return {name: max(0.0, variance) ** 0.5 for name, variance in found.items()}
 
 
-def spreads(table: pd.DataFrame | None = None) -> dict[str, float]:
+def spreads() -> dict[str, float]:
     """Return the standard deviations of `variances` under the names of the book."""
-    found = variances(many_prompts() if table is None else table)
-    return {f"many-spread-{name}": value for name, value in found.items()}
+    return {f"many-spread-{name}": value for name, value in variances(many_prompts()).items()}
 
 
 def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
@@ -205,7 +204,7 @@ def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
     found["many-difficulty-range"] = _difference(problems)
     shared = couplings(rows, "traceless part")
     found["many-shared-difficulty-range"] = _difference(shared[shared["set"].isin(problems["set"])])
-    return effects.numbers(found, "") | more
+    return effects.numbers(found) | more
 
 
 def _difference(problems: pd.DataFrame) -> Effect:

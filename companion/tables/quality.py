@@ -76,8 +76,7 @@ def equal_steps(table: pd.DataFrame) -> dict[int, Effect]:
 
 def _asked_once(table: pd.DataFrame) -> list[tuple[str, int, Effect]]:
     last = int(table["step"].max())
-    early, end = (table[table["step"] == step] for step in (EARLY, last))
-    equal = at_equal_loss(table)
+    early, end, equal = moments(table).values()
     seeds = pd.get_dummies(end["seed"], drop_first=True, dtype=float).to_numpy()
     return [
         ("early", EARLY, correlation_over(early["coupling"], early["score"])),
