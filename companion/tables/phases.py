@@ -16,9 +16,9 @@ PEAK, LAST = 91, 1642
 """Compared steps: the peak of coupling in other models of this width, and the last."""
 
 
-def phases(file: Path | None = None) -> pd.DataFrame:
+def phases(file: Path = paths.DATA / "phases.csv") -> pd.DataFrame:
     """Read the table, a row for each model and step, with coupling and that of the traceless part."""
-    table = quality.quality(file or paths.DATA / "phases.csv")
+    table = quality.quality(file)
     return table.assign(**{name: 1 - table[column] for name, column in READINGS.items()})
 
 

@@ -23,16 +23,16 @@ PARTS = {"whole": "class.k10.normalized_miscoupling", "traceless part": "class.k
 """Columns by the part of the Jacobians that they describe."""
 
 
-def cells(file: Path | None = None) -> pd.DataFrame:
+def cells(file: Path = GRID) -> pd.DataFrame:
     """Read the cells of the grid, a model each, without repetitions of the diagonal."""
-    table = without_repeats(read_table(file or GRID), ["model"])
+    table = without_repeats(read_table(file), ["model"])
     settings = ["weight_decay", "drop_path"]
     return table if table.empty else table.sort_values("seed").drop_duplicates(settings).reset_index(drop=True)
 
 
-def pairs(file: Path | None = None) -> pd.DataFrame:
+def pairs(file: Path = PAIRS) -> pd.DataFrame:
     """Read the complete pairs, in the order of their seeds, the model without stochastic depth first."""
-    table = without_repeats(read_table(file or PAIRS), ["model"])
+    table = without_repeats(read_table(file), ["model"])
     if table.empty:
         return table
     whole = table.groupby("seed")["model"].transform("size") == 2

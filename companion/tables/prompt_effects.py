@@ -43,17 +43,16 @@ HALF_WIDTH = 0.005
 """Wanted half-width of a mean's interval, for the number of prompts that it requires: the margin of coupling."""
 
 
-def many_prompts(file: Path | None = None) -> pd.DataFrame:
+def many_prompts(file: Path = TABLE) -> pd.DataFrame:
     """Read the table, and refuse one with a repeated row."""
-    return without_repeats(read_table(file or TABLE), KEY)
+    return without_repeats(read_table(file), KEY)
 
 
 def finished(table: pd.DataFrame) -> pd.DataFrame:
     """Select the models with all prompts and all networks measured."""
     alone = table[table["version"] == "alone"]
-    counts = (
-        alone.groupby(["network", "set", "model"]).size().unstack(fill_value=0).reindex(_WANTED.index, fill_value=0)
-    )
+    counts = alone.groupby(["network", "set", "model"]).size().unstack(fill_value=0)
+    counts = counts.reindex(_WANTED.index, fill_value=0)
     # One in a hundred may be longer than a model reads.
     whole = counts.columns[counts.ge(0.99 * _WANTED, axis=0).all()]
     return table[table["model"].isin(whole)].reset_index(drop=True)
@@ -74,9 +73,9 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
         found |= {(question, part): effect for question, effect in _of_coupling(own).items()}
         if part == "whole" and own.get("product_lead", pd.Series(dtype=float)).notna().any():
             found["product, new questions", part] = effect_of(own["product_lead"].dropna().to_numpy())
-        few, all_bits = (couplings(rows, part, network).set_index("id") for network in (IN_4_BITS, "trained"))
+        few = couplings(rows, part, IN_4_BITS).set_index("id")["coupling"]
         if len(few) > 1:
-            bits = few["coupling"] - all_bits.loc[all_bits["set"] == EMBEDDED, "coupling"]
+            bits = few - own[own["set"] == EMBEDDED].set_index("id")["coupling"]
             found["four bits", part] = effect_of(bits.dropna().to_numpy())
         random, spread = 1 - gaussian_miscoupling(K), null_spreads(K, blocks)["all pairs"]
         for question, column in ACROSS.items():

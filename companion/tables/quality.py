@@ -46,9 +46,9 @@ ALL_HELD = "all three"
 _LEFT = ("sd_coupling", "sd_score", "explains_coupling", "explains_score")
 
 
-def quality(file: Path | None = None) -> pd.DataFrame:
+def quality(file: Path = paths.DATA / "quality.csv") -> pd.DataFrame:
     """Read the table of the experiment, a row for each model and step, and refuse one with a repeated row."""
-    table = without_repeats(suite(file or paths.DATA / "quality.csv", untrained=True), ["model", "step"])
+    table = without_repeats(suite(file, untrained=True), ["model", "step"])
     return table.assign(score=table["negative_loss"])
 
 

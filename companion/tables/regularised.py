@@ -19,9 +19,9 @@ DOSES = ("decouple0.03", "encourage0.03", "encourage0.3")
 """Arms that differ in strength only."""
 
 
-def regularised(file: Path | None = None) -> pd.DataFrame:
+def regularised(file: Path = paths.DATA / "regulariser.csv") -> pd.DataFrame:
     """Read the runs after training, a row each with its arm and the step from which on it is regularised."""
-    table = without_repeats(read_table(file or paths.DATA / "regulariser.csv"), ["model", "step"])
+    table = without_repeats(read_table(file), ["model", "step"])
     last = table[table["step"] == table["steps"]]
     arms = last["model"].str.split("-").str[0].rename("arm")
     readings = pd.DataFrame({name: 1 - last[column] for name, column in READINGS.items()})
