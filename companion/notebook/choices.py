@@ -109,11 +109,11 @@ def chosen_turn(given: int, depths: Mapping[str, int]) -> int:
 
 def chosen_questions(given: int | str, seed: int) -> list[Prompt]:
     """Return the prompts that `questions` refers to: those with counted reasoning steps or a rating."""
-    wanted = max(2, given) if isinstance(given, int) else 2
-    named = "embedded" if isinstance(given, int) else given
-    found = chosen_prompts(named, seed)
+    numbered = isinstance(given, int)
+    wanted = max(2, given) if numbered else 2
+    found = chosen_prompts("embedded" if numbered else given, seed)
     counted = [prompt for prompt in found if prompt.steps is not None or prompt.rating is not None]
     if len(counted) < wanted:
         expected = f"at least {wanted} prompts with counted reasoning steps or a rating, and there are {len(counted)}"
         raise ParameterError(refusal("questions", given, expected))
-    return counted[:wanted] if isinstance(given, int) else counted
+    return counted[:wanted] if numbered else counted

@@ -208,11 +208,9 @@ def _given(namespace: Mapping[str, Any], declared: tuple[str, ...]) -> list[str]
     """Return the names passed as parameters: in a kernel, those of papermill's cell after the parameters' own cell."""
     history = namespace.get("_ih")  # IPython's record of the cells that ran, the present one included
     if not isinstance(history, list):
-        return (
-            []
-            if _CHECKED in namespace
-            else [name for name, value in namespace.items() if not name.startswith("_") and _is_plain(value)]
-        )
+        if _CHECKED in namespace:
+            return []
+        return [name for name, value in namespace.items() if not name.startswith("_") and _is_plain(value)]
     for cell in reversed(history):
         names = _assigned(cell)
         if cell.startswith("# Parameters\n"):

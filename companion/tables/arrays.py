@@ -59,10 +59,9 @@ def from_one(data: xr.DataArray | xr.Dataset, *dimensions: str) -> xr.DataArray 
 
 def cells(table: pd.DataFrame, names: Mapping[str, str]) -> dict[str, float]:
     """Return cells of some columns by name: a column's pattern filled with the row's label, without blanks."""
-    rows = [(*np.atleast_1d(row), line) for row, line in table.iterrows()]
     return {
-        name.format(*row).replace(" ", "-"): float(line[column])
-        for *row, line in rows
+        name.format(*np.atleast_1d(row)).replace(" ", "-"): float(line[column])
+        for row, line in table.iterrows()
         for column, name in names.items()
     }
 

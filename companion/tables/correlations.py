@@ -96,7 +96,6 @@ def shape_table(
     # The folds are drawn at random `n_seeds` times, as a single draw decides nothing. The interval describes the
     # variation over sets of groups. Groups change the difference through the fits as well, so the whole comparison is
     # repeated without each of them. No curve explains more than the line's residual variance.
-    #
     rows = []
     for name, (x, y) in tables.items():
         scores = partial(_held_out, finite(x, "x"), finite(y, "y"), regression.drawn_folds(len(x), n_seeds))
@@ -177,7 +176,7 @@ def inverted_u(table: pd.DataFrame, coupling: str) -> dict[str, float]:
     for prefix, rows in {"": every, "trained-": (table["step"] > 0).to_numpy()}.items():
         for shape, degree in (("line", 1), ("parabola", 2)):
             found[f"{prefix}{shape}"] = float(1 - left(rows, rows, degree).var() / value[rows].var())
-    return found | numbers({"gain": gain}, "")
+    return found | numbers({"gain": gain})
 
 
 def turn(table: pd.DataFrame, coupling: str) -> float:

@@ -46,17 +46,13 @@ name: of a number, or of an effect with its low, high, error, n, skew and freedo
 predictions_sha256: of data/predictions.toml as it was when the notebook had run."""
 
 
-def decoders(file: Path | None = None) -> pd.DataFrame:
-    """Read the table, a row for each remembered effect."""
-    return _read(file or FILE)
-
-
 @functools.cache
-def _read(file: Path) -> pd.DataFrame:
+def decoders(file: Path = FILE) -> pd.DataFrame:
+    """Read the table, a row for each remembered effect."""
     return read_table(file)
 
 
-def numbers_of(model: str, notebook: str, file: Path | None = None) -> dict[str, float | str]:
+def numbers_of(model: str, notebook: str, file: Path = FILE) -> dict[str, float | str]:
     """Return the numbers remembered from a notebook about a model, by name; empty if it was not run."""
     if (table := decoders(file)).empty:
         return {}
@@ -84,18 +80,16 @@ def rows_of(model: str, notebook: str, numbers: Mapping[str, Any]) -> list[dict[
     return [where | {"name": name} | dict.fromkeys(("value", *ENDS)) | one | stamp for name, one in effects.items()]
 
 
-def replace_rows(rows: Iterable[Mapping[str, Any]], file: Path | None = None) -> int:
+def replace_rows(rows: Iterable[Mapping[str, Any]], file: Path = FILE) -> int:
     """Replace the rows of the same notebook and model; return the number of rows of the table."""
-    file, new = file or FILE, pd.DataFrame(rows)
-    old, key = read_table(file), ["model", "notebook"]
+    old, new, key = read_table(file), pd.DataFrame(rows), ["model", "notebook"]
     if not old.empty and not new.empty:
-        again = set(new[key].itertuples(index=False, name=None))
-        old = old[[pair not in again for pair in old[key].itertuples(index=False, name=None)]]
+        old = old[~old.set_index(key).index.isin(new.set_index(key).index)]
     table = pd.concat([part for part in (old, new) if not part.empty])
     order = {model: at for at, model in enumerate(MODELS)}
     table = table.sort_values(key, key=lambda one: one.map(order).fillna(one), kind="stable", ignore_index=True)
     write_table(file, table, _HEADER)
-    _read.cache_clear()
+    decoders.cache_clear()
     return len(table)
 
 

@@ -6,6 +6,7 @@ its pairs. *Within distances* each distance's mean rank is subtracted from both 
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -144,7 +145,7 @@ def permuted(own: pd.DataFrame, name: str) -> tuple[float, float]:
 def of_predictors(rows: pd.DataFrame) -> pd.DataFrame:
     """Correlate every predictor with the cost of every edit of one model; p corrected for all of them (Holm)."""
     lines = []
-    for edit, (name, (column, _)) in ((edit, one) for edit in (SKIP, *PAIRS) for one in LIKELY.items()):
+    for edit, (name, (column, _)) in product((SKIP, *PAIRS), LIKELY.items()):
         own = rows[rows["edit"] == SKIP] if edit == SKIP else near_pairs(rows, edit)
         if own[column].isna().any():
             continue
@@ -252,7 +253,7 @@ def numbers(table: pd.DataFrame) -> dict[str, float]:
             effect = related(near_pairs(rows, "swap"), name, INFLUENCE)
             put((model, "beyond", name), effect._asdict(), "value", "low", "high")
         alone = rows[rows["edit"] == SKIP]
-        for cost, name in ((cost, name) for cost in ("loss_rise", "kl") for name in (COUPLING, SHARED)):
+        for cost, name in product(("loss_rise", "kl"), (COUPLING, SHARED)):
             effect = correlation(valued(name, alone[LIKELY[name][0]]), alone[cost], given=alone[LIKELY[INFLUENCE][0]])
             put((model, "beyond", SKIP, name, cost), effect._asdict(), "value", "low", "high")
         for edit, costs in {SKIP: alone, **{edit: near_pairs(rows, edit) for edit in PAIRS}}.items():

@@ -30,7 +30,7 @@ CONVENTIONS = {
 """The choices of states in `metrics.trajectory`, and the names of their effects."""
 
 
-def numbers(effects: Mapping[str, Effect], prefix: str) -> dict[str, float]:
+def numbers(effects: Mapping[str, Effect], prefix: str = "") -> dict[str, float]:
     """Return the parts of effects as named numbers."""
     ends = ["" if field == "value" else f"-{field}" for field in Effect._fields]
     parts = {f"{name}{end}": part for name, effect in effects.items() for end, part in zip(ends, effect, strict=True)}
@@ -63,13 +63,9 @@ def diagonal_share(coupling: float) -> float:
 def of_depth(both: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
     """Return the trained network's coupling, its excess over the untrained one, and that of neighbours over all."""
     untrained, trained = (couplings(both.sel(network=name), variant, k) for name in ("untrained", "trained"))
-    near = both["by_distance"].sel(network="trained", variant=variant, k=k, distance=1)
-    near = 1 - near.values.astype(float)
-    return {
-        "coupled": effect_of(trained),
-        "emerged": effect_of(trained - untrained),
-        "local": effect_of(near - trained),
-    }
+    mismatch = both["by_distance"].sel(network="trained", variant=variant, k=k, distance=1)
+    changes = {"coupled": trained, "emerged": trained - untrained, "local": 1 - mismatch.values.astype(float) - trained}
+    return {name: effect_of(values) for name, values in changes.items()}
 
 
 def of_shared_depth(both: xr.Dataset, variant: str, k: int) -> dict[str, Effect]:
@@ -106,30 +102,26 @@ def of_stricter_nulls(both: xr.Dataset, k: int) -> dict[str, Effect]:
         coupling = 1 - both["normalised"].sel(part=part, k=k, drop=True).astype(float)
         random = 1 - both["normalised_null"].sel(part=part, k=k, drop=True).astype(float)
         every, near = (coupling.sel(span=span, drop=True) for span in ("all pairs", "neighbours"))
-        lead = near - every
-        stricter = beyond_null(every.sel(kind="measured"), random, every.sel(kind="conjugated"))
-        local = beyond_null(lead.sel(kind="measured"), 0 * random, lead.sel(kind="conjugated"))
-        own = every.sel(kind="measured") - every.sel(kind="unpaired")
-        paired = beyond_null(own, 0 * random, every.sel(kind="conjugated") - random)
-        for network, (word, values) in product(
-            both["network"].values, (("coupled", stricter), ("local", local), ("paired", paired))
-        ):
+        lead, measured, conjugated = near - every, every.sel(kind="measured"), every.sel(kind="conjugated")
+        stricter = {
+            "coupled": beyond_null(measured, random, conjugated),
+            "local": beyond_null(lead.sel(kind="measured"), 0 * random, lead.sel(kind="conjugated")),
+            "paired": beyond_null(measured - every.sel(kind="unpaired"), 0 * random, conjugated - random),
+        }
+        for network, (word, values) in product(both["network"].values, stricter.items()):
             called = f"{name}-{word}" + ("" if network == "trained" else f"-{network}")
             found[called] = effect_of(values.sel(network=network).values)
-        emerged = stricter.sel(network="trained") - stricter.sel(network="untrained")
+        coupled, over_states = stricter["coupled"], measured - every.sel(kind="state directions")
+        emerged = coupled.sel(network="trained") - coupled.sel(network="untrained")
         found[f"{name}-emerged"] = effect_of(emerged.values)
-        states = every.sel(network="trained")
-        found[f"{name}-over-states"] = effect_of(
-            (states.sel(kind="measured") - states.sel(kind="state directions")).values
-        )
+        found[f"{name}-over-states"] = effect_of(over_states.sel(network="trained").values)
     return found
 
 
 def beyond_null(measured: xr.DataArray, *nulls: xr.DataArray) -> xr.DataArray:
     """Subtract, network by network, the null with the larger mean over prompts."""
-    return xr.concat([measured - null for null in nulls], "null", coords="minimal", compat="override").pipe(
-        lambda left: left.isel(null=left.mean("prompt").argmin("null"))
-    )
+    left = xr.concat([measured - null for null in nulls], "null", coords="minimal", compat="override")
+    return left.isel(null=left.mean("prompt").argmin("null"))
 
 
 def of_decisive(both: xr.Dataset) -> dict[str, Effect]:
@@ -175,8 +167,7 @@ def of_trajectories(both: xr.Dataset, scores: tuple[str, ...]) -> dict[str, Effe
     found = {}
     for states, word in CONVENTIONS.items():
         for score in scores:
-            at = {"states": states, "reading": score}
-            values = both["readings"].sel(at)
+            values = both["readings"].sel(states=states, reading=score)
             change = values.sel(network="trained").values - values.sel(network="untrained").values
             change = change[np.isfinite(change)]
             if len(change) > 1:
@@ -227,3 +218,12 @@ def of_precision(measured: xr.Dataset) -> dict[str, Effect]:
 def group_centred(table: pd.DataFrame, by: str, columns: list[str]) -> pd.DataFrame:
     """Subtract from every value the mean of its group."""
     return table[columns] - table.groupby(by)[columns].transform("mean")
+
+
+def level_columns(table: pd.DataFrame, factors: Mapping[str, str], together: str) -> dict[str, np.ndarray]:
+    """Return indicator columns of the levels of factors, given by name and column, and of all factors together."""
+    levels = {
+        name: pd.get_dummies(table[column].astype(str), drop_first=True, dtype=float).to_numpy()
+        for name, column in factors.items()
+    }
+    return levels | {together: np.column_stack([*levels.values()])}

@@ -58,11 +58,10 @@ def _registered(models: Iterable[Entry], known: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows).rename(columns={"training_tokens_t": "tokens_t"})
 
 
-def suite(file: Path | None = None, untrained: bool = False) -> pd.DataFrame:
+def suite(file: Path = paths.DATA / "suite.csv", untrained: bool = False) -> pd.DataFrame:
     """Read the suite of models trained by this project (`python -m companion.training suite`)."""
     # Models trained on the generated grammar are left out: losses on different texts are not comparable. So is step 0,
     # which is no trained model, unless it is asked for.
-    file = file or paths.DATA / "suite.csv"
     if not file.is_file():
         raise ParameterError(f"{str(file)!r} does not exist; train the suite with: make suite")
     table = read_table(file)

@@ -72,17 +72,17 @@ def effect_of(values: ArrayLike, statistic: str = "mean") -> Effect:
     return Effect(value, float(low), float(high), error, n, skew)
 
 
-def detectable(error: float, freedom: float, lean: float = 0.0, level: float = 0.05, power: float = 0.8) -> float:
-    """Return the effect that is found with a given power, of the sign that takes more; `lean` as in `tail`."""
+def detectable(error: float, freedom: float, lean: float = 0.0, level: float = 0.05) -> float:
+    """Return the effect that is found with a power of 80 %, of the sign that takes more; `lean` as in `tail`."""
     against, quantile = abs(lean), scipy.special.stdtrit(freedom, 1 - level / 2)
     # The distance whose `tail` is half the level; the truth has to lie further out, to reach it so often.
     least = inverse_hall(quantile + against / 6, against)
-    return float((least + scipy.special.stdtrit(freedom, power)) * error)
+    return float((least + scipy.special.stdtrit(freedom, 0.8)) * error)
 
 
-def detectable_correlation(r: Effect, level: float = 0.05, power: float = 0.8) -> float:
-    """Return the correlation that an error like this one's detects with a given power."""
-    return float(np.tanh(detectable(r.error, _freedom_of(r), level=level, power=power)))
+def detectable_correlation(r: Effect, level: float = 0.05) -> float:
+    """Return the correlation that an error like this one's detects with a power of 80 %."""
+    return float(np.tanh(detectable(r.error, _freedom_of(r), level=level)))
 
 
 def p_value(r: Effect) -> float:

@@ -104,9 +104,9 @@ def planned_prompts(
             listed.append(
                 [PlannedPrompt(notes | {"id": name}, ids, source == "wikitext2") for name, ids in cut.items()]
             )
-    if folder is not None and more:
-        planned = [_planned(prompt, with_tokens) for prompt in texts.new_questions(folder, more)]
-        listed.append([one._replace(product=at < WITH_PRODUCT) for at, one in enumerate(planned)])
+        if more:
+            planned = [_planned(prompt, with_tokens) for prompt in texts.new_questions(folder, more)]
+            listed.append([one._replace(product=at < WITH_PRODUCT) for at, one in enumerate(planned)])
     longest = getattr(model.hf.config, "max_position_embeddings", np.inf)
     return [one for turn in zip_longest(*listed) for one in turn if one is not None and length(model, one) <= longest]
 

@@ -16,9 +16,9 @@ PEAK, LAST = 91, 1642
 """Compared steps: the peak of coupling in other models of this width, and the last."""
 
 
-def phases(file: Path | None = None) -> pd.DataFrame:
+def phases(file: Path = paths.DATA / "phases.csv") -> pd.DataFrame:
     """Read the table, a row for each model and step, with coupling and that of the traceless part."""
-    table = quality.quality(file or paths.DATA / "phases.csv")
+    table = quality.quality(file)
     return table.assign(**{name: 1 - table[column] for name, column in READINGS.items()})
 
 
@@ -52,7 +52,7 @@ def answers(table: pd.DataFrame) -> dict[str, Effect]:
 def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     """Return the numbers that prose quotes: the answers, and means over seeds at the peak and at the end."""
     own = finished(table)
-    found = effects.numbers({f"phases {name}".replace(" ", "-"): effect for name, effect in answers(own).items()}, "")
+    found = effects.numbers({name.replace(" ", "-"): effect for name, effect in answers(own).items()}, "phases")
     means = own.groupby("step")[["coupling", "shared", *EXPLANATIONS]].mean()
     for word, step in (("first", 0), ("peak", PEAK), ("last", LAST)):
         found |= {f"phases-{word}-{name.replace('_', '-')}": float(x) for name, x in means.loc[step].items()}

@@ -21,19 +21,18 @@ TESTS = 3
 """Number of tests beside the claim on accuracy, corrected together (`data/claims.toml`); power is for their level."""
 PARTS = {"whole": "class.k10.normalized_miscoupling", "traceless part": "class.k10.shared_normalized_miscoupling"}
 """Columns by the part of the Jacobians that they describe."""
-_COUPLING = "coupling with stochastic depth"
 
 
-def cells(file: Path | None = None) -> pd.DataFrame:
+def cells(file: Path = GRID) -> pd.DataFrame:
     """Read the cells of the grid, a model each, without repetitions of the diagonal."""
-    table = without_repeats(read_table(file or GRID), ["model"])
+    table = without_repeats(read_table(file), ["model"])
     settings = ["weight_decay", "drop_path"]
     return table if table.empty else table.sort_values("seed").drop_duplicates(settings).reset_index(drop=True)
 
 
-def pairs(file: Path | None = None) -> pd.DataFrame:
+def pairs(file: Path = PAIRS) -> pd.DataFrame:
     """Read the complete pairs, in the order of their seeds, the model without stochastic depth first."""
-    table = without_repeats(read_table(file or PAIRS), ["model"])
+    table = without_repeats(read_table(file), ["model"])
     if table.empty:
         return table
     whole = table.groupby("seed")["model"].transform("size") == 2
@@ -66,11 +65,7 @@ def partial_effects(
 ) -> dict[tuple[str, str], Effect]:
     """Correlate coupling and accuracy with the grid's settings held fixed, by setting and part."""
     # Both settings change accuracy and coupling, so that holding one fixed leaves the other's effect.
-    levels = {
-        name: pd.get_dummies(table[column].astype(str), drop_first=True, dtype=float).to_numpy()
-        for name, column in {"rates": "drop_path", "decays": "weight_decay"}.items()
-    }
-    given = levels | {"both": np.column_stack([*levels.values()])}
+    given = effects.level_columns(table, {"rates": "drop_path", "decays": "weight_decay"}, "both")
     y = table["test_accuracy"].to_numpy()
     return {
         (name, part): partial_over(1 - table[column].to_numpy(), y, fixed, groups)
@@ -89,9 +84,9 @@ def gains(table: pd.DataFrame) -> pd.DataFrame:
 
 def pair_answers(table: pd.DataFrame) -> dict[tuple[str, str], Effect]:
     """Return the effects in question for the experiment on pairs, by question and part."""
-    found = {name: effect_of(values.to_numpy()) for name, values in gains(table).items()}
-    accuracy = {("accuracy with stochastic depth", ""): found.pop("accuracy")}
-    return {(_COUPLING, part): effect for part, effect in found.items()} | accuracy
+    questions = {part: ("coupling with stochastic depth", part) for part in PARTS}
+    questions["accuracy"] = "accuracy with stochastic depth", ""
+    return {questions[name]: effect_of(values.to_numpy()) for name, values in gains(table).items()}
 
 
 def numbers_of(grid: pd.DataFrame, paired: pd.DataFrame) -> dict[str, float]:
@@ -104,29 +99,24 @@ def _of_grid(table: pd.DataFrame) -> dict[str, float]:
         return {}
     words = {"over all models": "accuracy", "within rates": "within", "coupling rises with the rate": "rate"}
     words["the more so with stochastic depth"] = "steeper"
-    found = {
-        f"photographs-{'' if part == 'whole' else 'shared-'}{words[question]}": effect
-        for (question, part), effect in grid_answers(table).items()
-    }
     fixed = partial_effects(table, PARTS)
-    found |= {
-        f"photographs-{'' if part == 'whole' else 'shared-'}within-{name}": effect
-        for (name, part), effect in fixed.items()
-    }
-    spread = table.groupby("drop_path")["test_accuracy"].agg(np.ptp).max()
-    more = {"models": len(table), "accuracy-lowest": table["test_accuracy"].min(), "accuracy-spread": spread}
-    more |= {
+    found = {(words[question], part): effect for (question, part), effect in grid_answers(table).items()}
+    found |= {(f"within-{name}", part): effect for (name, part), effect in fixed.items()}
+    named = {f"{'' if part == 'whole' else 'shared-'}{name}": effect for (name, part), effect in found.items()}
+    more = {
+        "models": len(table),
+        "accuracy-lowest": table["test_accuracy"].min(),
+        "accuracy-spread": table.groupby("drop_path")["test_accuracy"].agg(np.ptp).max(),
         "accuracy-highest": table["test_accuracy"].max(),
         "within-both-seen": detectable_correlation(fixed["both", "whole"], 0.05 / TESTS),
     }
-    return effects.numbers(found, "") | {f"photographs-{name}": float(value) for name, value in more.items()}
+    return effects.numbers(named, "photographs") | {f"photographs-{name}": float(value) for name, value in more.items()}
 
 
 def _of_pairs(table: pd.DataFrame) -> dict[str, float]:
     if table.empty or table["seed"].nunique() < N_PAIRS:
         return {}
-    found = pair_answers(table)
-    named = {"coupling": (_COUPLING, "whole"), "shared-coupling": (_COUPLING, "traceless part")}
-    named["accuracy"] = "accuracy with stochastic depth", ""
-    least = {"pairs-coupling-least": float(gains(table)["whole"].min())}
-    return effects.numbers({f"pairs-{name}": found[key] for name, key in named.items()}, "") | least
+    moved = gains(table)
+    columns = {"coupling": "whole", "shared-coupling": "traceless part", "accuracy": "accuracy"}
+    found = {name: effect_of(moved[column].to_numpy()) for name, column in columns.items()}
+    return effects.numbers(found, "pairs") | {"pairs-coupling-least": float(moved["whole"].min())}

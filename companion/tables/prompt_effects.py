@@ -43,17 +43,16 @@ HALF_WIDTH = 0.005
 """Wanted half-width of a mean's interval, for the number of prompts that it requires: the margin of coupling."""
 
 
-def many_prompts(file: Path | None = None) -> pd.DataFrame:
+def many_prompts(file: Path = TABLE) -> pd.DataFrame:
     """Read the table, and refuse one with a repeated row."""
-    return without_repeats(read_table(file or TABLE), KEY)
+    return without_repeats(read_table(file), KEY)
 
 
 def finished(table: pd.DataFrame) -> pd.DataFrame:
     """Select the models with all prompts and all networks measured."""
     alone = table[table["version"] == "alone"]
-    counts = (
-        alone.groupby(["network", "set", "model"]).size().unstack(fill_value=0).reindex(_WANTED.index, fill_value=0)
-    )
+    counts = alone.groupby(["network", "set", "model"]).size().unstack(fill_value=0)
+    counts = counts.reindex(_WANTED.index, fill_value=0)
     # One in a hundred may be longer than a model reads.
     whole = counts.columns[counts.ge(0.99 * _WANTED, axis=0).all()]
     return table[table["model"].isin(whole)].reset_index(drop=True)
@@ -74,32 +73,28 @@ def of_model(rows: pd.DataFrame, blocks: int) -> dict[tuple[str, str], Effect]:
         found |= {(question, part): effect for question, effect in _of_coupling(own).items()}
         if part == "whole" and own.get("product_lead", pd.Series(dtype=float)).notna().any():
             found["product, new questions", part] = effect_of(own["product_lead"].dropna().to_numpy())
-        few, all_bits = (couplings(rows, part, network).set_index("id") for network in (IN_4_BITS, "trained"))
+        few = couplings(rows, part, IN_4_BITS).set_index("id")["coupling"]
         if len(few) > 1:
-            bits = few["coupling"] - all_bits.loc[all_bits["set"] == EMBEDDED, "coupling"]
+            bits = few - own[own["set"] == EMBEDDED].set_index("id")["coupling"]
             found["four bits", part] = effect_of(bits.dropna().to_numpy())
         random, spread = 1 - gaussian_miscoupling(K), null_spreads(K, blocks)["all pairs"]
         for question, column in ACROSS.items():
             name = f"{'' if part == 'whole' else 'shared_'}{column}"
             across = both[name].dropna().unstack("network").dropna()
-            conjugated = (
-                both.get(f"{name}_conjugated", pd.Series(np.nan, both.index)).unstack("network").loc[across.index]
-            )
             if len(across) < 2:
                 continue
-            found[question, part] = with_error(effect_of(across["trained"].to_numpy() - random), spread, np.inf)
-            change = effect_of((across["trained"] - across["untrained"]).to_numpy())
-            found[f"{question}, emerged", part] = with_error(change, 2**0.5 * spread, np.inf)
-            if conjugated[across.columns].isna().any(axis=None):
-                continue  # the larger of two nulls, or no statement
-            turned = xr.DataArray(conjugated[across.columns].rename_axis("prompt"))
-            measured = xr.DataArray(across.rename_axis("prompt"))
-            beyond = (
-                effects.beyond_null(measured, xr.full_like(turned, random), turned).transpose("prompt", ...).to_pandas()
-            )
-            found[f"{question}, stricter", part] = with_error(effect_of(beyond["trained"].to_numpy()), spread, np.inf)
-            change = effect_of((beyond["trained"] - beyond["untrained"]).to_numpy())
-            found[f"{question}, stricter, emerged", part] = with_error(change, 2**0.5 * spread, np.inf)
+            conjugated = both.get(f"{name}_conjugated", pd.Series(np.nan, both.index)).unstack("network")
+            conjugated = conjugated.loc[across.index, across.columns]
+            compared = {question: (across, random)}
+            if conjugated.notna().all(axis=None):  # the larger of two nulls, or no statement
+                measured, turned = (xr.DataArray(values.rename_axis("prompt")) for values in (across, conjugated))
+                beyond = effects.beyond_null(measured, xr.full_like(turned, random), turned)
+                compared[f"{question}, stricter"] = beyond.transpose("prompt", ...).to_pandas(), 0.0
+            for asked, (values, null) in compared.items():
+                excess = effect_of((values["trained"] - null).to_numpy())
+                change = effect_of((values["trained"] - values["untrained"]).to_numpy())
+                found[asked, part] = with_error(excess, spread, np.inf)
+                found[f"{asked}, emerged", part] = with_error(change, 2**0.5 * spread, np.inf)
     for question, score in SCORES.items():
         for states in effects.CONVENTIONS:
             values = both[f"{score}_{states.replace(' ', '_')}"].dropna().unstack("network").dropna()
@@ -177,10 +172,9 @@ def variances(table: pd.DataFrame) -> dict[str, float]:
     return {name: max(0.0, variance) ** 0.5 for name, variance in found.items()}
 
 
-def spreads(table: pd.DataFrame | None = None) -> dict[str, float]:
+def spreads() -> dict[str, float]:
     """Return the standard deviations of `variances` under the names of the book."""
-    found = variances(many_prompts() if table is None else table)
-    return {f"many-spread-{name}": value for name, value in found.items()}
+    return {f"many-spread-{name}": value for name, value in variances(many_prompts()).items()}
 
 
 def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
@@ -209,7 +203,7 @@ def numbers(rows: pd.DataFrame, blocks: int) -> dict[str, float]:
     found["many-difficulty-range"] = _difference(problems)
     shared = couplings(rows, "traceless part")
     found["many-shared-difficulty-range"] = _difference(shared[shared["set"].isin(problems["set"])])
-    return effects.numbers(found, "") | more
+    return effects.numbers(found) | more
 
 
 def _difference(problems: pd.DataFrame) -> Effect:

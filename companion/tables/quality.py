@@ -46,9 +46,9 @@ ALL_HELD = "all three"
 _LEFT = ("sd_coupling", "sd_score", "explains_coupling", "explains_score")
 
 
-def quality(file: Path | None = None) -> pd.DataFrame:
+def quality(file: Path = paths.DATA / "quality.csv") -> pd.DataFrame:
     """Read the table of the experiment, a row for each model and step, and refuse one with a repeated row."""
-    table = without_repeats(suite(file or paths.DATA / "quality.csv", untrained=True), ["model", "step"])
+    table = without_repeats(suite(file, untrained=True), ["model", "step"])
     return table.assign(score=table["negative_loss"])
 
 
@@ -60,12 +60,11 @@ def finished(table: pd.DataFrame) -> pd.DataFrame:
 
 def estimates(table: pd.DataFrame, readings: Sequence[str]) -> pd.DataFrame:
     """Return the effects in question, for each variant: a row each, with the training step if there is one."""
-    found = []
+    rows = []
     for reading in readings:
         own = table.assign(coupling=1 - table[reading])
-        found += [("equal steps", reading, step, effect) for step, effect in equal_steps(own).items()]
-        found += [(question, reading, step, effect) for question, step, effect in _asked_once(own)]
-    rows = [{"question": q, "reading": r, "step": s, **effect._asdict()} for q, r, s, effect in found]
+        found = [("equal steps", step, effect) for step, effect in equal_steps(own).items()] + _asked_once(own)
+        rows += [{"question": name, "reading": reading, "step": step, **one._asdict()} for name, step, one in found]
     return pd.DataFrame(rows)
 
 
@@ -77,8 +76,7 @@ def equal_steps(table: pd.DataFrame) -> dict[int, Effect]:
 
 def _asked_once(table: pd.DataFrame) -> list[tuple[str, int, Effect]]:
     last = int(table["step"].max())
-    early, end = (table[table["step"] == step] for step in (EARLY, last))
-    equal = at_equal_loss(table)
+    early, end, equal = moments(table).values()
     seeds = pd.get_dummies(end["seed"], drop_first=True, dtype=float).to_numpy()
     return [
         ("early", EARLY, correlation_over(early["coupling"], early["score"])),
@@ -103,25 +101,19 @@ def held_table(table: pd.DataFrame, reading: str) -> pd.DataFrame:
     rows = []
     for moment, now in moments(table.assign(coupling=1 - table[reading])).items():
         coupling, score = now["coupling"].to_numpy(), now["score"].to_numpy()
+        both = {"coupling": coupling, "score": score}
         held = {"nothing": np.empty((len(now), 0)), **_levels(now)}
         for name, given in held.items():
             r = partial_over(coupling, score, given) if given.size else correlation_over(coupling, score)
-            left = {
-                "sd_coupling": residuals(coupling, given).std(ddof=1),
-                "sd_score": residuals(score, given).std(ddof=1),
-            }
-            shares = {
-                f"explains_{of}": r_squared(given, values) if given.size else 0.0
-                for of, values in (("coupling", coupling), ("score", score))
-            }
+            left = {f"sd_{of}": residuals(values, given).std(ddof=1) for of, values in both.items()}
+            shares = {f"explains_{of}": r_squared(given, values) if given.size else 0.0 for of, values in both.items()}
             rows.append({"moment": moment, "held": name, **r._asdict(), **left, **shares})
     return pd.DataFrame(rows)
 
 
 def _levels(now: pd.DataFrame) -> dict[str, np.ndarray]:
     """Return the levels of each factor, and of all of them, as indicator columns."""
-    levels = {name: pd.get_dummies(now[name].astype(str), drop_first=True, dtype=float).to_numpy() for name in FACTORS}
-    return levels | {ALL_HELD: np.column_stack([*levels.values()])}
+    return effects.level_columns(now, dict(zip(FACTORS, FACTORS, strict=True)), ALL_HELD)
 
 
 def on_clean_text(table: pd.DataFrame, reading: str) -> Effect:

@@ -3,8 +3,6 @@
 Coupling, scores, line-shape score, training loss and width come from the tables of the models themselves.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 
@@ -31,9 +29,9 @@ LABELS = {
 """Rivals, by column."""
 
 
-def rivals(file: Path | None = None) -> pd.DataFrame:
+def rivals() -> pd.DataFrame:
     """Read the table, each row with the coupling, the score and the other properties of its model."""
-    table = without_repeats(read_table(file or TABLE), ["set", "model"])
+    table = without_repeats(read_table(TABLE), ["set", "model"])
     return table if table.empty else table.merge(_known(), on=["set", "model"], how="left", validate="one_to_one")
 
 

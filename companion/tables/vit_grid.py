@@ -201,13 +201,13 @@ def numbers_of(grid: pd.DataFrame, reading: Reading, model: str) -> dict[str, fl
     first = first_seed(grid)
     # Models that differ only in weight decay are nearly copies here, so that rates are the independent units.
     fixed = photographs.partial_effects(first, {"": reading.column}, first["drop_path"])
-    found |= effects.numbers({f"grid-within-{name}": effect for (name, _), effect in fixed.items()}, "")
+    found |= effects.numbers({name: effect for (name, _), effect in fixed.items()}, "grid-within")
     found["grid-within-both-seen"] = detectable_correlation(fixed["both", ""])
     for token in TOKENS:
         one = reading._replace(token=token)
         found[f"coupling-{token}-null-error"] = null_error(one)
-        found |= effects.numbers(of_grid(coupling_table(grid, one), token), "")
+        found |= effects.numbers(of_grid(coupling_table(grid, one), token))
     of_class = coupling_table(grid, reading._replace(token="class"))
     found["steeper-class-seen"] = detectable_correlation(of_grid(of_class, "class")["steeper-class"])
-    found |= effects.numbers({"rise-class": rise(of_class)}, "")
+    found |= effects.numbers({"rise-class": rise(of_class)})
     return {name: float(value) for name, value in found.items()} | circumstances(grid, model, spread.test_accuracy)

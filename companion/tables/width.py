@@ -70,6 +70,15 @@ def beyond_chance(table: pd.DataFrame, reading: str) -> pd.DataFrame:
     return equally_good(table.assign(**{reading: 1 - table[f"{reading}_relative"]}), reading)
 
 
+def shown(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return equally good models by every variant of `READINGS`: raw, and beyond chance as `-relative`."""
+    found = {}
+    for mark, reading in READINGS.items():
+        stem = mark.replace("_", "-")
+        found |= {stem: equally_good(table, reading), f"{stem}-relative": beyond_chance(table, reading)}
+    return found
+
+
 def over_widths(models: pd.DataFrame, beside: pd.Series) -> Effect:
     """Correlate coupling with a variable over all models, with widths as independent units."""
     return correlation_over(models["coupling"], beside, models["width"])
@@ -78,14 +87,10 @@ def over_widths(models: pd.DataFrame, beside: pd.Series) -> Effect:
 def relations(table: pd.DataFrame) -> dict[str, Effect]:
     """Return every shown variant's correlation with width: raw and beyond chance, over models and over widths."""
     found = {}
-    for mark, reading in READINGS.items():
-        stem = mark.replace("_", "-")
-        for part, own in (("", equally_good(table, reading)), ("-relative", beyond_chance(table, reading))):
-            # Coupling beyond chance follows no curve of chance.
-            curve = reading == FIGURE_1A and not part
-            beside = own["random"] if curve else np.log(own["width"])
-            found |= {f"{stem}{part}": correlation_over(own["coupling"], beside)}
-            found |= {f"{stem}{part}-over-widths": over_widths(own, beside)}
+    for name, own in shown(table).items():
+        # Coupling beyond chance follows no curve of chance.
+        beside = own["random"] if name == "figure-1a" else np.log(own["width"])
+        found |= {name: correlation_over(own["coupling"], beside), f"{name}-over-widths": over_widths(own, beside)}
     untrained = table[table["step"] == 0].assign(coupling=lambda rows: 1 - rows[FIGURE_1A])
     found["figure-1a-step-0-over-widths"] = over_widths(untrained, uncoupled(untrained["k_tenth"]))
     return found
@@ -96,22 +101,18 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     if table["model"].nunique() < MODELS:
         return {}
     found, numbers = relations(table), {}
-    for mark, reading in READINGS.items():
-        stem, equal = mark.replace("_", "-"), equally_good(table, reading)
-        for part, own in (("", equal), ("-relative", beyond_chance(table, reading))):
-            of_widths = own.groupby("width")["coupling"].mean()
-            numbers |= {f"{stem}{part}-narrowest": of_widths.iloc[0], f"{stem}{part}-widest": of_widths.iloc[-1]}
+    models = shown(table)
+    for name, own in models.items():
+        of_widths = own.groupby("width")["coupling"].mean()
+        numbers |= {f"{name}-narrowest": of_widths.iloc[0], f"{name}-widest": of_widths.iloc[-1]}
     for end in ("narrowest", "widest"):
         numbers[f"on-diagonal-{end}"] = effects.diagonal_share(numbers[f"k10-{end}"])
-    for mark in ("figure_1a", "k10"):
-        own = table.assign(coupling=1 - table[READINGS[mark]])
-        for step in ASIDE:
-            now = with_width(own[own["step"] == step], READINGS[mark])
-            found[f"{mark.replace('_', '-')}-step-{step}"] = now
+    for name, reading in (("figure-1a", FIGURE_1A), ("k10", READINGS["k10"])):
+        own = table.assign(coupling=1 - table[reading])
+        found |= {f"{name}-step-{step}": with_width(own[own["step"] == step], reading) for step in ASIDE}
     columns = [column for column in coupling_columns(table) if column.endswith("_k10")]
     # As a share of the distance from chance, over widths.
-    each = [beyond_chance(table, column) for column in columns]
-    every = [over_widths(own, np.log(own["width"])) for own in each]
+    every = [over_widths(own, np.log(own["width"])) for own in (beyond_chance(table, column) for column in columns)]
     numbers |= {"readings": len(every), "readings-above": sum(r.low > 0 for r in every)}
     numbers |= {"readings-below": sum(r.high < 0 for r in every)}
     chance = 1 - table.groupby("width")[f"{READINGS['ktenth']}_null"].first()
@@ -119,7 +120,8 @@ def numbers_of(table: pd.DataFrame) -> dict[str, float]:
     # Tokens at that loss are interpolated between checkpoints as coupling is, which is 1 minus a column.
     reached = equally_good(table.assign(reached=1 - table["tokens"]), "reached").groupby("width")["coupling"].mean()
     numbers |= {"tokens-narrowest": reached.iloc[0], "tokens-widest": reached.iloc[-1]}
-    numbers |= {"models": table["model"].nunique(), "widths": table["width"].nunique(), "loss": equal["loss"].iloc[0]}
+    numbers |= {"models": table["model"].nunique(), "widths": table["width"].nunique()}
+    numbers["loss"] = models["k10"]["loss"].iloc[0]  # the same by every variant
     judged = found["ktenth-relative-over-widths"]
     numbers["ktenth-relative-over-widths-seen"] = detectable_correlation(judged, 0.05 / TESTS)
     return effects.numbers(found, "width") | {f"width-{name}": float(value) for name, value in numbers.items()}
