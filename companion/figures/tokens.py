@@ -55,7 +55,7 @@ def by_comparison(measured: Models) -> dict[str, xr.Dataset]:
     if isinstance(measured, xr.Dataset):
         kind, block, other = (measured.attrs[name] for name in ("kind", "block", "other"))
         measured = {f"{kind} {block + 1}-{other + 1}": measured}
-    return {name: take.with_networks(one) for name, one in measured.items()}
+    return take.networks_by_name(measured)
 
 
 def take_summary(measured: Models, variant: str = VARIANT, nulls: Models | None = None) -> xr.Dataset:
