@@ -181,7 +181,6 @@ def draw_versions(versions: xr.Dataset) -> Figure:
     for axes in grid[0]:
         parts.chance(axes, versions.null)
     grid[0, 0].set_ylabel(f"{versions.label}\nof block $l$ with all others")
-    parts.from_zero(grid[0, 0])
     grid[1, 0].set_ylabel("difference from\nquestion alone")
     parts.legend_under(figure, grid[0, :1])
     return figure
