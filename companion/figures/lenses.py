@@ -85,10 +85,8 @@ def draw_readout(read: xr.Dataset) -> Figure:
 def take_summary(both: xr.Dataset) -> pd.DataFrame:
     """Summarise the inner depths: the divergence of each lens with its interval, and its share of agreement."""
     inner = both.isel(depth=slice(1, -1)).mean("depth")
-    table = interval(inner.divergence).rename(mean="divergence").drop_vars("method", errors="ignore")
-    columns = {name: table[name] for name in ("divergence", "low", "high")}
-    columns["agrees"] = inner.agrees.mean("prompt")
-    return xr.Dataset(columns).to_dataframe(dim_order=["network", "lens"])[list(columns)]
+    table = interval(inner.divergence).rename(mean="divergence").assign(agrees=inner.agrees.mean("prompt"))
+    return table.to_dataframe(dim_order=["network", "lens"])[["divergence", "low", "high", "agrees"]]
 
 
 def numbers_of(both: xr.Dataset) -> dict[str, float | str]:

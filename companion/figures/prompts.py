@@ -4,6 +4,7 @@ That of one block is the mean over its pairs with all others, its Jacobian with 
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -100,10 +101,8 @@ def correlations(table: pd.DataFrame, network: str) -> dict[str, Effect | None]:
     found: dict[str, Effect | None] = dict.fromkeys(cases)
     for name, (frame, x, given) in cases.items():
         if len(frame) >= 4:  # fewer have no correlation
-            try:
+            with suppress(ParameterError):  # nothing varies
                 found[name] = correlation(frame[x], frame["coupling"], given=None if given is None else frame[given])
-            except ParameterError:  # nothing varies
-                pass
     return found
 
 

@@ -146,8 +146,7 @@ def draw_summary(summary: xr.Dataset) -> Figure:
     width = 0.8 / summary.sizes["network"]
     for axes, name in zip(row, blocks, strict=True):
         here = summary.isel(comparison=np.flatnonzero(summary.blocks == name))
-        for position, network in enumerate(here.network.values):
-            ink, one = style.dataset_colour(network, position), here.sel(network=network)
+        for position, (network, ink, one) in enumerate(parts.networks(here)):
             for place in range(one.sizes["comparison"]):
                 centre = place + (position - (summary.sizes["network"] - 1) / 2) * width
                 at, properties = one.isel(comparison=place), {"width": width, "shape": (0.12, 0.34, 0.12)}
