@@ -93,7 +93,7 @@ def numbers_of(both: xr.Dataset) -> dict[str, float | str]:
     """Return the numbers that the book quotes, means over the inner depths, and the agreement of interventions."""
     found: dict[str, float | str] = {"prompts": both.sizes["prompt"], "fitted-on": int(both.attrs["fitted_on"])}
     names = with_ends("{1}-{0}", "divergence") | {"agrees": "{1}-agrees-{0}"}
-    found |= {name.replace(" ", "-"): value for name, value in cells(take_summary(both), names).items()}
+    found |= cells(take_summary(both), names)
     for name in both.network.values:
         one = both.sel(network=name).isel(depth=slice(1, -1))
         gain = interval((one.divergence.sel(lens="logit lens") - one.divergence.sel(lens="own lens")).mean("depth"))
