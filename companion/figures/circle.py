@@ -1,6 +1,6 @@
 """A weighted graph whose nodes stand on a circle, numbered from 1 at the top, clockwise."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,10 +32,14 @@ def draw(axes: Axes, weights: np.ndarray, top: float, colour: str) -> None:
 
 
 def circles(
-    titles: Sequence[str], coupling: xr.DataArray, inks: Sequence[str], samples: Mapping[str, float], meaning: str,
-    form: str = ".2f",
-) -> Figure:  # fmt: skip
-    """Draw blocks on circles, a panel after another on one scale, with a legend of edge widths."""
+    titles: Sequence[str], coupling: xr.DataArray, inks: Sequence[str], chance: float, beyond: bool = False
+) -> Figure:
+    """Draw blocks on circles on one scale, joined by coupling, or by its excess over chance if `beyond`."""
+    meaning, form = f"{coupling.label}, mean of both directions and over prompts", ".2f"
+    samples = {f"{chance:.2f} (by chance)": chance}
+    if beyond:
+        meaning, form = "coupling of two transformer blocks, beyond chance", "+.2f"
+        coupling, samples = coupling - chance, {}
     figure, row = parts.panels(titles, 0.7, square=True)
     weights = coupling.transpose(..., "block_b", "block_a").values
     top = max(float(np.nanmax(weights)), 1e-9)

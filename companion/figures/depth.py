@@ -13,8 +13,9 @@ from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, K, Null, of_models, of_networks
 from companion.tables import effects
 from companion.tables.arrays import cells, mean_over_directions, with_ends
+from coupling_lib.datasets import summaries
 from coupling_lib.datasets.parts import SHARED, VARIANTS_OF_PARTS, with_shared_part
-from coupling_lib.datasets.summaries import depth_summary, interval, off_diagonal
+from coupling_lib.datasets.summaries import interval
 from coupling_lib.errors import ParameterError
 from coupling_lib.models.registry import by_size
 
@@ -28,9 +29,7 @@ def pair_couplings(both: xr.Dataset, variant: str, k: K) -> xr.DataArray:
     """Select each prompt's coupling of all pairs of blocks, NaN for a block with itself."""
     k = take.chosen_k(both, k)
     label = coupling_label(variant, k)
-    if both.sizes["block_1"] < 2:
-        raise ParameterError("the model has 1 block; coupling across depth needs two or more, take a deeper model")
-    return (1 - _from_one(off_diagonal(both[variant].sel(k=k, drop=True)))).rename("coupling").assign_attrs(label=label)
+    return _from_one(summaries.pair_couplings(both, variant, k)).rename("coupling").assign_attrs(label=label)
 
 
 @of_networks
@@ -103,10 +102,10 @@ def take_matrices_of(
 @of_networks
 def take_summary(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null = None) -> pd.DataFrame:
     """Tabulate coupling in a few numbers, of each network and of random bases."""
-    summaries = depth_summary(both, variant)
-    every, near = (summaries.sel(k=take.chosen_k(both, k), pairs=pairs) for pairs in ("all pairs", "neighbours"))
+    found = summaries.depth_summary(both, variant)
+    every, near = (found.sel(k=take.chosen_k(both, k), pairs=pairs) for pairs in ("all pairs", "neighbours"))
     columns = {"all pairs": every["mean"], "low": every.low, "high": every.high, "neighbours": near["mean"]}
-    table = pd.DataFrame({name: one.values for name, one in columns.items()}, index=list(summaries.network.values))
+    table = pd.DataFrame({name: one.values for name, one in columns.items()}, index=list(found.network.values))
     chance = 1 - take.null_beside(both, variant, k, null)
     table.loc["by chance"] = [chance, np.nan, np.nan, chance]
     return table
@@ -158,13 +157,8 @@ def draw_map(pairs: xr.DataArray) -> Figure:
 
 def draw_graph(coupling: xr.DataArray, beyond: bool = False) -> Figure:
     """Draw blocks on a circle, joined by coupling, or by its excess over chance if `beyond` (figures 1c to 1e)."""
-    null, names = coupling.null, coupling.network.values
-    inks = [style.dataset_colour(name, place) for place, name in enumerate(names)]
-    if beyond:
-        excess = "coupling of two transformer blocks, beyond chance"
-        return circle.circles(names, coupling - (1 - null), inks, {}, excess, "+.2f")
-    samples = {f"{1 - null:.2f} (by chance)": 1 - null}
-    return circle.circles(names, coupling, inks, samples, f"{coupling.label}, mean of both directions and over prompts")
+    inks = [ink for _, ink, _ in parts.networks(coupling)]
+    return circle.circles(coupling.network.values, coupling, inks, 1 - coupling.null, beyond)
 
 
 def draw_distribution(coupling: xr.Dataset) -> Figure:

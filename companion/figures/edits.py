@@ -58,7 +58,7 @@ def draw_predictors(taken: pd.DataFrame) -> Figure:
 def draw_removal(taken: pd.DataFrame) -> Figure:
     """Draw the rise of the loss against the number of blocks left out, a panel for each model."""
     models = list(taken["model"].unique())
-    figure, row = parts.panels(models, 3.6)
+    figure, row = parts.panels(models, 3.6, y="rise of the loss (nats per token)")
     for axes, model in zip(row, models, strict=True):
         own = taken[taken["model"] == model]
         random = own[own["by"] == RANDOM]
@@ -70,6 +70,5 @@ def draw_removal(taken: pd.DataFrame) -> Figure:
             axes.plot(found["removed"], found["loss_rise"], color=ink, label=name, **properties)
         parts.block_axis(axes, "blocks left out")
         parts.log_axis(axes)
-    row[0].set_ylabel("rise of the loss (nats per token)")
     parts.legend_under(figure, row[:1], columns=4)
     return figure

@@ -195,9 +195,7 @@ def draw_locality(locality: xr.Dataset) -> Figure:
 def draw_graphs(graphs: xr.DataArray) -> Figure:
     """Draw blocks on a circle, joined by their coupling, at three steps (the paper's figures 1c to 1e)."""
     inks = [style.colour(style.UNTRAINED if title == "step 0" else style.TRAINED) for title in graphs.step.values]
-    samples = {f"{graphs.null:.2f} (by chance)": graphs.null}
-    meaning = f"{graphs.label}, mean of both directions and over prompts"
-    return circle.circles(graphs.step.values, graphs, inks, samples, meaning)
+    return circle.circles(graphs.step.values, graphs, inks, graphs.null)
 
 
 def draw_scores(scores: xr.Dataset) -> Figure:

@@ -28,7 +28,7 @@ def take_divergence(both: xr.Dataset) -> xr.Dataset:
 
 def draw_divergence(divergence: xr.Dataset) -> Figure:
     """Draw the divergence against depth, one line per lens, a panel per network."""
-    figure, row = parts.panels(divergence.network.values, 3.9, sharey=True)
+    figure, row = parts.panels(divergence.network.values, 3.9, sharey=True, y="KL from the model's answer (nats)")
     for axes, name in zip(row, divergence.network.values, strict=True):
         for place, lens in enumerate(divergence.lens.values):
             ink = style.colour(style.NULL) if lens == "no state" else style.dataset_colour(lens, place)
@@ -36,7 +36,6 @@ def draw_divergence(divergence: xr.Dataset) -> Figure:
             parts.band(axes, one, "depth", ink, 0.13, label=lens, **_PROPERTIES[lens])
         parts.block_axis(axes, "depth $l$ (0 is the embedding)")
         parts.log_axis(axes)
-    row[0].set_ylabel("KL from the model's answer (nats)")
     parts.legend_under(figure, row[:1], columns=3)
     return figure
 
@@ -67,7 +66,7 @@ def take_readout(words: xr.Dataset) -> xr.Dataset:
 
 def draw_readout(read: xr.Dataset) -> Figure:
     """Draw the tokens of every depth as a grid, the last depth on top, each shaded by its probability."""
-    figure, row = parts.panels(read.lens.values, 0.9 + 0.26 * read.sizes["depth"], sharey=True)
+    figure, row = parts.panels(read.lens.values, 0.9 + 0.26 * read.sizes["depth"], sharey=True, y="depth $l$")
     for axes, lens in zip(row, read.lens.values, strict=True):
         one = read.sel(lens=lens)
         axes.imshow(one.probability, cmap=style.ink(), vmin=0, vmax=2, aspect="auto", interpolation="none")
@@ -79,7 +78,6 @@ def draw_readout(read: xr.Dataset) -> Figure:
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     row[0].set_yticks(range(read.sizes["depth"]), read.depth.values)
-    row[0].set_ylabel("depth $l$")
     return figure
 
 
@@ -87,17 +85,15 @@ def draw_readout(read: xr.Dataset) -> Figure:
 def take_summary(both: xr.Dataset) -> pd.DataFrame:
     """Summarise the inner depths: the divergence of each lens with its interval, and its share of agreement."""
     inner = both.isel(depth=slice(1, -1)).mean("depth")
-    table = interval(inner.divergence).rename(mean="divergence").drop_vars("method", errors="ignore")
-    columns = {name: table[name] for name in ("divergence", "low", "high")}
-    columns["agrees"] = inner.agrees.mean("prompt")
-    return xr.Dataset(columns).to_dataframe(dim_order=["network", "lens"])[list(columns)]
+    table = interval(inner.divergence).rename(mean="divergence").assign(agrees=inner.agrees.mean("prompt"))
+    return table.to_dataframe(dim_order=["network", "lens"])[["divergence", "low", "high", "agrees"]]
 
 
 def numbers_of(both: xr.Dataset) -> dict[str, float | str]:
     """Return the numbers that the book quotes, means over the inner depths, and the agreement of interventions."""
     found: dict[str, float | str] = {"prompts": both.sizes["prompt"], "fitted-on": int(both.attrs["fitted_on"])}
     names = with_ends("{1}-{0}", "divergence") | {"agrees": "{1}-agrees-{0}"}
-    found |= {name.replace(" ", "-"): value for name, value in cells(take_summary(both), names).items()}
+    found |= cells(take_summary(both), names)
     for name in both.network.values:
         one = both.sel(network=name).isel(depth=slice(1, -1))
         gain = interval((one.divergence.sel(lens="logit lens") - one.divergence.sel(lens="own lens")).mean("depth"))

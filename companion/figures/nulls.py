@@ -283,22 +283,11 @@ def numbers_of(
     for kind, name in (("measured", "rest"), ("permuted", "rest-permuted")):
         rest = interval(relative.sel(kind=kind, k=k, drop=True)).to_dataframe()[["mean", "low", "high"]]
         found |= cells(rest, with_ends(f"{name}-{{}}", "mean"))
-    found |= _by_chance(take_parts(both, k))
+    of_kinds = take_parts(both, k).to_dataframe(dim_order=["network", "part", "kind"])
+    found |= cells(of_kinds, {"random_bases": "{1}-random-{0}"} | with_ends("{1}-{2}-{0}"))
     share = both.isotropic_share.mean(["prompt", "block_1"])
     found |= {f"isotropic-share-{name}": share.sel(network=name) for name in both.network.values}
     found |= {"decisive-flat": tenth.c_flat, "decay": spectrum_decay(trained, k)}
     others = effects.of_rest(trained, k) | effects.of_decisive(tested) | effects.of_stricter_nulls(both, k)
     found |= effects.numbers(effects.of_nulls(trained, k, REPORTED) | others, "")
     return {name: float(value) for name, value in found.items()}
-
-
-def _by_chance(couplings: xr.Dataset) -> dict[str, float]:
-    """Return the coupling with each kind and with random bases, by network and part, named as in the book."""
-    found = {}
-    for network, part in product(couplings.network.values, couplings.part.values):
-        own = couplings.sel(network=network, part=part)
-        found[f"{part}-random-{network}"] = own.random_bases
-        for kind, name in product(own.kind.values, ("mean", "low", "high")):
-            called = f"{part}-{str(kind).replace(' ', '-')}-{network}"
-            found[called if name == "mean" else f"{called}-{name}"] = own[name].sel(kind=kind)
-    return found

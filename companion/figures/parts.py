@@ -219,7 +219,7 @@ def thinned(count: int, most: int = 9) -> list[int]:
     """Return the indices of the steps that are labelled, at most `most`."""
     stride = -(-count // most)
     evenly = range(count - 1, -1, -stride)
-    return sorted({0, *(at for at in evenly if at >= stride or at == 0)})
+    return sorted({0, *(at for at in evenly if at >= stride)})
 
 
 def rows_axis(axes: Axes, names: Sequence[str], places: Sequence[float] | None = None, room: float = 0.6) -> None:

@@ -54,10 +54,8 @@ def draw_depth(cosines: xr.Dataset) -> Figure:
         for noise, ink in zip(cosines.noise.values, parts.shades(cosines.sizes["noise"]), strict=True):
             for carrier, marker, label in (("network", "o", f"noise {noise:g}"), ("linear", "D", None)):
                 marks = {"marker": marker, "markersize": 5.5, "markevery": [1, cosines.sizes["level"] - 1]}
-                properties = marks | {"label": label} | CARRIERS[carrier][1]
-                parts.band(
-                    axes, cosines.sel(network=name, noise=noise, carrier=carrier), "level", ink, 0.16, **properties
-                )
+                one = cosines.sel(network=name, noise=noise, carrier=carrier)
+                parts.band(axes, one, "level", ink, 0.16, label=label, **marks, **CARRIERS[carrier][1])
         for carrier in cosines.carrier.values:
             label, properties = CARRIERS[carrier]
             axes.plot([], [], color=style.colour("text"), label=label, **properties)
@@ -73,9 +71,8 @@ def draw_ends(cosines: xr.Dataset) -> Figure:
         for carrier, (title, line) in CARRIERS.items():
             ink = style.colour(style.NULL) if carrier == "random" else own
             for block, marker, fill in (("first", "s", "none"), ("last", "o", "full")):
-                properties = {"marker": marker, "markersize": 5.5, "fillstyle": fill} | line
-                properties["label"] = f"{block} block, {title}"
-                parts.band(axes, one.sel(carrier=carrier, block=block), "noise", ink, 0.13, **properties)
+                marks = {"marker": marker, "markersize": 5.5, "fillstyle": fill, "label": f"{block} block, {title}"}
+                parts.band(axes, one.sel(carrier=carrier, block=block), "noise", ink, 0.13, **marks, **line)
         _noise_axis(axes, cosines)
     parts.legend_under(figure, row[-1:], columns=3)
     return figure

@@ -73,9 +73,8 @@ def take_coupling(ds: xr.Dataset, untrained: xr.Dataset | None = None) -> xr.Dat
     change = change.rename(mean="difference", low="difference_low", high="difference_high")
     found = xr.merge([own.rename(mean="coupling"), change]).assign(correlation=("precision", alike))
     blank = None if untrained is None else coupling_of(untrained, ds.attrs["k"])
-    records = records_of([one for one in (untrained, ds) if one is not None])
     notes = {"k": ds.attrs["k"], "reference": _reference(ds), "null": _null(ds), "untrained": blank}
-    return found.assign_attrs(notes, records=records)
+    return found.assign_attrs(notes, records=records_of([untrained, ds]))
 
 
 @of_one

@@ -4,6 +4,7 @@ That of one block is the mean over its pairs with all others, its Jacobian with 
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -100,10 +101,8 @@ def correlations(table: pd.DataFrame, network: str) -> dict[str, Effect | None]:
     found: dict[str, Effect | None] = dict.fromkeys(cases)
     for name, (frame, x, given) in cases.items():
         if len(frame) >= 4:  # fewer have no correlation
-            try:
+            with suppress(ParameterError):  # nothing varies
                 found[name] = correlation(frame[x], frame["coupling"], given=None if given is None else frame[given])
-            except ParameterError:  # nothing varies
-                pass
     return found
 
 
@@ -181,7 +180,6 @@ def draw_versions(versions: xr.Dataset) -> Figure:
     for axes in grid[0]:
         parts.chance(axes, versions.null)
     grid[0, 0].set_ylabel(f"{versions.label}\nof block $l$ with all others")
-    parts.from_zero(grid[0, 0])
     grid[1, 0].set_ylabel("difference from\nquestion alone")
     parts.legend_under(figure, grid[0, :1])
     return figure

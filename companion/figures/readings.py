@@ -3,6 +3,7 @@
 A reading is a variant, called by its name in `metrics.variants.VARIANTS`; the names say where it stands: "released" in
 the released code, "old" in an older one. `nulls` are what `null_of` gives of each network.
 Choices and boundaries take the networks by boundary as well, as `{"block": networks, "hidden_states": networks}`.
+Networks without the name of a boundary are of "block", the last block's own output.
 """
 
 import numpy as np
@@ -52,7 +53,7 @@ def take_agreement(both: xr.Dataset, k: K = None) -> xr.Dataset:
 
 def take_choices(measured: take.Models, k: K = None, nulls: xr.Dataset | None = None) -> pd.DataFrame:
     """Select the coupling under each choice, all else being equal, of the boundaries that were measured."""
-    found = _by_boundary(measured)
+    found = take.networks_by_name(measured, "block")
     both, k = found["block"], take.chosen_k(found["block"], k)
     choices = tables.compare_choices(found, take.per_network(both, nulls, _NULLS), k)
     return take.with_records(choices, records_of(both))
@@ -62,7 +63,7 @@ def take_boundaries(
     measured: take.Models, variant: str = VARIANT, k: K = None, nulls: xr.Dataset | None = None
 ) -> xr.Dataset:
     """Select the coupling of each block, counted from 1, with all others, for each boundary of the last block."""
-    found = _by_boundary(measured)
+    found = take.networks_by_name(measured, "block")
     both, k = found["block"], take.chosen_k(found["block"], k)
     by_block = tables.coupling_by_block(found, variant, k)
     null = take.per_network(both, nulls, _NULLS).sel(network=take.main_network(both.network.values))
@@ -80,12 +81,6 @@ def take_summary(both: xr.Dataset, k: K = None, nulls: xr.Dataset | None = None)
     columns |= {"by chance": chosen.null.isel(network=-1), "beyond chance": chosen.share.isel(network=-1)}
     # Adding 0 removes the sign of a value rounded to zero.
     return pd.DataFrame(columns, index=means["variant"].to_index()).round(2) + 0.0
-
-
-def _by_boundary(measured: take.Models) -> dict[str, xr.Dataset]:
-    """Return measurements by boundary; one without a name is of the last block's own output."""
-    found = {"block": measured} if isinstance(measured, xr.Dataset) else measured
-    return {boundary: take.with_networks(both) for boundary, both in found.items()}
 
 
 def draw_values(means: xr.Dataset) -> Figure:
@@ -230,7 +225,7 @@ def draw_boundaries(by_block: xr.Dataset) -> Figure:
 
 def numbers_of(measured: take.Models, k: K = None, nulls: xr.Dataset | None = None) -> dict[str, float]:
     """Return the numbers that prose may quote, by name; chance is that of the last network, the trained one."""
-    both = _by_boundary(measured)["block"]
+    both = take.networks_by_name(measured, "block")["block"]
     k, prompts = take.chosen_k(both, k), both.sizes["prompt"]
     means, agreement = take_values(both, nulls), take_agreement(both, k)
     choices = take_choices(measured, k, nulls)

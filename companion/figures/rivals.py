@@ -30,10 +30,8 @@ def draw_signs(signs: pd.DataFrame) -> Figure:
     for axes, name in zip(row, sets, strict=True):
         for question, (label, role, marker, shift) in _SHOWN.items():
             own = signs[(signs["set"] == name) & (signs["question"] == question)].set_index("rival").reindex(names)
-            properties = {"marker": marker, "markersize": 5, "label": label}
-            parts.dots(
-                axes, np.arange(len(names)) + shift, own.value, (own.low, own.high), style.colour(role), **properties
-            )
+            properties = {"ink": style.colour(role), "marker": marker, "markersize": 5, "label": label}
+            parts.dots(axes, np.arange(len(names)) + shift, own.value, (own.low, own.high), **properties)
         axes.axvline(0, color=style.colour("text"), linewidth=0.8)
         axes.set(xlim=(-1.05, 1.05), xlabel="correlation $r$ with the score")
         parts.rows_axis(axes, names)

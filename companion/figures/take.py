@@ -7,7 +7,7 @@ keeps the records of all its measurements, from which `show` writes the origin o
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import xarray as xr
@@ -39,11 +39,16 @@ def with_networks(measured: xr.Dataset) -> xr.Dataset:
     return side_by_side(**{UNTRAINED if measured.attrs.get("untrained") else TRAINED: measured})
 
 
-def by_model(measured: Models) -> dict[str, xr.Dataset]:
-    """Return every model's measurement by name."""
+def by_model(measured: Models, alone: str = "") -> dict[str, xr.Dataset]:
+    """Return every model's measurement by name; one without a name is called `alone`, or after its model."""
     if isinstance(measured, xr.Dataset):
-        return {str(measured.attrs.get("model", "model")): measured}
+        return {alone or str(measured.attrs.get("model", "model")): measured}
     return dict(measured)
+
+
+def networks_by_name(measured: Models, alone: str = "") -> dict[str, xr.Dataset]:
+    """Return measurements by name as `by_model` does, each with the dimension `network`."""
+    return {name: with_networks(one) for name, one in by_model(measured, alone).items()}
 
 
 def relative_matrices(both: xr.Dataset, mismatch: xr.DataArray) -> xr.DataArray:
@@ -75,24 +80,19 @@ def with_records(found: Any, records: Iterable[Mapping[str, Any]]) -> Any:
     return found
 
 
-def _selection(prepare: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _selection(prepare: Callable[[Any], Any], select: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a selection function to prepare its input and to attach the records to its output."""
 
-    def decorate(select: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(select)
-        def wrapper(measured: Any, *chosen: Any, **named: Any) -> Any:
-            return with_records(select(prepare(measured), *chosen, **named), records_of(measured))
+    @wraps(select)
+    def wrapper(measured: Any, *chosen: Any, **named: Any) -> Any:
+        return with_records(select(prepare(measured), *chosen, **named), records_of(measured))
 
-        return wrapper
-
-    return decorate
+    return wrapper
 
 
-def _models(measured: Models) -> dict[str, xr.Dataset]:
-    return {name: with_networks(one) for name, one in by_model(measured).items()}
-
-
-of_networks, of_models, of_one = map(_selection, (with_networks, _models, lambda measured: measured))
+of_networks, of_models, of_one = (
+    partial(_selection, prepare) for prepare in (with_networks, networks_by_name, lambda measured: measured)
+)
 """Decorate a selection so that it takes networks side by side, several models' networks by name, or one measurement."""
 
 

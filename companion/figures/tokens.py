@@ -13,7 +13,7 @@ from companion.figures import parts, style, take
 from companion.figures.labels import coupling_label
 from companion.figures.take import VARIANT, Models, Null, of_networks
 from companion.tables import effects
-from companion.tables.arrays import from_one, joined, records_of
+from companion.tables.arrays import cells, from_one, joined, records_of
 from companion.tables.inference import effect_of
 from coupling_lib.datasets.parts import SHARED
 from coupling_lib.datasets.summaries import interval, off_diagonal
@@ -55,7 +55,7 @@ def by_comparison(measured: Models) -> dict[str, xr.Dataset]:
     if isinstance(measured, xr.Dataset):
         kind, block, other = (measured.attrs[name] for name in ("kind", "block", "other"))
         measured = {f"{kind} {block + 1}-{other + 1}": measured}
-    return {name: take.with_networks(one) for name, one in measured.items()}
+    return take.networks_by_name(measured)
 
 
 def take_summary(measured: Models, variant: str = VARIANT, nulls: Models | None = None) -> xr.Dataset:
@@ -99,11 +99,8 @@ def numbers_of(summary: xr.Dataset, spread: float, **groups: Sequence[str]) -> d
     # `spread` is the standard deviation of the coupling of one pair by chance, as `pair_spread` gives it.
     table = summary_table(summary)
     names = {f"{group}-{name.split()[0]}": name for group, chosen in groups.items() for name in chosen}
-    found = {
-        f"{called}-{column.replace(' ', '-')}": float(table.loc[name, column])
-        for called, name in names.items()
-        for column in table.columns
-    }
+    chosen = table.loc[list(names.values())].set_axis(list(names))
+    found = cells(chosen, {column: f"{{}}-{column}" for column in table.columns})
     each = summary.coupling.transpose("network", "comparison", "prompt")
     coupled = {
         network: {called: each.sel(network=network, comparison=name).values for called, name in names.items()}
@@ -149,8 +146,7 @@ def draw_summary(summary: xr.Dataset) -> Figure:
     width = 0.8 / summary.sizes["network"]
     for axes, name in zip(row, blocks, strict=True):
         here = summary.isel(comparison=np.flatnonzero(summary.blocks == name))
-        for position, network in enumerate(here.network.values):
-            ink, one = style.dataset_colour(network, position), here.sel(network=network)
+        for position, (network, ink, one) in enumerate(parts.networks(here)):
             for place in range(one.sizes["comparison"]):
                 centre = place + (position - (summary.sizes["network"] - 1) / 2) * width
                 at, properties = one.isel(comparison=place), {"width": width, "shape": (0.12, 0.34, 0.12)}

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from companion.figures import parts, style
-from companion.figures.take import Models, of_each_model, of_models, of_one
+from companion.figures.take import Models, main_network, of_each_model, of_models, of_one
 from companion.tables import effects
-from companion.tables.arrays import cells, quartiles, with_ends
+from companion.tables.arrays import cells, joined, quartiles, with_ends
 from companion.tables.statistics import turning_point
 from coupling_lib.models.registry import by_size
 
@@ -58,8 +58,7 @@ def _of_steps(both: xr.Dataset) -> xr.Dataset:
 def take_profiles(both: xr.Dataset, turn: int = 0) -> xr.Dataset:
     """Select quantities against depth, medians with quartiles; `turn` is the block that a line marks, -1 to find it."""
     if turn < 0:
-        network = style.TRAINED if style.TRAINED in both.network else both.network.values[-1]
-        turn = turning_point(np.log(both.norm.sel(network=network).median("prompt")))
+        turn = turning_point(np.log(both.norm.sel(network=main_network(both.network.values)).median("prompt")))
     kept = {name: both.attrs.get(name, "") for name in ("window", "entropy_missing")} | ({"turn": turn} if turn else {})
     given = _of_steps(both).assign(relative_step=both.step_length / both.step_length.mean("block"))
     found = {}
@@ -69,8 +68,7 @@ def take_profiles(both: xr.Dataset, turn: int = 0) -> xr.Dataset:
             depth = given[dimension].values + (dimension != "level")
             values = given[name].astype(float).rename({dimension: "depth"}).assign_coords(depth=depth)
             found[name] = quartiles(values)
-    joined = xr.concat(list(found.values()), pd.Index(found, name="quantity"), join="outer")
-    return joined.transpose("network", "quantity", "depth").assign_attrs(kept)
+    return joined(found, "quantity").transpose("network", "quantity", "depth").assign_attrs(kept)
 
 
 @of_each_model

@@ -104,7 +104,7 @@ def draw_accuracy_rates(models: pd.DataFrame) -> Figure:
 def draw_photographs(models: pd.DataFrame) -> Figure:
     """Draw test accuracy against coupling, raw and centred within rates, the darker the higher the rate."""
     groups = list(models.groupby("panel", sort=False))
-    figure, row = parts.panels([name for name, _ in groups], 3.5, sharey=True)
+    figure, row = parts.panels([name for name, _ in groups], 3.5, sharey=True, y=_ACCURACY)
     for axes, (_, part) in zip(row, groups, strict=True):
         rates = sorted(part["drop_path"].unique())
         for rate, ink in zip(rates, parts.shades(len(rates)), strict=True):
@@ -112,7 +112,6 @@ def draw_photographs(models: pd.DataFrame) -> Figure:
             parts.points(axes, own["coupling"], 100 * own["test_accuracy"], ink, label=f"{rate:g}")
         scatter.line(axes, part["coupling"], 100 * part["test_accuracy"], linewidth=1.2, zorder=2)
         axes.set_xlabel(models.attrs["of_token"])
-    row[0].set_ylabel(_ACCURACY)
     parts.legend_under(figure, row[:1], title="rate of stochastic depth")
     return figure
 

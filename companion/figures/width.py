@@ -17,7 +17,6 @@ _PANELS = {
     },
 }
 """Titles, and the style and label of each column."""
-_INKS = {"untrained": style.UNTRAINED}
 
 
 def take_width(table: pd.DataFrame) -> pd.DataFrame:
@@ -35,9 +34,8 @@ def draw_width(models: pd.DataFrame) -> Figure:
     figure, row = parts.panels([*_PANELS], 3.0, sharex=True, y="coupling")
     for axes, shown in zip(row, _PANELS.values(), strict=True):
         for name, properties in shown.items():
-            parts.points(
-                axes, models["width"], models[name], style.colour(_INKS.get(name, style.TRAINED)), **properties
-            )
+            ink = style.colour(style.UNTRAINED if name == style.UNTRAINED else style.TRAINED)
+            parts.points(axes, models["width"], models[name], ink, **properties)
         parts.plain_log(axes, sorted(models["width"].unique()))
         axes.set_xlabel("width $d$")
         axes.margins(0.12)
