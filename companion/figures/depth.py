@@ -120,7 +120,7 @@ def numbers_of(
     summary = take_summary(with_shared_part(both), variant, k, null)
     names = with_ends("coupling-{}", "all pairs") | {"neighbours": "neighbours-{}"}
     found = cells(summary.drop(index="by chance"), names)
-    found |= effects.numbers(effects.of_depth(both, variant, k), "")
+    found |= effects.numbers(effects.of_depth(both, variant, k))
     found |= effects.numbers(effects.of_shared_depth(both, variant, k), "shared")
     found["on-diagonal-trained"] = effects.diagonal_share(found["coupling-trained"])
     found["on-diagonal-chance"] = effects.diagonal_share(1 - null)

@@ -195,7 +195,7 @@ def take_summary(both: xr.Dataset) -> pd.DataFrame:
 
 def numbers_of(both: xr.Dataset) -> dict[str, float]:
     """Return the numbers that the book quotes, by name."""
-    found = {"prompts": both.sizes["prompt"]} | effects.numbers(effects.of_dynamics(both.sel(network="trained")), "")
+    found = {"prompts": both.sizes["prompt"]} | effects.numbers(effects.of_dynamics(both.sel(network="trained")))
     for network, _, one in parts.networks(both):
         errors = one.null_cosine_error.isel(level=-1).values
         found[f"product-null-{network}-error"] = np.sqrt(np.sum(errors**2)) / len(errors)

@@ -66,7 +66,7 @@ def of_points(points: pd.DataFrame) -> dict[str, float]:
     for way, row in partial.iterrows():
         found |= _named(f"figure-1a-partial-{way}", row, ("least", "most", "p", "p_families"))
         effects[f"figure-1a-partial-{way}"] = effect_in(row, "families")
-    return found | numbers(effects, "")
+    return found | numbers(effects)
 
 
 def of_suite(suite: pd.DataFrame, untrained: pd.DataFrame, reading: str = READING) -> dict[str, float]:
@@ -105,7 +105,7 @@ def of_suite(suite: pd.DataFrame, untrained: pd.DataFrame, reading: str = READIN
     ahead = correlations.signed_gains(budget, score, reading)
     effects |= {f"suite-gain-{label.replace(' ', '-')}": lead for label, lead in ahead.items()}
     gain = {name.removeprefix("gain-"): value for name, value in bend.items() if name.startswith("gain")}
-    return found | numbers(effects | {"bend": effect_in(gain, "n", "gain")}, "")
+    return found | numbers(effects | {"bend": effect_in(gain, "n", "gain")})
 
 
 def of_shapes(shapes: pd.DataFrame) -> dict[str, float]:
@@ -113,7 +113,7 @@ def of_shapes(shapes: pd.DataFrame) -> dict[str, float]:
     found = {}
     for name, (_, row) in zip(("figure-1a", "suite"), shapes.iterrows(), strict=True):
         found |= _named(f"{name}-cv", row, ("linear", "exponential", "wins", "seeds")) | {f"{name}-points": row["n"]}
-        found |= numbers({f"{name}-cv-gain": effect_in(row, "groups", "gain")}, "")
+        found |= numbers({f"{name}-cv-gain": effect_in(row, "groups", "gain")})
     return found
 
 
@@ -123,7 +123,7 @@ def of_tasks(board: pd.DataFrame) -> dict[str, float]:
     rest = known[REST].mean(axis=1)
     r = correlation_over(rest, known["GSM8K"], figure_1a.base_family(known["family"]))
     ranked = known.dropna(subset=["average"])
-    return numbers({"gsm8k-r": r, "gsm8k": squared(r)}, "") | {
+    return numbers({"gsm8k-r": r, "gsm8k": squared(r)}) | {
         "gsm8k-models": len(ranked),
         "gsm8k-r-squared": r_squared(rest[ranked.index], ranked["GSM8K"]),
         "gsm8k-average-r-squared": r_squared(ranked["average"], ranked["GSM8K"]),
@@ -135,7 +135,7 @@ def of_runs(runs: pd.DataFrame) -> dict[str, float]:
     found = {"regularised-pairs": float(changes(runs)["seed"].nunique())}
     for row in difference_table(runs).to_dict("records"):
         stem = f"regularised-{row['arm']}-from{row['begin']}-{row['column'].removeprefix('validation_')}"
-        found |= numbers({stem: effect_in(row, value="value")}, "")
+        found |= numbers({stem: effect_in(row, value="value")})
     found |= {f"regularised-{name}": seeds for name, seeds in agreement(runs).items()}
     answered = {re.sub(r"[ ,]+", "-", name): each for name, each in answers(runs).items()}
     return found | numbers(over_sham(runs) | answered, "regularised")

@@ -289,5 +289,5 @@ def numbers_of(
     found |= {f"isotropic-share-{name}": share.sel(network=name) for name in both.network.values}
     found |= {"decisive-flat": tenth.c_flat, "decay": spectrum_decay(trained, k)}
     others = effects.of_rest(trained, k) | effects.of_decisive(tested) | effects.of_stricter_nulls(both, k)
-    found |= effects.numbers(effects.of_nulls(trained, k, REPORTED) | others, "")
+    found |= effects.numbers(effects.of_nulls(trained, k, REPORTED) | others)
     return {name: float(value) for name, value in found.items()}

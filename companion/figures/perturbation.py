@@ -122,7 +122,7 @@ def numbers_of(both: xr.Dataset, noise: float | None = None) -> dict[str, float 
     found |= cells(take_summary(both, noise), names)
     smallest = take_error(both)["mean"].sel(quantity="error", carrier="linear").isel(level=-1, noise=0)
     found |= {f"error-{name}": smallest.sel(network=name).item() for name in both.network.values}
-    return found | effects.numbers(effects.of_perturbation(both.sel(network="trained"), noise), "")
+    return found | effects.numbers(effects.of_perturbation(both.sel(network="trained"), noise))
 
 
 def _noise_axis(axes: Axes, data: xr.Dataset) -> None:

@@ -224,7 +224,7 @@ def numbers_of(ds: xr.Dataset, untrained: xr.Dataset) -> dict[str, float]:
         quantity, _, end = column.removesuffix(" %").partition("_")
         for row in table.index:
             found["-".join(part for part in (quantity, row, end) if part)] = float(table.loc[row, column])
-    return found | {"prompts": ds.sizes["prompt"]} | effects.numbers(effects.of_precision(ds), "")
+    return found | {"prompts": ds.sizes["prompt"]} | effects.numbers(effects.of_precision(ds))
 
 
 def _reference(ds: xr.Dataset) -> str:

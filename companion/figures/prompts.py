@@ -208,13 +208,13 @@ def numbers_of(both: xr.Dataset, variant: str = VARIANT, k: K = None, null: Null
     for network, by_name in table.attrs["correlations"].items():
         for name, one in by_name.items():
             if one is not None:
-                found |= effects.numbers({f"{name.replace(' ', '-')}-{network}": one}, "")
+                found |= effects.numbers({f"{name.replace(' ', '-')}-{network}": one})
     parted = {column: column.partition(" difference") for column in means}
     names = {column: f"{version}{word}-{{}}{end}" for column, (version, word, end) in parted.items()}
     found |= cells(means.drop(index="by chance"), names)
     versions = version_couplings(both.sel(network="trained"), variant, k)
     by_name = {name: versions.sel(version=name).values for name in versions.version.values}
-    return found | effects.numbers(effects.of_prompts(by_name, ALONE), "")
+    return found | effects.numbers(effects.of_prompts(by_name, ALONE))
 
 
 def versions_caption(dataset: xr.Dataset) -> str:

@@ -87,7 +87,7 @@ def numbers_of(both: xr.Dataset, fits: xr.Dataset, nulls: xr.Dataset) -> dict[st
     chance = summary.loc["by chance"]
     found = cells(summary.drop(index="by chance"), _COLUMNS)
     found |= {f"decay-{name}": one.decay_exponent.mean().item() for name, _, one in parts.networks(both)}
-    found |= effects.numbers(effects.of_spectra(both, fits), "")
+    found |= effects.numbers(effects.of_spectra(both, fits))
     found |= {
         "alignment-null": chance["alignment"],
         "alignment-null-error": 0.0,  # closed form

@@ -106,7 +106,7 @@ def numbers_of(summary: xr.Dataset, spread: float, **groups: Sequence[str]) -> d
         network: {called: each.sel(network=network, comparison=name).values for called, name in names.items()}
         for network in summary.network.values
     }
-    found |= effects.numbers(effects.of_tokens(coupled["trained"], coupled["untrained"]), "")
+    found |= effects.numbers(effects.of_tokens(coupled["trained"], coupled["untrained"]))
     shared = {f"coupled-{called}": effect_of(values) for called, values in coupled.get(SHARED, {}).items()}
     found |= effects.numbers(shared, "shared")
     return found | {"null-spread": spread}

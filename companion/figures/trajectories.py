@@ -115,7 +115,7 @@ def numbers_of(both: xr.Dataset) -> dict[str, float]:
     summary = take_summary(both).droplevel("model")
     names = {label: name.replace("_", "-") for name, label in SCORES.items()}
     found = cells(summary.rename(index=names), with_ends("{1}-{0}", "median"))
-    found |= effects.numbers(effects.of_trajectories(_of_steps(both), tuple(SCORES)), "")
+    found |= effects.numbers(effects.of_trajectories(_of_steps(both), tuple(SCORES)))
     return found | {"prompts": both.sizes["prompt"]}
 
 
