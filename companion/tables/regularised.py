@@ -7,7 +7,6 @@ import pandas as pd
 
 from companion.tables.files import read_table, without_repeats
 from companion.tables.inference import Effect, effect_of
-from companion.tables.phases import READINGS
 from coupling_lib import paths
 from coupling_lib.errors import ParameterError
 
@@ -17,6 +16,7 @@ SHAM = "sham0.3"
 """The control: gradients as large as those of strength 0.3, in random directions. From step 0 it lowers coupling."""
 DOSES = ("decouple0.03", "encourage0.03", "encourage0.3")
 """Arms that differ in strength only."""
+_READINGS = {"coupling": "normalized_miscoupling_k10", "shared": "shared_normalized_miscoupling_k10"}
 
 
 def regularised(file: Path = paths.DATA / "regulariser.csv") -> pd.DataFrame:
@@ -24,7 +24,7 @@ def regularised(file: Path = paths.DATA / "regulariser.csv") -> pd.DataFrame:
     table = without_repeats(read_table(file), ["model", "step"])
     last = table[table["step"] == table["steps"]]
     arms = last["model"].str.split("-").str[0].rename("arm")
-    readings = pd.DataFrame({name: 1 - last[column] for name, column in READINGS.items()})
+    readings = pd.DataFrame({name: 1 - last[column] for name, column in _READINGS.items()})
     plain = last[["model", "seed", "begin", "strength", "validation_loss", "accuracy", "versions"]]
     return pd.concat([arms, plain, readings], axis=1).sort_values(["seed", "begin", "arm"], ignore_index=True)
 
