@@ -9,6 +9,7 @@ from refusals import refused
 
 import coupling_lib as cl
 from coupling_lib.errors import ParameterError, UntrustworthyResultError
+from coupling_lib.jacobian import differentiate
 from coupling_lib.jacobian import operator as jacobian
 
 # (last, last), (middle, middle), t1 < t2; token positions of an 11-token prompt, or of the patches of an image.
@@ -241,3 +242,16 @@ def test_overwriting_the_dense_matrix_leaves_jacobian_unchanged():
     J.T.dense().zero_()
     assert torch.equal(J.dense(), wanted)
     assert torch.equal(J @ torch.eye(32, dtype=torch.float64), wanted)
+
+
+@pytest.mark.parametrize("largest", [0, 1, None], ids=["first shaken", "second shaken", "float64"])
+def test_rounding_bound_is_sixteen_largest_changes(monkeypatch, largest):
+    def changed(trace, block, pairs, boundary, shaken=None, wide=False):
+        x = torch.zeros(1, 32, requires_grad=True)
+        change = 0.005 if shaken == largest else 0.002
+        return x, x * (1 + change * (wide or shaken is not None))
+
+    monkeypatch.setattr(differentiate, "evaluate", changed)
+    u = torch.randn(32, generator=torch.Generator().manual_seed(0))
+    J = traced(GPT2, torch.float32).jacobian(1, 2, 3)
+    assert J.error == pytest.approx(16 * 0.005 * float(u.norm()), rel=1e-3)
