@@ -141,6 +141,10 @@ def test_replay_error_is_relative_to_each_tokens_update():
     assert replay_error(call, x + added, x + added, x) == 0
     # A hundredth of what is added to one token, a ten-thousandth of the stream.
     assert 5 < replay_error(call, off, x + added, x) < 11
+    # In a stream no longer than what is added, a difference of twice the tolerance of each number format.
+    for dtype, tolerance in {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}.items():
+        y, off = added.to(dtype), (added * (1 + 2 * tolerance)).to(dtype)
+        assert 1.2 < replay_error(call, off, y, torch.zeros_like(y)) < 2.1, dtype
 
 
 def test_blocks_not_called_exactly_once_are_refused():
