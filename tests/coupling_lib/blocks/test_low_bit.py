@@ -242,7 +242,7 @@ def test_int8_product_equals_its_definition(width, threshold, bias):
     """1e-4: release 0.50.2 writes 1/127^2 with 2e-5 of error; at 1100 the whole numbers outgrow float32."""
     layer = eight(width, threshold, bias=bias)
     x = torch.randn(9, width, generator=torch.Generator().manual_seed(3))
-    x[2, 5], x[7, 5], x[4, 40] = 9.0, -3.0, -11.0
+    x[2, 5], x[7, 5], x[4, 40], x[6, 20] = 9.0, -3.0, -11.0, 6.0  # the last at the threshold
     for given in (x, x[:1], x[2:3]):
         wanted = defined(layer, given)
         assert relative_error(layer(given), wanted) < 1e-4
