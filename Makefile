@@ -61,11 +61,11 @@ MODELS := $(LANGUAGE_MODELS) $(OTHER_MODEL) $(VISION_MODELS)
 CHECKPOINTS := $(foreach model,$(MODELS),$(shell find data/checkpoints/$(model) -type f 2>/dev/null))
 NOTEBOOKS := $(patsubst notebooks/%.ipynb,%,$(wildcard notebooks/*.ipynb))
 LANGUAGE_NOTEBOOKS := $(filter-out $(VISION_NOTEBOOKS) $(SUITE_NOTEBOOKS) $(STEP_NOTEBOOKS),$(NOTEBOOKS))
-# The longest first, so that both cores end together.
+# Begun last, vision and the other model's lenses, a minute each, would leave a core idle.
 EXECUTED := $(foreach model,$(VISION_MODELS),$(VISION_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
+  $(OTHER_NOTEBOOKS:%=results/$(OTHER_MODEL)/%.ipynb) \
   $(foreach model,$(LANGUAGE_MODELS),$(LANGUAGE_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
   $(foreach model,$(TRAINED_HERE),$(STEP_NOTEBOOKS:%=results/$(model)/%.ipynb)) \
-  $(OTHER_NOTEBOOKS:%=results/$(OTHER_MODEL)/%.ipynb) \
   $(SUITE_NOTEBOOKS:%=results/suite/%.ipynb)
 # How many notebooks, or processes of tests, run at the same time, each on one core.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
